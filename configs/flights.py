@@ -1,0 +1,21 @@
+"""Will a flight out of New York arrive 15 or more minutes late? The default pipeline."""
+
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning
+
+CONFIG = PipelineConfig(
+    name="flights",
+    data=Data(
+        path="data/flights",
+        splits={"train": "train/*.parquet", "eval": "eval/*.parquet", "test": "test/*.parquet"},
+        prepare="data/prepare_flights.py",
+    ),
+    label=Label("late", classes=("on time", "late")),
+    module="models/flights.py",
+    tuning=Tuning(trials=6, epochs=3),
+    training=Training(epochs=10, batch_size=1024, patience=3),
+    evaluation=Evaluation(
+        gates=(Gate("auc", floor=0.67),),
+        slices=("origin", "carrier"),
+        threshold=0.3,
+    ),
+)

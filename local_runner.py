@@ -1,0 +1,103 @@
+"""Runs the pipeline on this machine: python local_runner.py --help."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+from pipeline import terminal
+from pipeline.config import PipelineConfig, TuningMode, load_config
+from pipeline.data import check_data
+from pipeline.errors import UserError
+from pipeline.packaging import defined_names, read_module
+from pipeline.target import Target, only_run_in
+
+ROOT = Path(__file__).resolve().parent
+PUSHED, FAILED, NOT_BLESSED, INTERRUPTED = 0, 1, 3, 130
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    # TFX hands the rest of the command line to its executors as options of Beam.
+    del sys.argv[1:]
+    try:
+        config = configure(arguments)
+        output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
+        with only_run_in(output):
+            prepare(config)
+            check_data(config)
+            return run(config, output)
+    except UserError as error:
+        print(f"local_runner.py: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("local_runner.py: interrupted; finished steps are kept, run again to go on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Run the pipeline on this machine: train, tune, evaluate and push a model.",
+        epilog="Exit codes: 0 pushed, 1 failed, 2 wrong arguments, 3 the model was not blessed, 130 interrupted.",
+    )
+    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    parser.add_argument("--data", help="file or folder of .csv or .parquet files, in place of the config's")
+    parser.add_argument("--module", help="module file, in place of the config's")
+    parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
+    parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    return parser.parse_args()
+
+
+def configure(arguments: argparse.Namespace) -> PipelineConfig:
+    """The config with what the command line says instead; checks what can be checked without TensorFlow."""
+    config = load_config(Path(arguments.config)).with_paths_from(ROOT)
+    if arguments.data:
+        config = replace(config, data=replace(config.data, path=str(Path(arguments.data).absolute()), prepare=None))
+    if arguments.module:
+        config = replace(config, module=str(Path(arguments.module).absolute()))
+    if arguments.tuning:
+        config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
+    if config.schema and not Path(config.schema).is_file():
+        raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
+    read_module(Path(config.module))
+    return config
+
+
+def prepare(config: PipelineConfig) -> None:
+    """Makes the data on first use, if the config says how."""
+    if config.data.prepare and not Path(config.data.path).exists():
+        command = [sys.executable, config.data.prepare, "--output", config.data.path]
+        if subprocess.run(command, check=False).returncode:
+            raise UserError(f"{config.data.prepare} failed; its message stands above")
+
+
+def run(config: PipelineConfig, output: Path) -> int:
+    """Runs the graph and shows how it went."""
+    run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
+        screen.start(config, run_id)
+        # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
+        from pipeline import local
+        from pipeline.pipeline import create_pipeline
+        from pipeline.results import read_results
+
+        if config.tuning.mode == "search" and "tuner_fn" not in defined_names(read_module(Path(config.module))):
+            screen.note(f"No Tuner: {config.module} has no tuner_fn.")
+        pipeline = create_pipeline(config, Target.local(output, config.name))
+        try:
+            steps = local.run(pipeline, run_id, screen.step_starts, screen.step_ends)
+        except local.StepFailed as failure:
+            screen.failure(failure, config)
+            return FAILED
+        results = read_results(steps)
+        screen.results(results, config)
+        return PUSHED if results.pushed_to else NOT_BLESSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

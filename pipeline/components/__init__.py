@@ -1,0 +1,1 @@
+"""Our own TFX components and executors, one file each."""

@@ -1,0 +1,241 @@
+"""WHAT the pipeline does: data, label, schema, module file, tuning, training and the gates a model must pass.
+
+Frozen and checked when built, standard library only. WHERE it runs is ``pipeline.target``. A config file such as
+``configs/flights.py`` holds one ``CONFIG = PipelineConfig(...)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pipeline.errors import UserError
+
+TuningMode = Literal["search", "reuse", "off"]
+StrategyName = Literal["auto", "one_device", "mirrored"]
+FILE_FORMATS = ("csv", "parquet")
+
+
+class ConfigError(UserError, ValueError):
+    """A setting is not usable: names the setting, what it is, and what it should be."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Raw rows with a header or named columns, in files of one format.
+
+    Attributes:
+        path: Folder with the files; relative paths start at the repository.
+        splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
+            on "eval", and the Evaluator judges on "test" only. Empty: all files are split at random, row by row, 8:1:1.
+        prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
+    """
+
+    path: str
+    splits: Mapping[str, str] = field(default_factory=dict)
+    prepare: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.splits and set(self.splits) != {"train", "eval", "test"}:
+            raise ConfigError(
+                f"data.splits must name exactly train, eval and test, got {_listed(self.splits)}; "
+                "leave it empty to split all rows at random 8:1:1"
+            )
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column to predict: an integer, 0 or 1.
+
+    Attributes:
+        name: Column of the raw data.
+        classes: What 0 and 1 mean in words; the served model answers with them.
+    """
+
+    name: str
+    classes: tuple[str, str] = ("0", "1")
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != 2 or len(set(self.classes)) != 2:
+            raise ConfigError(f"label.classes must be two different words, for 0 and 1, got {self.classes!r}")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Search for hyperparameters with KerasTuner.
+
+    Attributes:
+        mode: "search" searches (and is cached like any step), "reuse" takes the best values of the last search, "off"
+            takes the defaults in ``build_model``.
+        trials: Models tried in one search.
+        epochs: Longest training of one trial, in passes over the train split.
+    """
+
+    mode: TuningMode = "search"
+    trials: int = 6
+    epochs: int = 3
+
+    def __post_init__(self) -> None:
+        _check_choice("tuning.mode", self.mode, get_args(TuningMode))
+        _check_positive("tuning.trials", self.trials)
+        _check_positive("tuning.epochs", self.epochs)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, on what and from which seed a model is trained.
+
+    Attributes:
+        epochs: Most passes over the train split.
+        batch_size: Examples per replica and step; the global batch is this times the replicas.
+        patience: Epochs without a better eval AUC before training stops and the best weights are restored.
+        objective: Metric of the compiled model, higher is better, that early stopping and the search judge by.
+        strategy: "auto" mirrors over the GPUs when there are two or more.
+        seed: Of initial weights, dropout and shuffling.
+    """
+
+    epochs: int = 10
+    batch_size: int = 1024
+    patience: int = 3
+    objective: str = "auc"
+    strategy: StrategyName = "auto"
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            _check_positive(f"training.{name}", getattr(self, name))
+        _check_choice("training.strategy", self.strategy, get_args(StrategyName))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A condition a model must meet on the test split to be pushed.
+
+    Attributes:
+        metric: One of ``evaluation.METRICS``; higher is better.
+        floor: Lowest accepted value, 0 to 1.
+        max_drop: Most it may be below the last blessed model, 0 to 1; None compares with no earlier model.
+    """
+
+    metric: str
+    floor: float
+    max_drop: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        _check_share(f"{self.metric} floor", self.floor)
+        if self.max_drop is not None:
+            _check_share(f"{self.metric} max_drop", self.max_drop)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the Evaluator judges, on the test split.
+
+    Attributes:
+        gates: All must hold, over all rows; at least one.
+        slices: Columns whose values get metrics of their own; the overall metrics are always there.
+        threshold: Probability from which a row counts as class 1, for precision, recall and the served label.
+    """
+
+    gates: tuple[Gate, ...]
+    slices: tuple[str, ...] = ()
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.gates:
+            raise ConfigError(
+                "evaluation.gates is empty: without a gate TFX blesses no model and says nothing. "
+                'Give at least one, such as Gate("auc", floor=0.6)'
+            )
+        _check_share("evaluation.threshold", self.threshold)
+        if isinstance(self.slices, str):
+            raise ConfigError(f'evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma')
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """All of WHAT.
+
+    Attributes:
+        name: Of the pipeline and its pushed model: lower-case letters, digits, "_" and "-".
+        module: The module file with ``preprocessing_fn``, ``run_fn`` and, optionally, ``tuner_fn``.
+        schema: Reviewed schema (schema.pbtxt) that every step after SchemaGen uses; None: the inferred one.
+    """
+
+    name: str
+    data: Data
+    label: Label
+    module: str
+    evaluation: Evaluation
+    schema: str | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,48}", self.name):
+            raise ConfigError(
+                f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
+                f"characters, got {self.name!r}"
+            )
+
+    def with_paths_from(self, root: Path) -> PipelineConfig:
+        """The same config with its relative paths made absolute, starting at ``root``."""
+
+        def absolute(path: str) -> str:
+            return path if "://" in path else str(root / path)
+
+        return dataclasses.replace(
+            self,
+            data=dataclasses.replace(
+                self.data,
+                path=absolute(self.data.path),
+                prepare=self.data.prepare and absolute(self.data.prepare),
+            ),
+            module=absolute(self.module),
+            schema=self.schema and absolute(self.schema),
+        )
+
+
+def load_config(path: Path) -> PipelineConfig:
+    """Reads ``CONFIG`` from a config file.
+
+    Raises:
+        ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
+    """
+    if not path.is_file():
+        raise ConfigError(f"no config file {path}; expected a Python file with CONFIG = PipelineConfig(...)")
+    try:
+        found = runpy.run_path(str(path)).get("CONFIG")
+    except UserError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    if not isinstance(found, PipelineConfig):
+        raise ConfigError(f"{path} defines no CONFIG = PipelineConfig(...), found {type(found).__name__}")
+    return found
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
+        hint = f"; for {value:g} % write {value / 100:g}" if isinstance(value, (int, float)) and 1 < value <= 100 else ""
+        raise ConfigError(f"{name} must be between 0 and 1, got {value!r}{hint}")

@@ -1,0 +1,11 @@
+"""The one exception whose message is meant for the person at the terminal."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something the user can put right.
+
+    The message says what was found and where, what was expected, and what to do; runners print it as it is, without a
+    traceback, and exit with a non-zero code.
+    """

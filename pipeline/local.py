@@ -1,0 +1,134 @@
+"""Runs a TFX pipeline on this machine, one step after the other, telling how each ended.
+
+The same launcher and metadata as TFX's LocalDagRunner, which tells nothing but log lines and goes on after a step whose
+inputs cannot be resolved. Here a step that fails ends the run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ml_metadata.proto import metadata_store_pb2
+from tfx import types
+from tfx.dsl.compiler import constants
+from tfx.orchestration import metadata
+from tfx.orchestration import pipeline as tfx_pipeline
+from tfx.orchestration.local import runner_utils
+from tfx.orchestration.portable import launcher, runtime_parameter_utils, tfx_runner
+from tfx.orchestration.portable.mlmd import execution_lib
+from tfx.proto.orchestration import pipeline_pb2
+
+from pipeline.errors import UserError
+
+RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
+IMPORTER = "tfx.dsl.components.common.importer.Importer"
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one step ended.
+
+    Attributes:
+        name: Node of the graph.
+        state: "ran", "cached" (nothing it depends on has changed) or "looked up" (it only finds artifacts).
+        seconds: From start to end.
+        outputs: Its artifacts by output name.
+        made: When the artifacts were made, for a cached step earlier than the run.
+    """
+
+    name: str
+    state: Literal["ran", "cached", "looked up"]
+    seconds: float
+    outputs: dict[str, list[types.Artifact]]
+    made: datetime.datetime | None
+
+
+class StepFailed(Exception):
+    """A step failed; the cause is ``__cause__``, when it raised one."""
+
+    def __init__(self, step: str, seconds: float):
+        super().__init__(f"step {step} failed")
+        self.step = step
+        self.seconds = seconds
+
+
+def run(
+    pipeline: tfx_pipeline.Pipeline, run_id: str, on_start: Callable[[str], None], on_end: Callable[[Step], None]
+) -> dict[str, Step]:
+    """Runs every step of the graph in its order.
+
+    Args:
+        pipeline: With a metadata store on this machine.
+        run_id: Name of the run in the metadata store.
+        on_start: Told the name of a step before it starts.
+        on_end: Told how it ended.
+
+    Returns:
+        The steps by name.
+
+    Raises:
+        StepFailed: a step failed; nothing after it has run.
+    """
+    graph = tfx_runner._make_pipeline_proto(pipeline)
+    runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
+    deployment = runner_utils.extract_local_deployment_config(graph)
+    connection = pipeline.metadata_connection_config
+    steps = {}
+    for node in graph.nodes:
+        name = node.pipeline_node.node_info.id
+        on_start(name)
+        started = time.monotonic()
+        try:
+            step = _run_node(node.pipeline_node, graph, deployment, connection, started)
+        except StepFailed:
+            raise
+        except Exception as error:
+            raise StepFailed(name, time.monotonic() - started) from error
+        steps[name] = step
+        on_end(step)
+    return steps
+
+
+def _run_node(
+    node: pipeline_pb2.PipelineNode,
+    graph: pipeline_pb2.Pipeline,
+    deployment: pipeline_pb2.IntermediateDeploymentConfig,
+    connection: metadata_store_pb2.ConnectionConfig,
+    started: float,
+) -> Step:
+    name = node.node_info.id
+    kind = node.node_info.type.name
+    execution_info = launcher.Launcher(
+        pipeline_node=node,
+        mlmd_connection=metadata.Metadata(connection),
+        pipeline_info=graph.pipeline_info,
+        pipeline_runtime_spec=graph.runtime_spec,
+        executor_spec=runner_utils.extract_executor_spec(deployment, name),
+        custom_driver_spec=runner_utils.extract_custom_driver_spec(deployment, name),
+    ).launch()
+    if execution_info is None or execution_info.execution_id is None:
+        raise StepFailed(name, time.monotonic() - started) from UserError("its inputs are missing")
+
+    with metadata.Metadata(connection) as store:
+        (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
+        outputs = execution_lib.get_output_artifacts(store, execution.id)
+    if not execution_lib.is_execution_successful(execution):
+        raise StepFailed(name, time.monotonic() - started) from UserError("its inputs could not be resolved")
+
+    made = [artifact.mlmd_artifact.create_time_since_epoch for several in outputs.values() for artifact in several]
+    state: Literal["ran", "cached", "looked up"] = "ran"
+    if kind in (RESOLVER, IMPORTER):
+        state = "looked up"
+    elif execution.last_known_state == metadata_store_pb2.Execution.CACHED:
+        state = "cached"
+    return Step(
+        name=name,
+        state=state,
+        seconds=time.monotonic() - started,
+        outputs={key: list(several) for key, several in outputs.items()},
+        made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
+    )

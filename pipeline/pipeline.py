@@ -1,0 +1,231 @@
+"""The graph, once, for every target.
+
+ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → Transform → Tuner → Trainer → Evaluator → Pusher
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ml_metadata.proto import metadata_store_pb2
+from tfx.components import (
+    CsvExampleGen,
+    Evaluator,
+    ExampleValidator,
+    FileBasedExampleGen,
+    Pusher,
+    SchemaGen,
+    StatisticsGen,
+    Trainer,
+    Transform,
+    Tuner,
+)
+from tfx.dsl.components.base import executor_spec
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.common.importer import Importer
+from tfx.dsl.components.common.resolver import Resolver
+from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
+from tfx.orchestration import pipeline as tfx_pipeline
+from tfx.proto import example_gen_pb2, pusher_pb2
+from tfx.types import Channel, standard_artifacts
+
+from pipeline import packaging
+from pipeline.components import parquet_example_gen
+from pipeline.components import pusher as our_pusher
+from pipeline.components.baseline import LatestOtherBlessedModelStrategy
+from pipeline.config import PipelineConfig
+from pipeline.data import find_files
+from pipeline.evaluation import eval_config
+from pipeline.target import Target
+
+
+def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipeline:
+    """Builds the pipeline. Going to another target changes nothing but the target.
+
+    Writes the wheels with the user's code and a copy of the reviewed schema below ``target.pipeline_root``, both under
+    names that hold their fingerprint, so that a step runs again exactly when what it reads has changed.
+
+    Raises:
+        UserError: the module file or a setting is not usable.
+    """
+    module_file = Path(config.module)
+    wheels = Path(target.pipeline_root) / "_wheels"
+    # What a module file may want to know of the config. It is part of the steps' cache key, so only what they use.
+    about_the_data = {"label": config.label.name}
+
+    # Raw rows in, tf.Examples out, in the splits train, eval and test.
+    example_gen = _example_gen(config)
+
+    # What the data looks like, and the schema one would infer from it.
+    statistics_gen = StatisticsGen(examples=example_gen.outputs["examples"])
+    schema_gen = SchemaGen(
+        statistics=statistics_gen.outputs["statistics"], exclude_splits=["eval", "test"], infer_feature_shape=True
+    )
+    components: list[Any] = [example_gen, statistics_gen, schema_gen]
+
+    # A schema that a person has reviewed is the truth; the inferred one is then only a suggestion.
+    schema = schema_gen.outputs["schema"]
+    if config.schema:
+        reviewed_schema = Importer(
+            source_uri=_staged_schema(Path(config.schema), target), artifact_type=standard_artifacts.Schema
+        ).with_id("ReviewedSchema")
+        schema = reviewed_schema.outputs["result"]
+        components.append(reviewed_schema)
+
+    # Where the data departs from the schema.
+    components.append(ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema))
+
+    # Raw features → model features, by statistics of the train split only.
+    preprocessing = packaging.package(module_file, ["preprocessing_fn", "stats_options_updater_fn"], wheels)
+    transform = _run_from_wheel(
+        Transform(
+            examples=example_gen.outputs["examples"],
+            schema=schema,
+            module_file=str(module_file),
+            custom_config=about_the_data,
+        ),
+        preprocessing,
+    )
+    components.append(transform)
+
+    inputs_of_training = {
+        "examples": transform.outputs["transformed_examples"],
+        "transform_graph": transform.outputs["transform_graph"],
+        "schema": schema,
+    }
+    training = {**dataclasses.asdict(config.training), **about_the_data}
+
+    # The best hyperparameters, judged on the eval split: searched for now, taken from the last search, or none.
+    hyperparameters = None
+    if searches(config):
+        tuning = packaging.package(module_file, ["tuner_fn"], wheels)
+        tuner = _run_from_wheel(
+            Tuner(
+                module_file=str(module_file),
+                custom_config={
+                    **training,
+                    "epochs": config.tuning.epochs,
+                    "trials": config.tuning.trials,
+                    "code": tuning.fingerprint,
+                },
+                **inputs_of_training,
+            ),
+            tuning,
+        )
+        hyperparameters = tuner.outputs["best_hyperparameters"]
+        components.append(tuner)
+    elif config.tuning.mode == "reuse":
+        last_search = Resolver(
+            strategy_class=LatestArtifactStrategy,
+            best_hyperparameters=Channel(type=standard_artifacts.HyperParameters),
+        ).with_id("LastSearch")
+        hyperparameters = last_search.outputs["best_hyperparameters"]
+        components.append(last_search)
+
+    # One model, trained on the train split, stopped early on the eval split.
+    running = packaging.package(module_file, ["run_fn"], wheels)
+    trainer = _run_from_wheel(
+        Trainer(
+            module_file=str(module_file),
+            hyperparameters=hyperparameters,
+            custom_config={
+                **training,
+                "classes": list(config.label.classes),
+                "threshold": config.evaluation.threshold,
+                "code": running.fingerprint,
+            },
+            **inputs_of_training,
+        ),
+        running,
+    )
+
+    # What the new model has to beat.
+    baseline = Resolver(
+        strategy_class=LatestOtherBlessedModelStrategy,
+        model=Channel(type=standard_artifacts.Model),
+        model_blessing=Channel(type=standard_artifacts.ModelBlessing),
+        candidate=trainer.outputs["model"],
+    ).with_id("LatestBlessedModel")
+
+    # The verdict, on the test split, which nothing before has seen.
+    evaluator = Evaluator(
+        examples=example_gen.outputs["examples"],
+        example_splits=["test"],
+        model=trainer.outputs["model"],
+        baseline_model=baseline.outputs["model"],
+        eval_config=eval_config(config.evaluation, config.label),
+        schema=schema,
+    )
+
+    # A blessed model goes to where it is served from.
+    pusher = Pusher(
+        model=trainer.outputs["model"],
+        model_blessing=evaluator.outputs["blessing"],
+        push_destination=pusher_pb2.PushDestination(
+            filesystem=pusher_pb2.PushDestination.Filesystem(base_directory=target.push_to)
+        ),
+        custom_config={"code": packaging.fingerprint_of(Path(our_pusher.__file__))},
+        custom_executor_spec=executor_spec.ExecutorClassSpec(our_pusher.AtomicExecutor),
+    )
+
+    return tfx_pipeline.Pipeline(
+        pipeline_name=config.name,
+        pipeline_root=target.pipeline_root,
+        components=[*components, trainer, baseline, evaluator, pusher],
+        enable_cache=True,
+        metadata_connection_config=metadata_store_pb2.ConnectionConfig(
+            sqlite=metadata_store_pb2.SqliteMetadataSourceConfig(filename_uri=target.metadata)
+        ),
+        beam_pipeline_args=list(target.beam_args),
+    )
+
+
+def searches(config: PipelineConfig) -> bool:
+    """Whether the graph has a Tuner: the config asks for it and the module file has a ``tuner_fn``."""
+    return config.tuning.mode == "search" and "tuner_fn" in packaging.defined_names(
+        packaging.read_module(Path(config.module))
+    )
+
+
+def _example_gen(config: PipelineConfig) -> BaseComponent:
+    """The ExampleGen for the files' format, with the config's splits or, without them, random rows 8:1:1."""
+    data = find_files(config.data)
+    input_config = example_gen_pb2.Input(
+        splits=[example_gen_pb2.Input.Split(name=name, pattern=pattern) for name, pattern in data.patterns.items()]
+    )
+    output_config = None
+    if list(data.patterns) == ["all"]:
+        shares = {"train": 8, "eval": 1, "test": 1}
+        output_config = example_gen_pb2.Output(
+            split_config=example_gen_pb2.SplitConfig(
+                splits=[
+                    example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=buckets)
+                    for name, buckets in shares.items()
+                ]
+            )
+        )
+    arguments = {"input_base": str(data.folder), "input_config": input_config, "output_config": output_config}
+    if data.format == ".csv":
+        return CsvExampleGen(**arguments).with_id("ExampleGen")
+    return FileBasedExampleGen(
+        **arguments, custom_executor_spec=executor_spec.BeamExecutorSpec(parquet_example_gen.Executor)
+    ).with_id("ExampleGen")
+
+
+def _staged_schema(schema_file: Path, target: Target) -> str:
+    """Copies the schema to a folder named by its content; TFX's cache looks at the name of an import only."""
+    content = schema_file.read_bytes()
+    folder = Path(target.pipeline_root) / "_schemas" / hashlib.sha256(content).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schema.pbtxt").write_bytes(content)
+    return str(folder)
+
+
+def _run_from_wheel(component: BaseComponent, code: packaging.UserCode) -> BaseComponent:
+    """Lets a component run packaged code, in place of the wheel that TFX would make of the module file's folder."""
+    component.exec_properties["module_file"] = None
+    component.exec_properties["module_path"] = code.module_path
+    return component

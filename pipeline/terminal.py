@@ -1,0 +1,157 @@
+"""What the person at the terminal sees; everything else goes to a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.config import PipelineConfig
+from pipeline.errors import UserError
+
+if TYPE_CHECKING:
+    from pipeline.local import Step, StepFailed
+    from pipeline.results import Results
+
+STATE_STYLES = {"ran": "green", "cached": "cyan", "looked up": "dim", "failed": "bold red"}
+
+
+@contextlib.contextmanager
+def only_ours(log: Path) -> Iterator[Screen]:
+    """Sends all that this process prints, down to TensorFlow's C++ lines, to ``log``; yields what still shows."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    terminal_out, terminal_err = os.dup(1), os.dup(2)
+    with (
+        log.open("w", encoding="utf-8") as file,
+        os.fdopen(os.dup(1), "w", encoding="utf-8") as ours,
+    ):
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        try:
+            yield Screen(Console(file=ours), log)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(terminal_out, 1)
+            os.dup2(terminal_err, 2)
+            os.close(terminal_out)
+            os.close(terminal_err)
+
+
+class Screen:
+    """The lines of a run: what starts, how each step ended, and what came of it."""
+
+    def __init__(self, console: Console, log: Path):
+        self._console = console
+        self._log = log
+
+    def start(self, config: PipelineConfig, run_id: str) -> None:
+        """Says what is about to run."""
+        self._console.print(Text(f"{config.name}, run {run_id}", style="bold"))
+        for name, value in (("data", config.data.path), ("module", config.module), ("log", str(self._log))):
+            self._console.print(f"  {name:<8}{_short(value)}", highlight=False, soft_wrap=True)
+        self._console.print()
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def step_starts(self, name: str) -> None:
+        """Shows the step that is running; on a terminal only, its final line takes the place."""
+        if self._console.is_terminal:
+            self._console.print(f"  {name:<20}[dim]running[/dim]", end="\r", highlight=False)
+
+    def step_ends(self, step: Step) -> None:
+        """The step's line: name, state, seconds, and for a cached step since when nothing has changed."""
+        detail = ""
+        if step.state == "cached" and step.made:
+            detail = f"nothing it depends on has changed since {step.made:%Y-%m-%d %H:%M}"
+        self._line(step.name, step.state, step.seconds, detail)
+
+    def failure(self, failure: StepFailed, config: PipelineConfig) -> None:
+        """The failed step's line and one message with the cause, the user's line it arose in, and the log."""
+        self._line(failure.step, "failed", failure.seconds, "")
+        cause = failure.__cause__
+        logging.getLogger("pipeline").error("step %s failed", failure.step, exc_info=cause)
+        self._console.print()
+        self._console.print(Text(f"{failure.step} failed: {_message(cause)}", style="bold red"), soft_wrap=True)
+        place = _place_in_module(cause, Path(config.module))
+        if place:
+            self._console.print(f"  at   {place}", highlight=False, soft_wrap=True)
+        self._console.print(f"  log  {_short(str(self._log))}", highlight=False, soft_wrap=True)
+        self._console.print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
+
+    def results(self, results: Results, config: PipelineConfig) -> None:
+        """Metrics on the test split, verdict, and where the model lies."""
+        columns = {
+            "auc": "AUC",
+            "auc_precision_recall": "PR AUC",
+            "precision": "precision",
+            "recall": "recall",
+            "calibration": "calibration",
+        }
+        table = Table(title=f"Test split, threshold {config.evaluation.threshold:g}", title_justify="left", box=None)
+        table.add_column("")
+        for title in (*columns.values(), "examples"):
+            table.add_column(title, justify="right")
+        for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
+            # A slice with one class only has no precision: NaN.
+            values = [f"{value:.4f}" if math.isfinite(value := metrics.get(metric, math.nan)) else "-" for metric in columns]
+            table.add_row(name, *values, f"{metrics.get('example_count', 0):,.0f}")
+        self._console.print()
+        self._console.print(table)
+        self._console.print()
+        if results.blessed:
+            overall = results.metrics["overall"]
+            gates = ", ".join(f"{gate.metric} {overall[gate.metric]:.4f} (floor {gate.floor:g})" for gate in config.evaluation.gates)
+            self._console.print(Text(f"blessed: {gates}", style="bold green"), soft_wrap=True)
+        else:
+            self._console.print(Text(f"not blessed: {'; '.join(results.reasons)}", style="bold red"), soft_wrap=True)
+        where = f"pushed to {_short(results.pushed_to)}" if results.pushed_to else "not pushed; the model pushed before stays"
+        self._console.print(where, highlight=False, soft_wrap=True)
+
+    def _line(self, name: str, state: str, seconds: float, detail: str) -> None:
+        self._console.print(
+            Text.assemble(f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")),
+            soft_wrap=True,
+        )
+
+
+def _message(cause: BaseException | None) -> str:
+    if cause is None:
+        return "no cause was given"
+    if isinstance(cause, UserError):
+        return str(cause)
+    # Beam and KerasTuner put the cause at the end of a long message.
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or ["no message"]
+    return f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys([lines[0], lines[-1]]))
+
+
+def _place_in_module(cause: BaseException | None, module: Path) -> str | None:
+    """Where in the user's module file the error arose; the wheel keeps its line numbers."""
+    frames = traceback.extract_tb(cause.__traceback__) if cause else []
+    for frame in reversed(frames):
+        if Path(frame.filename).name == module.name and "site-packages" not in frame.filename:
+            return f"{_short(str(module))}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    return None
+
+
+def _short(path: str) -> str:
+    """Relative to the working folder, where that is shorter."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

@@ -1,0 +1,17 @@
+"""What a module file's ``run_fn`` and ``tuner_fn`` call: everything about training that is the same for every model.
+
+    def tuner_fn(fn_args):
+        return training.tune(fn_args, build_model)
+
+    def run_fn(fn_args):
+        training.run(fn_args, build_model)
+
+``build_model(hp, features)`` returns a compiled Keras model; see ``tune`` and ``run``. Nothing here knows who calls it:
+no TFX orchestration, no Google Cloud.
+"""
+
+from pipeline.training.features import Features
+from pipeline.training.run import BuildModel, run
+from pipeline.training.tuning import tune
+
+__all__ = ["BuildModel", "Features", "run", "tune"]

@@ -1,0 +1,87 @@
+"""The model as it is served: raw features in, probability and label out, with Transform's graph inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+import tensorflow_transform as tft
+
+# What TFMA looks for first, and what it calls with serialized tf.Examples.
+EXAMPLES_SIGNATURE = "predict"
+ROWS_SIGNATURE = "serving_default"
+
+
+def export(
+    model: keras.Model,
+    transform_output: tft.TFTransformOutput,
+    folder: str,
+    *,
+    label: str,
+    classes: Sequence[str],
+    threshold: float,
+) -> None:
+    """Writes a SavedModel that needs nothing but TensorFlow.
+
+    Both signatures answer ``probability`` of class 1, float32 [batch], and ``label``, the class in words, [batch].
+    Neither takes the label.
+
+    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format.
+      A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
+    - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
+
+    Args:
+        model: Maps {transformed feature: [batch, 1]} to probabilities [batch, 1].
+        transform_output: Written by the Transform that made the model's features.
+        folder: Where the SavedModel goes.
+        label: Raw feature that is not an input.
+        classes: Words for classes 0 and 1.
+        threshold: Probability from which the answer is class 1.
+    """
+    raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name != label}
+    server = tf.Module()
+    server.model = model
+    server.transform = transform_output.transform_features_layer()
+    inputs = [tensor.name for tensor in model.inputs]
+
+    def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
+        transformed = server.transform(raw)
+        probability = tf.reshape(server.model({name: transformed[name] for name in inputs}, training=False), [-1])
+        chosen = tf.cast(probability >= threshold, tf.int32)
+        return {"probability": tf.cast(probability, tf.float32), "label": tf.gather(tf.constant(list(classes)), chosen)}
+
+    @tf.function(input_signature=[{name: _row_input(name, spec) for name, spec in raw_spec.items()}])
+    def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return answer({name: _as_parsed(rows[name], spec) for name, spec in raw_spec.items()})
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        return answer(tf.io.parse_example(examples, raw_spec))
+
+    tf.saved_model.save(
+        server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
+    )
+
+
+def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:
+    """The JSON signature's input for a raw feature: [batch], or [batch, n] for a feature of n values."""
+    if isinstance(spec, tf.io.VarLenFeature):
+        return tf.TensorSpec([None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name)
+    values = [] if list(spec.shape) in ([], [1]) else list(spec.shape)
+    return tf.TensorSpec([None, *values], spec.dtype, name=name)
+
+
+def _as_parsed(
+    value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature
+) -> tf.Tensor | tf.SparseTensor:
+    """A row input in the form that parsing a tf.Example gives the same feature."""
+    if isinstance(spec, tf.io.FixedLenFeature):
+        return tf.reshape(value, [-1, *spec.shape])
+    present = value != "" if spec.dtype == tf.string else ~tf.math.is_nan(value)
+    rows = tf.where(present)  # [present values, 1]
+    return tf.SparseTensor(
+        indices=tf.concat([rows, tf.zeros_like(rows)], axis=1),
+        values=tf.cast(tf.boolean_mask(value, present), spec.dtype),
+        dense_shape=tf.stack([tf.shape(value, out_type=tf.int64)[0], 1]),
+    )

@@ -1,0 +1,56 @@
+"""The model's inputs, as Transform made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import keras
+import tensorflow_transform as tft
+
+
+@dataclass(frozen=True)
+class Features:
+    """Transformed features by kind, each [batch, 1] in a dataset.
+
+    Attributes:
+        numbers: Names of the float32 features.
+        categories: Number of values by name of the int64 features, which count from 0; the last value stands for
+            whatever the vocabulary lacks, if ``preprocessing_fn`` asked for an out-of-vocabulary bucket.
+    """
+
+    numbers: tuple[str, ...]
+    categories: dict[str, int]
+
+    @classmethod
+    def of(cls, transform_output: tft.TFTransformOutput, label: str) -> Features:
+        """Reads the kinds from the schema that Transform wrote: a category is an integer with a known range.
+
+        Raises:
+            ValueError: a feature is neither a float nor an integer with a range.
+        """
+        ranges = {
+            feature.name: feature.int_domain
+            for feature in transform_output.transformed_metadata.schema.feature
+            if feature.int_domain.is_categorical
+        }
+        numbers, categories = [], {}
+        for name, spec in sorted(transform_output.transformed_feature_spec().items()):
+            if name == label:
+                continue
+            if name in ranges:
+                categories[name] = ranges[name].max + 1
+            elif spec.dtype.is_floating:
+                numbers.append(name)
+            else:
+                raise ValueError(
+                    f"preprocessing_fn returns {name!r} as {spec.dtype.name} without a range; expected float32, or an "
+                    "integer from tft.compute_and_apply_vocabulary, tft.bucketize or tft.apply_buckets"
+                )
+        return cls(numbers=tuple(numbers), categories=categories)
+
+    def inputs(self) -> dict[str, keras.KerasTensor]:
+        """One ``keras.Input`` of shape [batch, 1] for each feature."""
+        return {
+            **{name: keras.Input((1,), name=name, dtype="float32") for name in self.numbers},
+            **{name: keras.Input((1,), name=name, dtype="int64") for name in self.categories},
+        }
