@@ -1,0 +1,36 @@
+"""Real flights for tests: the prepared data set, and a thin sample of it that a pipeline passes through in a minute."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole data set, prepared anew."""
+    spec = importlib.util.spec_from_file_location("prepare_flights", ROOT / "data/prepare_flights.py")
+    assert spec is not None
+    assert spec.loader is not None
+    prepare_flights = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare_flights)
+    folder = tmp_path_factory.mktemp("data") / "flights"
+    prepare_flights.prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def few_flights(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 400 flights of every month, evenly taken, in the same files."""
+    folder = tmp_path_factory.mktemp("data") / "few_flights"
+    for file in sorted(flights.glob("*/*.parquet")):
+        table = pq.read_table(file)
+        sample = folder / file.relative_to(flights)
+        sample.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.take(list(range(0, table.num_rows, table.num_rows // 400))), sample)
+    return folder

@@ -1,0 +1,83 @@
+"""Calls local_runner.py as a user does, and reads what it says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# What a clone needs to run; tests and README are here because editing them must re-run nothing.
+CODE = ("configs", "data/prepare_flights.py", "models", "pipeline", "schema", "tests/e2e", "local_runner.py")
+
+SMALL = """\
+from dataclasses import replace
+from pathlib import Path
+import runpy
+from pipeline.config import Evaluation, Gate, Training, Tuning
+
+root = Path(__file__).parent.parent
+CONFIG = replace(
+    runpy.run_path(str(root / "configs/flights.py"))["CONFIG"],
+    tuning=Tuning(trials=2, epochs=1),
+    training=Training(epochs=2, batch_size=128),
+    evaluation=Evaluation(gates=(Gate("auc", floor=0.5, max_drop=0.1),), slices=("origin",), threshold=0.3),
+)
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run printed and how it ended."""
+
+    code: int
+    text: str
+
+    @property
+    def states(self) -> dict[str, str]:
+        """State by step, as printed."""
+        return dict(re.findall(r"^  (\w+) +(ran|cached|looked up|failed) +[\d.]+ s", self.text, re.MULTILINE))
+
+    @property
+    def ran(self) -> set[str]:
+        """The steps that were executed."""
+        return {name for name, state in self.states.items() if state == "ran"}
+
+    @property
+    def pushed_to(self) -> Path:
+        """The folder it says the model lies in."""
+        found = re.search(r"^pushed to (.+)$", self.text, re.MULTILINE)
+        assert found, self.text
+        return Path(found[1])
+
+
+def copy_repository(to: Path) -> Path:
+    """A clone to edit, with a config that takes a minute."""
+    for name in CODE:
+        source, copy = ROOT / name, to / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy)
+    (to / "configs/small.py").write_text(SMALL)
+    return to
+
+
+def run(repository: Path, *arguments: str | Path) -> Run:
+    """Runs the small config there."""
+    command = [sys.executable, "local_runner.py", "--config", "configs/small.py", *map(str, arguments)]
+    process = subprocess.run(
+        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return Run(process.returncode, process.stdout)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    """Replaces a text that is there exactly once."""
+    text = file.read_text()
+    assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {file}"
+    file.write_text(text.replace(old, new))

@@ -1,0 +1,101 @@
+"""What runs again after which edit. One clone lives through all of it, in the order of the tests."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from run import Run, copy_repository, edit, run
+
+pytestmark = pytest.mark.slow
+
+FROM_TUNER = {"Tuner", "Trainer", "Evaluator", "Pusher"}
+FROM_TRANSFORM = {"Transform", *FROM_TUNER}
+EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", *FROM_TRANSFORM}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
+    clone = copy_repository(tmp_path_factory.mktemp("caching") / "clone")
+    shutil.copytree(few_flights, clone / "data/flights")
+    return clone
+
+
+@pytest.fixture(scope="module")
+def first(clone: Path) -> Run:
+    return run(clone)
+
+
+def versions(clone: Path) -> list[Path]:
+    return sorted((clone / "output/flights/serving/flights").iterdir())
+
+
+def test_a_first_run_executes_every_step_and_pushes(clone, first):
+    assert first.code == 0, first.text
+    assert first.ran == EVERY_STEP
+    assert "blessed: auc" in first.text
+    assert (clone / first.pushed_to / "saved_model.pb").is_file()
+
+
+def test_nothing_changed_executes_nothing(clone, first):
+    again = run(clone)
+    assert again.code == 0, again.text
+    assert again.ran == set()
+    assert again.pushed_to == first.pushed_to
+    assert "nothing it depends on has changed since" in again.text
+
+
+def test_editing_a_test_the_readme_or_an_unrelated_file_executes_nothing(clone, first):
+    (clone / "tests/e2e/run.py").write_text("# another test\n")
+    (clone / "README.md").write_text("# Another README\n")
+    (clone / "notes.py").write_text("print('unrelated')\n")
+    (clone / "models/other.py").write_text("VALUE = 1\n")
+    edit(clone / "pipeline/terminal.py", '"ran": "green"', '"ran": "blue"')
+    again = run(clone)
+    assert again.code == 0, again.text
+    assert again.ran == set()
+
+
+def test_editing_the_training_library_executes_from_the_tuner(clone, first):
+    edit(clone / "pipeline/training/input_pipeline.py", "BLOCK = 128", "BLOCK = 64")
+    again = run(clone)
+    assert again.ran == FROM_TUNER, again.text
+
+
+def test_editing_preprocessing_fn_executes_from_transform(clone, first):
+    edit(clone / "models/flights.py", "def preprocessing_fn(inputs, custom_config):", "CHANGED = 1\n\n\ndef preprocessing_fn(inputs, custom_config, changed=CHANGED):")
+    again = run(clone)
+    assert again.ran == FROM_TRANSFORM, again.text
+
+
+def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pushed(clone, first):
+    before = versions(clone)
+    edit(clone / "models/flights.py", "    model.compile(", "    model = keras.Model(model.inputs, 0.0 * model.output + 0.2)\n    model.compile(")
+    again = run(clone)
+    assert again.ran == FROM_TUNER, again.text
+    assert again.code == 3
+    assert "not blessed: auc on all rows" in again.text
+    assert "against the last blessed model" in again.text
+    assert versions(clone) == before
+
+
+def test_new_data_files_execute_every_step(clone, first):
+    shutil.copy(clone / "data/flights/train/2013-01.parquet", clone / "data/flights/train/2013-01-more.parquet")
+    again = run(clone, "--tuning", "reuse")
+    assert again.ran == EVERY_STEP - {"Tuner"}, again.text
+    assert again.states["LastSearch"] == "looked up"
+
+
+def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
+    before = versions(clone)
+    edit(clone / "models/flights.py", "    model.compile(", '    raise ArithmeticError("no such layer")\n    model.compile(')
+    again = run(clone, "--tuning", "off")
+    assert again.code == 1
+    assert again.states["Trainer"] == "failed"
+    assert "Trainer failed: ArithmeticError: no such layer" in again.text
+    assert "models/flights.py, line" in again.text
+    assert ', in build_model: raise ArithmeticError("no such layer")' in again.text
+    assert "output/flights/logs/" in again.text
+    assert "Traceback" not in again.text
+    assert versions(clone) == before

@@ -1,0 +1,75 @@
+"""Settings are checked when they are made, and the message says what to write instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import ConfigError, Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning, load_config
+
+
+def config(**changes) -> PipelineConfig:
+    settings = {
+        "name": "mine",
+        "data": Data("data/mine"),
+        "label": Label("late"),
+        "module": "models/mine.py",
+        "evaluation": Evaluation(gates=(Gate("auc", floor=0.6),)),
+    }
+    return PipelineConfig(**{**settings, **changes})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
+        (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
+        (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"for 30 % write 0.3"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), slices="origin"), r"tuple of columns, got the text 'origin'"),
+        (lambda: Tuning(mode="sometimes"), r"tuning.mode must be one of search, reuse, off, got 'sometimes'"),
+        (lambda: Tuning(trials=0), r"tuning.trials must be a whole number of 1 or more, got 0"),
+        (lambda: Training(batch_size=0.5), r"training.batch_size must be a whole number"),
+        (lambda: Training(strategy="tpu"), r"training.strategy must be one of auto, one_device, mirrored, got 'tpu'"),
+        (lambda: Label("late", classes=("no", "no")), r"two different words"),
+        (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
+        (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_to_write(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_relative_paths_start_at_the_root_and_addresses_stay(tmp_path):
+    made = config(data=Data("gs://bucket/data"), schema="schema/s.pbtxt").with_paths_from(tmp_path)
+    assert made.data.path == "gs://bucket/data"
+    assert made.module == str(tmp_path / "models/mine.py")
+    assert made.schema == str(tmp_path / "schema/s.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no config file"),
+        ("CONFIG = 3", "defines no CONFIG = PipelineConfig"),
+        ("1/0", "does not run: ZeroDivisionError"),
+        ("from pipeline.config import Gate; Gate('auc', 60)", "for 60 % write 0.6"),
+    ],
+)
+def test_a_config_file_that_is_not_one_is_named(tmp_path, text, message):
+    path = tmp_path / "config.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_config_and_target_import_neither_tensorflow_nor_tfx():
+    code = "import sys, pipeline.config, pipeline.target; print({'tensorflow', 'tfx', 'keras', 'pyarrow'} & set(sys.modules))"
+    root = Path(__file__).resolve().parent.parent
+    answer = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"
