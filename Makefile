@@ -1,0 +1,47 @@
+# Everything runs in one virtual environment, which each target first brings in step with requirements.lock.
+#   make VENV=path            keeps it somewhere else than in .venv
+#   make PYTHON=python3.12    makes it with this interpreter (3.10 to 3.13)
+VENV ?= .venv
+BIN := $(VENV)/bin
+export VENV PYTHON
+# Without byte code every start of TFX takes ten seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint format bench lock clean
+
+help: ## Show this list
+	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Make .venv: the packages of requirements.lock, byte-compiled
+	@tools/setup.sh
+
+run: setup ## Run the pipeline on this machine: make run ARGS="--help"
+	$(BIN)/python local_runner.py $(ARGS)
+
+test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint ## Run what takes about a minute: lint and the fast tests
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: setup ## Check style, types and who imports whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Put the code in shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure again the numbers in the README
+	@for file in benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
+
+lock: setup ## Write requirements.lock anew from setup.py: UPGRADE=1 takes newer versions
+	$(BIN)/uv pip compile setup.py --quiet --all-extras --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+
+clean: ## Remove .venv and everything the tools left behind
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

