@@ -14,7 +14,7 @@ from pipeline import terminal
 from pipeline.config import PipelineConfig, TuningMode, load_config
 from pipeline.data import check_data
 from pipeline.errors import UserError
-from pipeline.packaging import defined_names, read_module
+from pipeline.packaging import read_module
 from pipeline.target import Target, only_run_in
 
 ROOT = Path(__file__).resolve().parent
@@ -22,6 +22,7 @@ PUSHED, FAILED, NOT_BLESSED, INTERRUPTED = 0, 1, 3, 130
 
 
 def main() -> int:
+    """Runs what the command line asks for; returns the exit code."""
     arguments = parse_arguments()
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
@@ -41,6 +42,7 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description="Run the pipeline on this machine: train, tune, evaluate and push a model.",
         epilog="Exit codes: 0 pushed, 1 failed, 2 wrong arguments, 3 the model was not blessed, 130 interrupted.",
@@ -83,16 +85,21 @@ def run(config: PipelineConfig, output: Path) -> int:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline import local
-        from pipeline.pipeline import create_pipeline
+        from pipeline.pipeline import create_pipeline, searches
         from pipeline.results import read_results
 
-        if config.tuning.mode == "search" and "tuner_fn" not in defined_names(read_module(Path(config.module))):
+        if config.tuning.mode == "search" and not searches(config):
             screen.note(f"No Tuner: {config.module} has no tuner_fn.")
-        pipeline = create_pipeline(config, Target.local(output, config.name))
         try:
+            pipeline = create_pipeline(config, Target.local(output, config.name))
             steps = local.run(pipeline, run_id, screen.step_starts, screen.step_ends)
         except local.StepFailed as failure:
-            screen.failure(failure, config)
+            screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            return FAILED
+        except UserError:
+            raise
+        except Exception as error:
+            screen.failure("Pipeline", 0.0, error, config)
             return FAILED
         results = read_results(steps)
         screen.results(results, config)

@@ -155,7 +155,9 @@ class Evaluation:
             )
         _check_share("evaluation.threshold", self.threshold)
         if isinstance(self.slices, str):
-            raise ConfigError(f'evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma')
+            raise ConfigError(
+                f"evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma"
+            )
 
 
 @dataclass(frozen=True)
@@ -237,5 +239,7 @@ def _check_positive(name: str, value: object) -> None:
 
 def _check_share(name: str, value: float) -> None:
     if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
-        hint = f"; for {value:g} % write {value / 100:g}" if isinstance(value, (int, float)) and 1 < value <= 100 else ""
+        hint = (
+            f"; for {value:g} % write {value / 100:g}" if isinstance(value, (int, float)) and 1 < value <= 100 else ""
+        )
         raise ConfigError(f"{name} must be between 0 and 1, got {value!r}{hint}")

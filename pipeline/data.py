@@ -87,7 +87,8 @@ def _check_label(file: Path, label: str) -> None:
     for column in _read_column(file, label):
         if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
             raise UserError(
-                f"{file}: the label {label!r} is {column.type}, such as {column[0].as_py()!r}; expected the integers 0 and 1"
+                f"{file}: the label {label!r} is {column.type}, such as {column[0].as_py()!r}; "
+                "expected the integers 0 and 1"
             )
         values = column.cast(pa.int64())
         wrong = pc.fill_null(pc.invert(pc.is_in(values, pa.array([0, 1], pa.int64()))), True)

@@ -18,7 +18,7 @@ METRICS = {
     "recall": "Recall",
     "accuracy": "BinaryAccuracy",
 }
-# Reported, but with no better or worse that a floor could say: calibration is mean prediction over mean label, best at 1.
+# Reported without a gate. Calibration is the mean prediction over the mean label, best at 1.
 REPORTED = ("Calibration", "BinaryCrossEntropy", "ExampleCount", "CalibrationPlot")
 
 
@@ -75,7 +75,7 @@ def read_metrics(evaluation_uri: str) -> dict[str, dict[str, float]]:
     for metrics_for_slice in tfma.load_metrics(evaluation_uri):
         key = metrics_for_slice.slice_key.single_slice_keys
         name = ", ".join(f"{part.column}={_slice_value(part)}" for part in key) or "overall"
-        values = {}
+        values: dict[str, float] = {}
         for item in metrics_for_slice.metric_keys_and_values:
             # Differences to the baseline stand under the same names with is_diff set.
             if item.value.WhichOneof("type") == "double_value" and not item.key.is_diff:

@@ -15,15 +15,20 @@ from typing import Literal
 from ml_metadata.proto import metadata_store_pb2
 from tfx import types
 from tfx.dsl.compiler import constants
+from tfx.dsl.compiler.compiler import Compiler
 from tfx.orchestration import metadata
 from tfx.orchestration import pipeline as tfx_pipeline
 from tfx.orchestration.local import runner_utils
-from tfx.orchestration.portable import launcher, runtime_parameter_utils, tfx_runner
+from tfx.orchestration.portable import launcher, runtime_parameter_utils
 from tfx.orchestration.portable.mlmd import execution_lib
 from tfx.proto.orchestration import pipeline_pb2
 
 from pipeline.errors import UserError
 
+# Steps that only look something up, and what it means when they find nothing.
+NEEDED = {
+    "LastSearch": "tuning mode 'reuse' found no earlier search in this output folder; run once with --tuning search"
+}
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
 IMPORTER = "tfx.dsl.components.common.importer.Importer"
 
@@ -73,7 +78,7 @@ def run(
     Raises:
         StepFailed: a step failed; nothing after it has run.
     """
-    graph = tfx_runner._make_pipeline_proto(pipeline)
+    graph = Compiler().compile(pipeline)
     runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
     deployment = runner_utils.extract_local_deployment_config(graph)
     connection = pipeline.metadata_connection_config
@@ -88,6 +93,8 @@ def run(
             raise
         except Exception as error:
             raise StepFailed(name, time.monotonic() - started) from error
+        if name in NEEDED and not any(step.outputs.values()):
+            raise StepFailed(name, step.seconds) from UserError(NEEDED[name])
         steps[name] = step
         on_end(step)
     return steps

@@ -55,9 +55,10 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
     digest = hashlib.sha256()
     for name, source in sorted(sources.items()):
         digest.update(f"{name}\n{_normalised(source)}\n".encode())
-    for source in list(sources.values()):
+    for source in sources.values():
         for module in _repository_modules(source):
-            digest.update(f"{module.relative_to(REPOSITORY)}\n{_normalised(module.read_text(encoding='utf-8'))}\n".encode())
+            code = _normalised(module.read_text(encoding="utf-8"))
+            digest.update(f"{module.relative_to(REPOSITORY)}\n{code}\n".encode())
     digest.update(f"python {platform.python_version()}\n".encode())
     for distribution in VERSIONS_THAT_COUNT:
         digest.update(f"{distribution} {importlib.metadata.version(distribution)}\n".encode())
@@ -80,13 +81,14 @@ def read_module(module_file: Path) -> str:
         names = defined_names(source)
     except SyntaxError as error:
         raise UserError(
-            f"{module_file}, line {error.lineno}: {error.msg}: {(error.text or '').strip()!r}. Correct the line and run again"
+            f"{module_file}, line {error.lineno}: {error.msg}: {(error.text or '').strip()!r}. "
+            "Correct the line and run again"
         ) from error
     missing = [name for name in ("preprocessing_fn", "run_fn") if name not in names]
     if missing:
         raise UserError(
-            f"{module_file} does not define {' and '.join(missing)}; expected preprocessing_fn(inputs) for Transform and "
-            "run_fn(fn_args) for the Trainer, as models/flights.py does"
+            f"{module_file} does not define {' and '.join(missing)}; expected preprocessing_fn(inputs) for Transform "
+            "and run_fn(fn_args) for the Trainer, as models/flights.py does"
         )
     return source
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.evaluation import read_metrics, read_verdict
@@ -31,7 +32,7 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     """Reads the outcome from the artifacts of the Evaluator and the Pusher.
 
     Raises:
-        UserError: the model that the Pusher pushed in this or an earlier run is no longer there.
+        UserError: the Pusher is cached, and the model it pushed then has been deleted since.
     """
     evaluation = steps["Evaluator"].outputs["evaluation"][0].uri
     blessed, reasons = read_verdict(evaluation)
@@ -39,4 +40,9 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     pushed_to = None
     if pushed_model.get_int_custom_property("pushed"):
         pushed_to = pushed_model.get_string_custom_property("pushed_destination")
+        if not Path(pushed_to).is_dir():
+            raise UserError(
+                f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it "
+                f"again; copy it from {pushed_model.uri}, or start in a new folder with --output"
+            )
     return Results(metrics=read_metrics(evaluation), blessed=blessed, reasons=reasons, pushed_to=pushed_to)

@@ -1,4 +1,7 @@
-"""Writes the schema that the last run inferred out for review: python -m pipeline.schema --to schema/mine/schema.pbtxt."""
+"""Writes the schema that the last run inferred to a file for review.
+
+python -m pipeline.schema --to schema/mine/schema.pbtxt
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,10 @@ def write_inferred(output: Path, to: Path, replace: bool) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.schema", description=__doc__.split(":")[0] + ".")
-    parser.add_argument("--output", type=Path, default=Path("output/flights"), help="output folder of the run (%(default)s)")
+    parser = argparse.ArgumentParser(prog="python -m pipeline.schema", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--output", type=Path, default=Path("output/flights"), help="output folder of the run (%(default)s)"
+    )
     parser.add_argument("--to", type=Path, required=True, help="file to write, such as schema/mine/schema.pbtxt")
     parser.add_argument("--replace", action="store_true", help="overwrite the file")
     arguments = parser.parse_args()

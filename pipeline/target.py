@@ -57,7 +57,9 @@ def only_run_in(output: Path) -> Iterator[None]:
         # Append: opening must not wipe the number of the process that holds it.
         file = lock.open("a+", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write to the output folder {output}: {error.strerror}; choose another with --output") from error
+        raise UserError(
+            f"cannot write to the output folder {output}: {error.strerror}; choose another with --output"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

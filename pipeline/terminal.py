@@ -20,7 +20,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
 
 if TYPE_CHECKING:
-    from pipeline.local import Step, StepFailed
+    from pipeline.local import Step
     from pipeline.results import Results
 
 STATE_STYLES = {"ran": "green", "cached": "cyan", "looked up": "dim", "failed": "bold red"}
@@ -81,13 +81,12 @@ class Screen:
             detail = f"nothing it depends on has changed since {step.made:%Y-%m-%d %H:%M}"
         self._line(step.name, step.state, step.seconds, detail)
 
-    def failure(self, failure: StepFailed, config: PipelineConfig) -> None:
+    def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> None:
         """The failed step's line and one message with the cause, the user's line it arose in, and the log."""
-        self._line(failure.step, "failed", failure.seconds, "")
-        cause = failure.__cause__
-        logging.getLogger("pipeline").error("step %s failed", failure.step, exc_info=cause)
+        self._line(step, "failed", seconds, "")
+        logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
         self._console.print()
-        self._console.print(Text(f"{failure.step} failed: {_message(cause)}", style="bold red"), soft_wrap=True)
+        self._console.print(Text(f"{step} failed: {_message(cause)}", style="bold red"), soft_wrap=True)
         place = _place_in_module(cause, Path(config.module))
         if place:
             self._console.print(f"  at   {place}", highlight=False, soft_wrap=True)
@@ -109,23 +108,32 @@ class Screen:
             table.add_column(title, justify="right")
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
             # A slice with one class only has no precision: NaN.
-            values = [f"{value:.4f}" if math.isfinite(value := metrics.get(metric, math.nan)) else "-" for metric in columns]
-            table.add_row(name, *values, f"{metrics.get('example_count', 0):,.0f}")
+            values = [metrics.get(metric, math.nan) for metric in columns]
+            texts = [f"{value:.4f}" if math.isfinite(value) else "-" for value in values]
+            table.add_row(name, *texts, f"{metrics.get('example_count', 0):,.0f}")
         self._console.print()
         self._console.print(table)
         self._console.print()
         if results.blessed:
             overall = results.metrics["overall"]
-            gates = ", ".join(f"{gate.metric} {overall[gate.metric]:.4f} (floor {gate.floor:g})" for gate in config.evaluation.gates)
+            gates = ", ".join(
+                f"{gate.metric} {overall[gate.metric]:.4f} (floor {gate.floor:g})" for gate in config.evaluation.gates
+            )
             self._console.print(Text(f"blessed: {gates}", style="bold green"), soft_wrap=True)
         else:
             self._console.print(Text(f"not blessed: {'; '.join(results.reasons)}", style="bold red"), soft_wrap=True)
-        where = f"pushed to {_short(results.pushed_to)}" if results.pushed_to else "not pushed; the model pushed before stays"
+        where = (
+            f"pushed to {_short(results.pushed_to)}"
+            if results.pushed_to
+            else "not pushed; the model pushed before stays"
+        )
         self._console.print(where, highlight=False, soft_wrap=True)
 
     def _line(self, name: str, state: str, seconds: float, detail: str) -> None:
         self._console.print(
-            Text.assemble(f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")),
+            Text.assemble(
+                f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")
+            ),
             soft_wrap=True,
         )
 

@@ -69,7 +69,8 @@ def test_a_config_file_that_is_not_one_is_named(tmp_path, text, message):
 
 
 def test_config_and_target_import_neither_tensorflow_nor_tfx():
-    code = "import sys, pipeline.config, pipeline.target; print({'tensorflow', 'tfx', 'keras', 'pyarrow'} & set(sys.modules))"
+    heavy = {"tensorflow", "tfx", "keras", "pyarrow"}
+    code = f"import sys, pipeline.config, pipeline.target; print({heavy} & set(sys.modules))"
     root = Path(__file__).resolve().parent.parent
     answer = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"

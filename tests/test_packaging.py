@@ -96,7 +96,13 @@ def test_line_numbers_stay_those_of_the_file():
 
 
 @pytest.mark.parametrize(
-    "dynamic", ["value = globals()['SCALE']", "from math import *", "exec('pass')", "import importlib as i\ni.import_module('x')\nimportlib = i"]
+    "dynamic",
+    [
+        "value = globals()['SCALE']",
+        "from math import *",
+        "exec('pass')",
+        "import importlib as i\ni.import_module('x')\nimportlib = i",
+    ],
 )
 def test_code_that_looks_names_up_at_run_time_is_kept_whole(dynamic):
     source = f"{MODULE}\n{dynamic}\n"
@@ -165,7 +171,10 @@ def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path):
     subprocess.run(pip, check=True)
     answer = subprocess.run(
         [sys.executable, "-c", f"import {name}; print({name}.preprocessing_fn({{'x': 4}}))"],
-        cwd=installed, check=True, capture_output=True, text=True,
+        cwd=installed,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert answer.stdout.strip() == "{'x': 8.0}"
 

@@ -32,9 +32,7 @@ def _parquet_to_examples(
     pipeline: beam.Pipeline, exec_properties: dict[str, Any], split_pattern: str
 ) -> beam.PCollection[bytes]:
     pattern = os.path.join(exec_properties[standard_component_specs.INPUT_BASE_KEY], split_pattern)
-    return (
-        pipeline | "ReadParquet" >> beam.io.ReadFromParquetBatched(pattern) | "Encode" >> beam.FlatMap(encode_table)
-    )
+    return pipeline | "ReadParquet" >> beam.io.ReadFromParquetBatched(pattern) | "Encode" >> beam.FlatMap(encode_table)
 
 
 def encode_table(table: pa.Table) -> list[bytes]:

@@ -59,9 +59,7 @@ def export(
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         return answer(tf.io.parse_example(examples, raw_spec))
 
-    tf.saved_model.save(
-        server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
-    )
+    tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
 
 
 def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:
@@ -72,9 +70,7 @@ def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> 
     return tf.TensorSpec([None, *values], spec.dtype, name=name)
 
 
-def _as_parsed(
-    value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature
-) -> tf.Tensor | tf.SparseTensor:
+def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.Tensor | tf.SparseTensor:
     """A row input in the form that parsing a tf.Example gives the same feature."""
     if isinstance(spec, tf.io.FixedLenFeature):
         return tf.reshape(value, [-1, *spec.shape])

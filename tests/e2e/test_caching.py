@@ -6,25 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run import Run, copy_repository, edit, run
+
+from tests.e2e.run import edit, run
 
 pytestmark = pytest.mark.slow
 
 FROM_TUNER = {"Tuner", "Trainer", "Evaluator", "Pusher"}
 FROM_TRANSFORM = {"Transform", *FROM_TUNER}
 EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", *FROM_TRANSFORM}
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    clone = copy_repository(tmp_path_factory.mktemp("caching") / "clone")
-    shutil.copytree(few_flights, clone / "data/flights")
-    return clone
-
-
-@pytest.fixture(scope="module")
-def first(clone: Path) -> Run:
-    return run(clone)
 
 
 def versions(clone: Path) -> list[Path]:
@@ -64,14 +53,22 @@ def test_editing_the_training_library_executes_from_the_tuner(clone, first):
 
 
 def test_editing_preprocessing_fn_executes_from_transform(clone, first):
-    edit(clone / "models/flights.py", "def preprocessing_fn(inputs, custom_config):", "CHANGED = 1\n\n\ndef preprocessing_fn(inputs, custom_config, changed=CHANGED):")
+    edit(
+        clone / "models/flights.py",
+        "def preprocessing_fn(inputs, custom_config):",
+        "CHANGED = 1\n\n\ndef preprocessing_fn(inputs, custom_config, changed=CHANGED):",
+    )
     again = run(clone)
     assert again.ran == FROM_TRANSFORM, again.text
 
 
 def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pushed(clone, first):
     before = versions(clone)
-    edit(clone / "models/flights.py", "    model.compile(", "    model = keras.Model(model.inputs, 0.0 * model.output + 0.2)\n    model.compile(")
+    edit(
+        clone / "models/flights.py",
+        "    model.compile(",
+        "    model = keras.Model(model.inputs, 0.0 * model.output + 0.2)\n    model.compile(",
+    )
     again = run(clone)
     assert again.ran == FROM_TUNER, again.text
     assert again.code == 3
@@ -89,7 +86,11 @@ def test_new_data_files_execute_every_step(clone, first):
 
 def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
     before = versions(clone)
-    edit(clone / "models/flights.py", "    model.compile(", '    raise ArithmeticError("no such layer")\n    model.compile(')
+    edit(
+        clone / "models/flights.py",
+        "    model.compile(",
+        '    raise ArithmeticError("no such layer")\n    model.compile(',
+    )
     again = run(clone, "--tuning", "off")
     assert again.code == 1
     assert again.states["Trainer"] == "failed"

@@ -1,0 +1,81 @@
+"""The pushed model, in a process that imports nothing but TensorFlow."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+pytestmark = pytest.mark.slow
+
+ASK = """
+import base64, json, sys
+import tensorflow as tf
+
+model = tf.saved_model.load(sys.argv[1])
+asked = json.load(sys.stdin)
+rows, examples = model.signatures["serving_default"], model.signatures["predict"]
+inputs = rows.structured_input_signature[1]
+answers = [
+    rows(**{name: tf.constant(asked["rows"][name], spec.dtype) for name, spec in inputs.items()}),
+    examples(examples=tf.constant([base64.b64decode(text) for text in asked["examples"]])),
+]
+json.dump(
+    {
+        "inputs": sorted(inputs),
+        "imported": sorted({"tfx", "tensorflow_transform", "pipeline"} & set(sys.modules)),
+        "answers": [{name: value.numpy().astype(str).tolist() for name, value in answer.items()} for answer in answers],
+    },
+    sys.stdout,
+)
+"""
+
+
+def example(row: dict) -> str:
+    """A row as a base64 tf.Example; what is missing is left out."""
+    kinds = {
+        str: lambda value: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()])),
+        int: lambda value: tf.train.Feature(int64_list=tf.train.Int64List(value=[value])),
+        float: lambda value: tf.train.Feature(float_list=tf.train.FloatList(value=[value])),
+    }
+    features = {name: kinds[type(value)](value) for name, value in row.items() if value is not None}
+    encoded = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return base64.b64encode(encoded).decode()
+
+
+def test_both_signatures_give_equal_answers_without_the_label(clone, first, few_flights):
+    table = pq.read_table(few_flights / "test/2013-12.parquet")
+    raw = table.drop_columns(["late"]).to_pylist()[:50]
+    raw[0]["carrier"] = "ZZ"
+    raw[1]["temp"] = None
+    raw[2]["dest"], raw[2]["pressure"] = "XXX", None
+    missing = {name: "" if str(table.schema.field(name).type) == "string" else float("nan") for name in raw[0]}
+    columns = {name: [missing[name] if row[name] is None else row[name] for row in raw] for name in raw[0]}
+
+    process = subprocess.run(
+        [sys.executable, "-c", ASK, str(clone / first.pushed_to)],
+        input=json.dumps({"rows": columns, "examples": [example(row) for row in raw]}),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(process.stdout)
+
+    assert "late" not in answer["inputs"]
+    assert answer["inputs"] == sorted(raw[0])
+    assert answer["imported"] == []
+    by_row, by_example = answer["answers"]
+    assert by_row == by_example
+    probabilities = [float(value) for value in by_row["probability"]]
+    assert len(probabilities) == 50
+    assert all(0 < value < 1 for value in probabilities)
+    assert len(set(probabilities)) > 25
+    threshold = 0.3
+    expected = ["b'late'" if value >= threshold else "b'on time'" for value in probabilities]
+    assert by_row["label"] == expected
