@@ -12,7 +12,7 @@ CONFIG = PipelineConfig(
     label=Label("late", classes=("on time", "late")),
     module="models/flights.py",
     tuning=Tuning(trials=6, epochs=3),
-    training=Training(epochs=10, batch_size=1024, patience=3),
+    training=Training(epochs=3, batch_size=2048),
     evaluation=Evaluation(
         gates=(Gate("auc", floor=0.67),),
         slices=("origin", "carrier"),

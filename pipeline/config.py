@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from pipeline.errors import UserError
 
 TuningMode = Literal["search", "reuse", "off"]
+Schedule = Literal["cosine", "constant"]
 StrategyName = Literal["auto", "one_device", "mirrored"]
 FILE_FORMATS = ("csv", "parquet")
 
@@ -94,7 +95,10 @@ class Training:
     Attributes:
         epochs: Most passes over the train split.
         batch_size: Examples per replica and step; the global batch is this times the replicas.
-        patience: Epochs without a better eval AUC before training stops and the best weights are restored.
+        patience: Epochs without a better eval objective before training stops; the best weights are restored.
+        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
+            over all epochs; "constant" leaves the model's as it is.
+        warmup_epochs: May be a fraction.
         objective: Metric of the compiled model, higher is better, that early stopping and the search judge by.
         strategy: "auto" mirrors over the GPUs when there are two or more.
         seed: Of initial weights, dropout and shuffling.
@@ -103,6 +107,8 @@ class Training:
     epochs: int = 10
     batch_size: int = 1024
     patience: int = 3
+    schedule: Schedule = "cosine"
+    warmup_epochs: float = 0.5
     objective: str = "auc"
     strategy: StrategyName = "auto"
     seed: int = 1
@@ -110,6 +116,11 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
             _check_positive(f"training.{name}", getattr(self, name))
+        _check_choice("training.schedule", self.schedule, get_args(Schedule))
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise ConfigError(
+                f"training.warmup_epochs must be between 0 and training.epochs, {self.epochs}, got {self.warmup_epochs!r}"
+            )
         _check_choice("training.strategy", self.strategy, get_args(StrategyName))
 
 

@@ -22,7 +22,7 @@ METRICS = {
 REPORTED = ("Calibration", "BinaryCrossEntropy", "ExampleCount", "CalibrationPlot")
 
 
-def eval_config(settings: EvaluationSettings, label: Label) -> tfma.EvalConfig:
+def eval_config(settings: EvaluationSettings, label: Label) -> config_pb2.EvalConfig:
     """What the Evaluator measures and requires.
 
     The overall slice is always among the slices: TFX blesses no model without it.
@@ -45,27 +45,27 @@ def eval_config(settings: EvaluationSettings, label: Label) -> tfma.EvalConfig:
         if at_threshold:
             key = "threshold" if class_name == "BinaryAccuracy" else "thresholds"
             arguments = f'"{key}": {settings.threshold}, '
-        metric = tfma.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}')
+        metric = config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}')
         if name in gates:
             gate = gates[name]
-            threshold = tfma.MetricThreshold()
+            threshold = config_pb2.MetricThreshold()
             threshold.value_threshold.lower_bound.value = gate.floor
             if gate.max_drop is not None:
-                threshold.change_threshold.direction = tfma.MetricDirection.HIGHER_IS_BETTER
+                threshold.change_threshold.direction = config_pb2.MetricDirection.HIGHER_IS_BETTER
                 threshold.change_threshold.absolute.value = -gate.max_drop
             # For all rows only: a plain threshold would hold for every slice, down to a carrier with one flight.
             metric.per_slice_thresholds.append(
-                config_pb2.PerSliceMetricThreshold(slicing_specs=[tfma.SlicingSpec()], threshold=threshold)
+                config_pb2.PerSliceMetricThreshold(slicing_specs=[config_pb2.SlicingSpec()], threshold=threshold)
             )
         metrics.append(metric)
-    metrics += [tfma.MetricConfig(class_name=class_name) for class_name in REPORTED]
+    metrics += [config_pb2.MetricConfig(class_name=class_name) for class_name in REPORTED]
 
-    return tfma.EvalConfig(
+    return config_pb2.EvalConfig(
         # No signature is named: TFMA takes "predict", which our models answer serialized tf.Examples with, and
         # "serving_default" of models that have no other, which is what TFX's own examples export.
-        model_specs=[tfma.ModelSpec(label_key=label.name, prediction_key="probability")],
-        slicing_specs=[tfma.SlicingSpec(), *(tfma.SlicingSpec(feature_keys=[column]) for column in settings.slices)],
-        metrics_specs=[tfma.MetricsSpec(metrics=metrics)],
+        model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key="probability")],
+        slicing_specs=[config_pb2.SlicingSpec(), *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.slices)],
+        metrics_specs=[config_pb2.MetricsSpec(metrics=metrics)],
     )
 
 

@@ -10,15 +10,15 @@ import tensorflow_transform as tft
 
 @dataclass(frozen=True)
 class Features:
-    """Transformed features by kind, each [batch, 1] in a dataset.
+    """Transformed features by kind.
 
     Attributes:
-        numbers: Names of the float32 features.
-        categories: Number of values by name of the int64 features, which count from 0; the last value stands for
-            whatever the vocabulary lacks, if ``preprocessing_fn`` asked for an out-of-vocabulary bucket.
+        numbers: Values per example by name of the float32 features, [batch, values] in a dataset.
+        categories: Size of the vocabulary by name of the int64 features, [batch, 1] in a dataset. They count from 0; the
+            last value stands for what the vocabulary lacks, if ``preprocessing_fn`` asked for such a bucket.
     """
 
-    numbers: tuple[str, ...]
+    numbers: dict[str, int]
     categories: dict[str, int]
 
     @classmethod
@@ -33,24 +33,24 @@ class Features:
             for feature in transform_output.transformed_metadata.schema.feature
             if feature.int_domain.is_categorical
         }
-        numbers, categories = [], {}
+        numbers, categories = {}, {}
         for name, spec in sorted(transform_output.transformed_feature_spec().items()):
             if name == label:
                 continue
             if name in ranges:
                 categories[name] = ranges[name].max + 1
             elif spec.dtype.is_floating:
-                numbers.append(name)
+                numbers[name] = spec.shape[0]
             else:
                 raise ValueError(
                     f"preprocessing_fn returns {name!r} as {spec.dtype.name} without a range; expected float32, or an "
                     "integer from tft.compute_and_apply_vocabulary, tft.bucketize or tft.apply_buckets"
                 )
-        return cls(numbers=tuple(numbers), categories=categories)
+        return cls(numbers=numbers, categories=categories)
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
-        """One ``keras.Input`` of shape [batch, 1] for each feature."""
+        """One ``keras.Input`` for each feature."""
         return {
-            **{name: keras.Input((1,), name=name, dtype="float32") for name in self.numbers},
+            **{name: keras.Input((values,), name=name, dtype="float32") for name, values in self.numbers.items()},
             **{name: keras.Input((1,), name=name, dtype="int64") for name in self.categories},
         }

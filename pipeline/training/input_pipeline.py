@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -31,10 +32,10 @@ def dataset(
         shuffle_seed: Shuffle anew in every epoch, from this seed; None keeps one order.
 
     Returns:
-        Batches of ({name: [batch, 1]}, [batch, 1]).
+        Batches of ({name: [batch, values]}, label [batch, 1]), of known cardinality.
 
     Raises:
-        ValueError: no file matches.
+        ValueError: there are no files, or no examples in them.
     """
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
@@ -46,9 +47,13 @@ def dataset(
         return features, features.pop(label)
 
     records = tf.data.TFRecordDataset(files, compression_type="GZIP", num_parallel_reads=len(files))
+    examples = int(records.batch(BLOCK).reduce(0, lambda count, block: count + tf.size(block)))
+    if not examples:
+        raise ValueError(f"no examples in {', '.join(patterns)}")
     if shuffle_seed is not None:
         records = records.shuffle(RECORDS_SHUFFLED, seed=shuffle_seed, reshuffle_each_iteration=False)
     blocks = records.batch(BLOCK).map(parse, num_parallel_calls=tf.data.AUTOTUNE).cache()
     if shuffle_seed is not None:
         blocks = blocks.shuffle(RECORDS_SHUFFLED // BLOCK * 8, seed=shuffle_seed)
-    return blocks.rebatch(batch_size).prefetch(tf.data.AUTOTUNE)
+    batches = blocks.rebatch(batch_size).prefetch(tf.data.AUTOTUNE)
+    return batches.apply(tf.data.experimental.assert_cardinality(math.ceil(examples / batch_size)))

@@ -44,15 +44,7 @@ def run(fn_args: Any, build_model: BuildModel) -> None:
     with distribution.scope():
         model = build_model(hyperparameters, Features.of(transform_output, settings.label))
     logger.info("Hyperparameters: %s", hyperparameters.values)
-    fit(
-        model,
-        train,
-        evaluate,
-        epochs=settings.epochs,
-        patience=settings.patience,
-        objective=settings.objective,
-        logs=fn_args.model_run_dir,
-    )
+    fit(model, train, evaluate, settings, fn_args.model_run_dir)
     export(
         model,
         transform_output,

@@ -16,6 +16,8 @@ class Settings:
         epochs: Most passes over the train split.
         batch_size: Examples per replica and step.
         patience: Epochs without a better objective before training stops.
+        schedule: "cosine" or "constant".
+        warmup_epochs: Epochs, or part of one, over which a cosine schedule rises.
         strategy: Name of a distribution strategy, or "auto".
         seed: Of weights, dropout and shuffling.
         trials: Models tried by a search.
@@ -28,6 +30,8 @@ class Settings:
     epochs: int
     batch_size: int
     patience: int
+    schedule: str
+    warmup_epochs: float
     strategy: str
     seed: int
     trials: int = 1

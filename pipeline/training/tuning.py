@@ -11,7 +11,7 @@ from keras_tuner.engine.trial import TrialStatus
 
 from pipeline.training import strategy
 from pipeline.training.features import Features
-from pipeline.training.loop import stopping
+from pipeline.training.loop import standard_callbacks
 from pipeline.training.run import BuildModel, datasets, logger
 from pipeline.training.settings import Settings
 
@@ -65,7 +65,7 @@ def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:
             "x": train,
             "validation_data": evaluate,
             "epochs": settings.epochs,
-            "callbacks": stopping(settings.objective, settings.patience),
+            "callbacks": standard_callbacks(settings),
             "verbose": 2,
         },
     )

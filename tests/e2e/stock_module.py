@@ -53,7 +53,7 @@ def run_fn(fn_args):
     deep = tf.keras.layers.Dense(16, activation="relu")(deep)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(deep))
     model.compile(optimizer="adam", loss="binary_crossentropy")
-    model.fit(train_dataset, steps_per_epoch=50, validation_data=eval_dataset, validation_steps=5)
+    model.fit(train_dataset, steps_per_epoch=300, validation_data=eval_dataset, validation_steps=5)
 
     signatures = {"serving_default": _get_serve_tf_examples_fn(model, tf_transform_output)}
     tf.saved_model.save(model, fn_args.serving_model_dir, signatures=signatures)

@@ -77,5 +77,5 @@ def test_both_signatures_give_equal_answers_without_the_label(clone, first, few_
     assert all(0 < value < 1 for value in probabilities)
     assert len(set(probabilities)) > 25
     threshold = 0.3
-    expected = ["b'late'" if value >= threshold else "b'on time'" for value in probabilities]
+    expected = ["late" if value >= threshold else "on time" for value in probabilities]
     assert by_row["label"] == expected
