@@ -10,6 +10,7 @@ CONFIG = PipelineConfig(
         prepare="data/prepare_flights.py",
     ),
     label=Label("late", classes=("on time", "late")),
+    schema="schema/flights/schema.pbtxt",
     module="models/flights.py",
     tuning=Tuning(trials=6, epochs=3),
     training=Training(epochs=3, batch_size=2048),

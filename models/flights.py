@@ -23,7 +23,9 @@ def preprocessing_fn(inputs, custom_config):
     Text becomes its number in a vocabulary, with the last number for what the vocabulary lacks. Integers and floats
     become one vector of normalised numbers, with a second vector that says which optional ones are missing.
     """
-    outputs = {"date": vocabulary(tf.strings.join([tf.strings.as_string(inputs[name]) for name in CALENDAR], "-"), "date")}
+    outputs = {
+        "date": vocabulary(tf.strings.join([tf.strings.as_string(inputs[name]) for name in CALENDAR], "-"), "date")
+    }
     numbers, optional = [], []
     for name, value in sorted(inputs.items()):
         if name == custom_config["label"]:

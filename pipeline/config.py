@@ -119,7 +119,8 @@ class Training:
         _check_choice("training.schedule", self.schedule, get_args(Schedule))
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise ConfigError(
-                f"training.warmup_epochs must be between 0 and training.epochs, {self.epochs}, got {self.warmup_epochs!r}"
+                f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
+                f"got {self.warmup_epochs!r}"
             )
         _check_choice("training.strategy", self.strategy, get_args(StrategyName))
 

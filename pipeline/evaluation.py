@@ -64,7 +64,10 @@ def eval_config(settings: EvaluationSettings, label: Label) -> config_pb2.EvalCo
         # No signature is named: TFMA takes "predict", which our models answer serialized tf.Examples with, and
         # "serving_default" of models that have no other, which is what TFX's own examples export.
         model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key="probability")],
-        slicing_specs=[config_pb2.SlicingSpec(), *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.slices)],
+        slicing_specs=[
+            config_pb2.SlicingSpec(),
+            *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.slices),
+        ],
         metrics_specs=[config_pb2.MetricsSpec(metrics=metrics)],
     )
 

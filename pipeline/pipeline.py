@@ -10,7 +10,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import text_format
 from ml_metadata.proto import metadata_store_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.components import (
     CsvExampleGen,
     Evaluator,
@@ -38,6 +40,7 @@ from pipeline.components import pusher as our_pusher
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy
 from pipeline.config import PipelineConfig
 from pipeline.data import find_files
+from pipeline.errors import UserError
 from pipeline.evaluation import eval_config
 from pipeline.target import Target
 
@@ -70,7 +73,8 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     schema = schema_gen.outputs["schema"]
     if config.schema:
         reviewed_schema = Importer(
-            source_uri=_staged_schema(Path(config.schema), target), artifact_type=standard_artifacts.Schema
+            source_uri=_staged_schema(Path(config.schema), config.label.name, target),
+            artifact_type=standard_artifacts.Schema,
         ).with_id("ReviewedSchema")
         schema = reviewed_schema.outputs["result"]
         components.append(reviewed_schema)
@@ -218,9 +222,21 @@ def _example_gen(config: PipelineConfig) -> BaseComponent:
     ).with_id("ExampleGen")
 
 
-def _staged_schema(schema_file: Path, target: Target) -> str:
-    """Copies the schema to a folder named by its content; TFX's cache looks at the name of an import only."""
+def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
+    """Copies the schema to a folder named by its content; TFX's cache looks at the name of an import only.
+
+    Raises:
+        UserError: the file is not a schema, or lacks the label.
+    """
     content = schema_file.read_bytes()
+    try:
+        schema = text_format.Parse(content, schema_pb2.Schema())
+    except text_format.ParseError as error:
+        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
+    if label not in {feature.name for feature in schema.feature}:
+        raise UserError(
+            f"{schema_file} has no feature {label!r}, the label; add it or name another label in the config"
+        )
     folder = Path(target.pipeline_root) / "_schemas" / hashlib.sha256(content).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "schema.pbtxt").write_bytes(content)

@@ -14,8 +14,8 @@ class Features:
 
     Attributes:
         numbers: Values per example by name of the float32 features, [batch, values] in a dataset.
-        categories: Size of the vocabulary by name of the int64 features, [batch, 1] in a dataset. They count from 0; the
-            last value stands for what the vocabulary lacks, if ``preprocessing_fn`` asked for such a bucket.
+        categories: Size of the vocabulary by name of the int64 features, [batch, 1] in a dataset. They count from 0;
+            the last value stands for what the vocabulary lacks, if ``preprocessing_fn`` asked for such a bucket.
     """
 
     numbers: dict[str, int]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
-import tensorflow_transform as tft
 
 # Records are parsed, kept and shuffled in blocks of this many. One parse of a whole batch reads ten times as fast as a
 # parse per record; small blocks still mix well.
@@ -16,7 +15,7 @@ RECORDS_SHUFFLED = 50_000
 
 def dataset(
     patterns: Sequence[str],
-    transform_output: tft.TFTransformOutput,
+    spec: Mapping[str, tf.io.FixedLenFeature],
     label: str,
     batch_size: int,
     *,
@@ -26,7 +25,7 @@ def dataset(
 
     Args:
         patterns: File patterns of gzipped TFRecords, as in ``fn_args.train_files``.
-        transform_output: What Transform wrote; holds the types of the features.
+        spec: How to parse a record, as in ``transform_output.transformed_feature_spec()``.
         label: The feature that is returned apart from the others.
         batch_size: Examples in a batch; the last one may be smaller.
         shuffle_seed: Shuffle anew in every epoch, from this seed; None keeps one order.
@@ -40,7 +39,6 @@ def dataset(
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
         raise ValueError(f"no examples: nothing matches {', '.join(patterns)}")
-    spec = transform_output.transformed_feature_spec()
 
     def parse(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         features = tf.io.parse_example(serialized, spec)

@@ -73,7 +73,7 @@ class WarmupCosine(keras.callbacks.Callback):
 
 
 def share(step: int, warmup: float, last: int) -> float:
-    """The share of the peak learning rate that a step takes: (step + 1) / warmup, then a cosine from 1 to LAST_SHARE."""
+    """The share of the peak learning rate for a step: (step + 1) / warmup, then a cosine from 1 to LAST_SHARE."""
     if step < warmup:
         return min(1.0, (step + 1) / warmup)
     progress = min(1.0, (step - warmup) / max(1.0, last - warmup))

@@ -60,7 +60,8 @@ def datasets(
 ) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """The train split, shuffled, and the eval split, in batches for all replicas together."""
     batch_size = settings.batch_size * replicas
+    spec = transform_output.transformed_feature_spec()
     return (
-        dataset(fn_args.train_files, transform_output, settings.label, batch_size, shuffle_seed=settings.seed),
-        dataset(fn_args.eval_files, transform_output, settings.label, batch_size * 4),
+        dataset(fn_args.train_files, spec, settings.label, batch_size, shuffle_seed=settings.seed),
+        dataset(fn_args.eval_files, spec, settings.label, batch_size * 4),
     )

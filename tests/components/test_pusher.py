@@ -1,0 +1,80 @@
+"""A version is there whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tfx.proto import pusher_pb2
+from tfx.types import standard_artifacts
+from tfx.utils import proto_utils
+
+from pipeline.components.pusher import STAGING, AtomicExecutor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def push(folder: Path, blessed: int) -> standard_artifacts.PushedModel:
+    """Pushes folder/model to folder/versions with the real executor."""
+    model = standard_artifacts.Model()
+    model.uri = str(folder / "model")
+    blessing = standard_artifacts.ModelBlessing()
+    blessing.set_int_custom_property("blessed", blessed)
+    pushed = standard_artifacts.PushedModel()
+    pushed.uri = str(folder / "pushed")
+    destination = pusher_pb2.PushDestination()
+    destination.filesystem.base_directory = str(folder / "versions")
+    AtomicExecutor().Do(
+        {"model": [model], "model_blessing": [blessing]},
+        {"pushed_model": [pushed]},
+        {"push_destination": proto_utils.proto_to_json(destination)},
+    )
+    return pushed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    serving = tmp_path / "model/Format-Serving"
+    (serving / "variables").mkdir(parents=True)
+    (serving / "saved_model.pb").write_text("graph")
+    (serving / "variables/variables.index").write_text("weights")
+    return tmp_path
+
+
+def test_a_blessed_model_appears_as_a_version_with_every_file(folder):
+    pushed = push(folder, blessed=1)
+    (version,) = (folder / "versions").iterdir()
+    assert version.name.isdigit()
+    assert pushed.get_string_custom_property("pushed_destination") == str(version)
+    assert (version / "saved_model.pb").read_text() == "graph"
+    assert (version / "variables/variables.index").read_text() == "weights"
+
+
+def test_a_model_that_is_not_blessed_is_not_pushed(folder):
+    pushed = push(folder, blessed=0)
+    assert pushed.get_int_custom_property("pushed") == 0
+    assert not (folder / "versions").exists()
+
+
+def test_a_push_killed_midway_shows_no_version_and_the_next_one_cleans_up(folder):
+    # Reading a pipe that nobody writes to holds the copy up for as long as it takes to kill it.
+    held_up = folder / "model/Format-Serving/variables/variables.data"
+    os.mkfifo(held_up)
+    code = f"from pathlib import Path; from tests.components.test_pusher import push; push(Path({str(folder)!r}), 1)"
+    pushing = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((folder / "versions").glob(f"{STAGING}/*/variables")) and time.monotonic() < deadline:
+        assert pushing.poll() is None
+        time.sleep(0.1)
+    pushing.kill()
+    pushing.wait()
+    assert [path.name for path in (folder / "versions").iterdir()] == [STAGING]
+
+    held_up.unlink()
+    push(folder, blessed=1)
+    (version,) = (folder / "versions").iterdir()
+    assert version.name.isdigit()
