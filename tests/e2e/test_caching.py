@@ -62,6 +62,12 @@ def test_editing_preprocessing_fn_executes_from_transform(clone, first):
     assert again.ran == FROM_TRANSFORM, again.text
 
 
+def test_editing_the_reviewed_schema_executes_what_reads_it(clone, first):
+    edit(clone / "schema/flights/schema.pbtxt", "min: -60.0 max: 130.0", "min: -70.0 max: 130.0")
+    again = run(clone)
+    assert again.ran == {"ExampleValidator", *FROM_TRANSFORM}, again.text
+
+
 def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pushed(clone, first):
     before = versions(clone)
     edit(
