@@ -1,0 +1,78 @@
+"""What the documents promise is there: files, targets, options, benchmarks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "data/README.md",
+    "schema/README.md",
+    *map(str, (ROOT / "docs").rglob("*.md")),
+]
+
+
+@pytest.fixture(params=DOCUMENTS)
+def document(request) -> Path:
+    return ROOT / request.param
+
+
+def test_every_link_leads_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+        assert target.startswith("https://") or (document.parent / target).exists(), target
+
+
+def test_every_path_in_code_marks_exists(document):
+    made_by_a_run = ("output/", ".venv", "data/flights/", "artifacts/", "serving/")
+    for path in re.findall(r"`([\w./-]+/[\w./-]*)`", document.read_text()):
+        if "mine" in path or path.startswith(made_by_a_run) or path in ("train/", "eval/", "test/"):
+            continue
+        assert (ROOT / path).exists() or (document.parent / path).exists(), path
+
+
+def test_every_make_target_exists(document):
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:^    |`)make ([a-z]+)", document.read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_script_and_module_exists(document):
+    text = document.read_text()
+    for script in re.findall(r"python ([\w/]+\.py)", text):
+        assert (ROOT / script).is_file(), script
+    for module in re.findall(r"python -m (pipeline[\w.]*)", text):
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
+
+
+def test_every_option_of_the_runner_exists(document):
+    help_text = subprocess.run(
+        [sys.executable, "local_runner.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for line in document.read_text().splitlines():
+        if "local_runner.py" in line:
+            for option in re.findall(r"--[a-z]+", line):
+                assert option in help_text, line
+
+
+def test_the_tree_in_the_readme_names_what_is_there():
+    readme = (ROOT / "README.md").read_text()
+    tree = readme.split("## Where things are")[1].split("```")[1]
+    folder = ROOT
+    named = set()
+    for line in tree.strip("\n").splitlines():
+        indented, name = line.startswith("  "), line.split()[0]
+        path = (folder if indented else ROOT) / name
+        assert path.exists(), name
+        if not indented and name.endswith("/"):
+            folder = path
+        named.add(path.resolve())
+    for path in (ROOT / "pipeline").iterdir():
+        if path.suffix == ".py" and path.name != "__init__.py":
+            assert path.resolve() in named, f"{path.name} is missing in the tree"
