@@ -10,16 +10,15 @@ from tensorflow_model_analysis.proto import config_pb2
 from pipeline.config import ConfigError, Label
 from pipeline.config import Evaluation as EvaluationSettings
 
-# Metrics a gate can name, all higher is better, 0 to 1. At the threshold: precision, recall, accuracy.
+# Metrics a gate can name, all higher is better, 0 to 1. Precision and recall are taken at the threshold.
 METRICS = {
     "auc": "AUC",
     "auc_precision_recall": "AUCPrecisionRecall",
     "precision": "Precision",
     "recall": "Recall",
-    "accuracy": "BinaryAccuracy",
 }
 # Reported without a gate. Calibration is the mean prediction over the mean label, best at 1.
-REPORTED = ("Calibration", "BinaryCrossEntropy", "ExampleCount", "CalibrationPlot")
+REPORTED = ("Calibration", "ExampleCount")
 
 
 def eval_config(settings: EvaluationSettings, label: Label) -> config_pb2.EvalConfig:
@@ -40,11 +39,7 @@ def eval_config(settings: EvaluationSettings, label: Label) -> config_pb2.EvalCo
 
     metrics = []
     for name, class_name in METRICS.items():
-        at_threshold = class_name in ("Precision", "Recall", "BinaryAccuracy")
-        arguments = ""
-        if at_threshold:
-            key = "threshold" if class_name == "BinaryAccuracy" else "thresholds"
-            arguments = f'"{key}": {settings.threshold}, '
+        arguments = f'"thresholds": {settings.threshold}, ' if name in ("precision", "recall") else ""
         metric = config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}')
         if name in gates:
             gate = gates[name]
