@@ -80,7 +80,9 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         components.append(reviewed_schema)
 
     # Where the data departs from the schema.
-    components.append(ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema))
+    example_validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    example_validator.add_upstream_node(schema_gen)
+    components.append(example_validator)
 
     # Raw features → model features, by statistics of the train split only.
     preprocessing = packaging.package(module_file, ["preprocessing_fn", "stats_options_updater_fn"], wheels)
@@ -96,6 +98,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         ),
         preprocessing,
     )
+    transform.add_upstream_node(example_validator)  # what is wrong with the data is said before it is used
     components.append(transform)
 
     inputs_of_training = {
