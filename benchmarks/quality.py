@@ -3,9 +3,10 @@
     python benchmarks/quality.py
 
 The model is the one that ``make run`` pushed last; it is asked through its SavedModel, with raw rows. The rival is
-HistGradientBoostingClassifier with early stopping, fitted on the train months, in four variants, of which the best on
-the test months counts: text columns as ordered codes or as categories, and with or without the calendar columns. So the
-rival may choose by the test months; ours has not seen them. Exits 1 when ours is below.
+HistGradientBoostingClassifier with early stopping, fitted on the train months, in four variants: text columns as
+ordered codes or as categories, with or without the calendar columns. The variant that is best on the test months
+counts, so the rival may choose by them; ours has not seen them. A variant's AUC is its mean over five seeds: early
+stopping sets rows aside by the seed, and one seed or another moves the AUC by up to 0.009. Exits 1 when ours is below.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ from sklearn.preprocessing import OrdinalEncoder
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL = "late"
-CALENDAR = ["month", "day"]
+CALENDAR = ["year", "month", "day"]
+SEEDS = range(1, 6)
 
 
 def main() -> int:
     """Prints the table; returns the exit code."""
     train, test = (read(split) for split in ("train", "test"))
     ours, version = ask_pushed_model(test)
-    rows = [(f"ours, pushed version {version}", ours)]
+    table = Table("model", title=f"AUC on the {len(test):,} flights of the test months", title_justify="left")
+    for column in ("mean", "lowest", "highest"):
+        table.add_column(column, justify="right")
+    table.add_row(f"ours, pushed version {version}", f"{ours:.4f}", "", "")
+    best = 0.0
     for kind in ("codes", "categories"):
         for left_out in ([], CALENDAR):
-            name = f"gradient boosting, text as {kind}" + (f", without {' and '.join(CALENDAR)}" if left_out else "")
-            if left_out and not set(left_out) & set(train.columns):
-                continue
-            rows.append((name, boost(train.drop(columns=left_out, errors="ignore"), test, kind)))
-
-    table = Table("model", title=f"AUC on the {len(test):,} flights of the test months", title_justify="left")
-    table.add_column("AUC", justify="right")
-    for name, auc in rows:
-        table.add_row(name, f"{auc:.4f}")
+            aucs = boost(train.drop(columns=left_out), test, kind)
+            name = f"gradient boosting, text as {kind}, {'without' if left_out else 'with'} the calendar"
+            table.add_row(name, *(f"{value:.4f}" for value in (np.mean(aucs), min(aucs), max(aucs))))
+            best = max(best, float(np.mean(aucs)))
     console = Console()
     console.print(table)
-    best = max(auc for _, auc in rows[1:])
     passed = ours >= best
-    console.print(f"must reach: ours at least the rival's best, {best:.4f}: {'reached' if passed else 'falls short'}")
+    console.print(
+        f"must reach: ours at least the rival's best mean, {best:.4f}: {'reached' if passed else 'falls short'}"
+    )
     return 0 if passed else 1
 
 
@@ -75,8 +77,8 @@ def ask_pushed_model(test: pd.DataFrame) -> tuple[float, str]:
     return roc_auc_score(test[LABEL], np.concatenate(probabilities)), versions[-1].name
 
 
-def boost(train: pd.DataFrame, test: pd.DataFrame, kind: str) -> float:
-    """AUC of gradient boosting fitted on ``train``; scikit-learn takes at most 255 values of a category."""
+def boost(train: pd.DataFrame, test: pd.DataFrame, kind: str) -> list[float]:
+    """AUC of gradient boosting fitted on ``train``, by seed; scikit-learn takes at most 255 values of a category."""
     features = [name for name in train.columns if name != LABEL]
     text = [name for name in features if train[name].dtype == object]
     as_categories = [name for name in text if kind == "categories" and train[name].nunique() < 255]
@@ -85,11 +87,14 @@ def boost(train: pd.DataFrame, test: pd.DataFrame, kind: str) -> float:
         remainder="passthrough",
         verbose_feature_names_out=False,
     ).set_output(transform="pandas")
-    booster = HistGradientBoostingClassifier(
-        early_stopping=True, random_state=1, categorical_features=as_categories or None
-    )
-    model = make_pipeline(encoder, booster).fit(train[features], train[LABEL])
-    return roc_auc_score(test[LABEL], model.predict_proba(test[features])[:, 1])
+    aucs = []
+    for seed in SEEDS:
+        booster = HistGradientBoostingClassifier(
+            early_stopping=True, random_state=seed, categorical_features=as_categories or None
+        )
+        model = make_pipeline(encoder, booster).fit(train[features], train[LABEL])
+        aucs.append(roc_auc_score(test[LABEL], model.predict_proba(test[features])[:, 1]))
+    return aucs
 
 
 if __name__ == "__main__":

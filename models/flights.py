@@ -105,7 +105,7 @@ def build_model(hp, features):
     """
     units = hp.Choice("units", [32, 64, 128], default=64)
     dropout = hp.Float("dropout", 0.0, 0.3, step=0.1, default=0.1)
-    members = hp.Int("members", 2, 8, step=2, default=4)
+    members = hp.Int("members", 4, 12, step=4, default=8)
     learning_rate = hp.Float("learning_rate", 2e-3, 1e-2, sampling="log", default=5e-3)
 
     inputs = features.inputs()

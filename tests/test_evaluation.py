@@ -48,7 +48,5 @@ def test_precision_and_recall_are_taken_at_the_stated_threshold():
 
 @pytest.mark.parametrize("gates", [(Gate("auroc", 0.6),), (Gate("auc", 0.6), Gate("auc", 0.7))])
 def test_an_unknown_or_doubled_metric_is_refused(gates):
-    with pytest.raises(
-        ConfigError, match="auc, auc_precision_recall, precision, recall at most once, got au"
-    ):
+    with pytest.raises(ConfigError, match="auc, auc_precision_recall, precision, recall at most once, got au"):
         eval_config(Evaluation(gates=gates), LABEL)
