@@ -62,11 +62,10 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
     example_gen = _example_gen(config)
 
-    # What the data looks like, and the schema one would infer from it.
+    # What the data looks like, and the schema one would infer from it: from all splits, for a value that is missing in
+    # one of them only must not stop Transform.
     statistics_gen = StatisticsGen(examples=example_gen.outputs["examples"])
-    schema_gen = SchemaGen(
-        statistics=statistics_gen.outputs["statistics"], exclude_splits=["eval", "test"], infer_feature_shape=True
-    )
+    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True)
     components: list[Any] = [example_gen, statistics_gen, schema_gen]
 
     # A schema that a person has reviewed is the truth; the inferred one is then only a suggestion.

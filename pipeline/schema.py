@@ -27,7 +27,7 @@ def write_inferred(output: Path, to: Path, replace: bool) -> None:
         raise UserError(f"{to} exists and may hold a review; compare with diff {inferred[-1]} {to}, or pass --replace")
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(inferred[-1], to)
-    print(f"Wrote {to}, inferred from the train split. Review it, then name it in the config: schema=...")
+    print(f"Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema=...")
 
 
 def main() -> int:

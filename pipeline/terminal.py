@@ -103,7 +103,7 @@ class Screen:
             "calibration": "calibration",
         }
         table = Table(title=f"Test split, threshold {config.evaluation.threshold:g}", title_justify="left", box=None)
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for title in (*columns.values(), "examples"):
             table.add_column(title, justify="right")
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
@@ -143,9 +143,13 @@ def _message(cause: BaseException | None) -> str:
         return "no cause was given"
     if isinstance(cause, UserError):
         return str(cause)
-    # Beam and KerasTuner put the cause at the end of a long message.
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or ["no message"]
-    return f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys([lines[0], lines[-1]]))
+    # KerasTuner puts the cause at the end of a long message, Beam into the error that it raised its own from.
+    root = cause
+    while root.__cause__ is not None:
+        root = root.__cause__
+    lines = [line.strip() for error in (cause, root) for line in str(error).splitlines() if line.strip()]
+    texts = [lines[0], lines[-1]] if lines else ["no message"]
+    return f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys(texts))
 
 
 def _place_in_module(cause: BaseException | None, module: Path) -> str | None:
