@@ -41,7 +41,7 @@ def only_ours(log: Path) -> Iterator[Screen]:
         os.dup2(file.fileno(), 2)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
         try:
-            yield Screen(Console(file=ours), log)
+            yield Screen(Console(file=ours, markup=False, highlight=False), log)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -62,17 +62,17 @@ class Screen:
         """Says what is about to run."""
         self._console.print(Text(f"{config.name}, run {run_id}", style="bold"))
         for name, value in (("data", config.data.path), ("module", config.module), ("log", str(self._log))):
-            self._console.print(f"  {name:<8}{_short(value)}", highlight=False, soft_wrap=True)
+            self._console.print(f"  {name:<8}{_short(value)}", soft_wrap=True)
         self._console.print()
 
     def note(self, text: str) -> None:
         """A line of its own."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def step_starts(self, name: str) -> None:
         """Shows the step that is running; on a terminal only, its final line takes the place."""
         if self._console.is_terminal:
-            self._console.print(f"  {name:<20}[dim]running[/dim]", end="\r", highlight=False)
+            self._console.print(Text.assemble(f"  {name:<20}", ("running", "dim")), end="\r")
 
     def step_ends(self, step: Step) -> None:
         """The step's line: name, state, seconds, and for a cached step since when nothing has changed."""
@@ -89,8 +89,8 @@ class Screen:
         self._console.print(Text(f"{step} failed: {_message(cause)}", style="bold red"), soft_wrap=True)
         place = _place_in_module(cause, Path(config.module))
         if place:
-            self._console.print(f"  at   {place}", highlight=False, soft_wrap=True)
-        self._console.print(f"  log  {_short(str(self._log))}", highlight=False, soft_wrap=True)
+            self._console.print(f"  at   {place}", soft_wrap=True)
+        self._console.print(f"  log  {_short(str(self._log))}", soft_wrap=True)
         self._console.print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
 
     def results(self, results: Results, config: PipelineConfig) -> None:
@@ -127,7 +127,7 @@ class Screen:
             if results.pushed_to
             else "not pushed; the model pushed before stays"
         )
-        self._console.print(where, highlight=False, soft_wrap=True)
+        self._console.print(where, soft_wrap=True)
 
     def _line(self, name: str, state: str, seconds: float, detail: str) -> None:
         self._console.print(

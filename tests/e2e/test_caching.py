@@ -95,14 +95,14 @@ def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
     edit(
         clone / "models/flights.py",
         "    model.compile(",
-        '    raise ArithmeticError("no such layer")\n    model.compile(',
+        '    raise ArithmeticError("no layer [dense] here")\n    model.compile(',
     )
     again = run(clone, "--tuning", "off")
     assert again.code == 1
     assert again.states["Trainer"] == "failed"
-    assert "Trainer failed: ArithmeticError: no such layer" in again.text
+    assert "Trainer failed: ArithmeticError: no layer [dense] here" in again.text
     assert "models/flights.py, line" in again.text
-    assert ', in build_model: raise ArithmeticError("no such layer")' in again.text
+    assert ', in build_model: raise ArithmeticError("no layer [dense] here")' in again.text
     assert "output/flights/logs/" in again.text
     assert "Traceback" not in again.text
     assert versions(clone) == before
