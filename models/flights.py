@@ -47,7 +47,14 @@ def preprocessing_fn(inputs, custom_config):
 # These three only tell one day from another, for day_offset in build_model; for other data make it empty.
 CALENDAR = ("year", "month", "day")
 # Pairs that act together: a small network finds that out from the single columns only with far more data.
-CROSSES = (("origin", "hour"), ("carrier", "origin"), ("carrier", "dest"), ("origin", "dest"))
+CROSSES = (
+    ("origin", "hour"),
+    ("carrier", "hour"),
+    ("dest", "watch"),
+    ("carrier", "origin"),
+    ("carrier", "dest"),
+    ("origin", "dest"),
+)
 
 
 def derived(inputs, features):
@@ -59,11 +66,20 @@ def derived(inputs, features):
     """
     angle = features["sched_dep_minute"] * (2 * math.pi / 1440)
     freezing = tf.clip_by_value((36.0 - features["temp"]) / 4.0, 0.0, 1.0)  # 1 at 32 °F and colder, 0 from 36 °F on
-    text = {**features, "hour": tf.strings.as_string(inputs["sched_dep_minute"] // 60)}
+    wind = features["wind_dir"] * (math.pi / 180)
+    text = {
+        **features,
+        "hour": tf.strings.as_string(inputs["sched_dep_minute"] // 60),
+        "watch": tf.strings.as_string(inputs["sched_dep_minute"] // 180),  # eight a day
+    }
     return {
         "date": tf.strings.join([tf.strings.as_string(inputs[name]) for name in CALENDAR], "-"),
         "time_sin": tf.sin(angle),
         "time_cos": tf.cos(angle),
+        "share_of_day": features["flights_that_hour"] / features["flights_that_day"],
+        "dew_point_spread": features["temp"] - features["dewp"],
+        "wind_east": features["wind_speed"] * tf.sin(wind),
+        "wind_north": features["wind_speed"] * tf.cos(wind),
         "snow": tf.math.log1p(50 * features["precip"]) * freezing,
         "snow_before": tf.math.log1p(50 * features["precip_before"]) * freezing,
         **{f"{a}_{b}": tf.strings.join([text[a], text[b]], "-") for a, b in CROSSES},
