@@ -43,7 +43,7 @@ def main() -> int:
     for kind in ("codes", "categories"):
         for left_out in ([], CALENDAR):
             aucs = boost(train.drop(columns=left_out), test, kind)
-            name = f"gradient boosting, text as {kind}, {'without' if left_out else 'with'} the calendar"
+            name = f"boosting, text as {kind}, {'without' if left_out else 'with'} calendar"
             table.add_row(name, *(f"{value:.4f}" for value in (np.mean(aucs), min(aucs), max(aucs))))
             best = max(best, float(np.mean(aucs)))
     console = Console()
