@@ -25,8 +25,8 @@ from tfx.proto.orchestration import pipeline_pb2
 
 from pipeline.errors import UserError
 
-# Steps that only look something up, and what it means when they find nothing.
-NEEDED = {
+# What it means when a step that looks something up finds nothing.
+NOT_FOUND = {
     "LastSearch": "tuning mode 'reuse' found no earlier search in this output folder; run once with --tuning search"
 }
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
@@ -93,8 +93,6 @@ def run(
             raise
         except Exception as error:
             raise StepFailed(name, time.monotonic() - started) from error
-        if name in NEEDED and not any(step.outputs.values()):
-            raise StepFailed(name, step.seconds) from UserError(NEEDED[name])
         steps[name] = step
         on_end(step)
     return steps
@@ -124,7 +122,8 @@ def _run_node(
         (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
         outputs = execution_lib.get_output_artifacts(store, execution.id)
     if not execution_lib.is_execution_successful(execution):
-        raise StepFailed(name, time.monotonic() - started) from UserError("its inputs could not be resolved")
+        reason = NOT_FOUND.get(name, "its inputs could not be resolved")
+        raise StepFailed(name, time.monotonic() - started) from UserError(reason)
 
     made = [artifact.mlmd_artifact.create_time_since_epoch for several in outputs.values() for artifact in several]
     state: Literal["ran", "cached", "looked up"] = "ran"

@@ -35,3 +35,9 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     assert list(model.signatures) == ["serving_default"]
     splits = {path.name for path in (clone / "output/flights/artifacts/ExampleGen/examples/1").iterdir()}
     assert splits == {"Split-train", "Split-eval", "Split-test"}
+
+    # Nothing has ever been searched there, so there are no best values to reuse.
+    reuse = run(clone, "--data", csv, "--tuning", "reuse")
+    assert reuse.code == 1
+    assert "LastSearch failed: tuning mode 'reuse' found no earlier search in this output folder" in reuse.text
+    assert (clone / first.pushed_to).is_dir()
