@@ -14,6 +14,7 @@ INSTALL_REQUIRES = [
     "kfp>=2.16,<2.17",
     "kfp-pipeline-spec>=2.16,<2.17",
     "tensorboard>=2.20,<3",  # TensorFlow 2.21 no longer brings it; Keras' TensorBoard callback needs it
+    "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
     "pip>=24",  # TFX installs the wheel with the user's code with it, in every step that runs such code

@@ -19,7 +19,9 @@ from pipeline.errors import UserError
 
 TuningMode = Literal["search", "reuse", "off"]
 Schedule = Literal["cosine", "constant"]
-StrategyName = Literal["auto", "one_device", "mirrored"]
+StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
+Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
+Cache = Literal["auto", "memory", "disk", "none"]
 FILE_FORMATS = ("csv", "parquet")
 
 
@@ -90,39 +92,75 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Training:
-    """How long, on what and from which seed a model is trained.
+    """How a model is trained. One step takes batch_size x replicas x accumulate examples.
 
     Attributes:
         epochs: Most passes over the train split.
-        batch_size: Examples per replica and step; the global batch is this times the replicas.
+        batch_size: Examples per replica that are computed at once. What does not fit into memory is halved by itself.
+        accumulate: Batches whose gradients are summed for one step.
         patience: Epochs without a better eval objective before training stops; the best weights are restored.
         schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
             over all epochs; "constant" leaves the model's as it is.
         warmup_epochs: May be a fraction.
+        scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
+        clip_norm: Largest norm of all gradients together; None clips nothing.
         objective: Metric of the compiled model, higher is better, that early stopping and the search judge by.
-        strategy: "auto" mirrors over the GPUs when there are two or more.
-        seed: Of initial weights, dropout and shuffling.
+        strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
+            the environment names one, "mirrored" with two or more GPUs, else "one_device".
+        precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
+        cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
+            fit into.
+        seed: Of initial weights, dropout and order; None takes another one in every run.
+        steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
+        checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
+        profile_steps: First step to profile for TensorBoard and the one after the last.
+        warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
     """
 
     epochs: int = 10
     batch_size: int = 1024
+    accumulate: int = 1
     patience: int = 3
     schedule: Schedule = "cosine"
     warmup_epochs: float = 0.5
+    scale_learning_rate: bool = True
+    clip_norm: float | None = None
     objective: str = "auc"
     strategy: StrategyName = "auto"
-    seed: int = 1
+    precision: Precision = "auto"
+    cache: Cache = "auto"
+    seed: int | None = 1
+    steps_per_call: int = 32
+    checkpoint_steps: int | None = 1000
+    profile_steps: tuple[int, int] | None = None
+    warm_start: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "accumulate", "patience", "steps_per_call"):
             _check_positive(f"training.{name}", getattr(self, name))
-        _check_choice("training.schedule", self.schedule, get_args(Schedule))
+        if self.checkpoint_steps is not None:
+            _check_positive("training.checkpoint_steps", self.checkpoint_steps)
+        for name, kind in (
+            ("schedule", Schedule),
+            ("strategy", StrategyName),
+            ("precision", Precision),
+            ("cache", Cache),
+        ):
+            _check_choice(f"training.{name}", getattr(self, name), get_args(kind))
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise ConfigError(
                 f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
                 f"got {self.warmup_epochs!r}"
             )
-        _check_choice("training.strategy", self.strategy, get_args(StrategyName))
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ConfigError(f"training.clip_norm must be above 0, or None to clip nothing, got {self.clip_norm!r}")
+        if self.profile_steps is not None:
+            first, last = self.profile_steps
+            if not 0 <= first < last:
+                raise ConfigError(
+                    f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
+                    f"got {self.profile_steps!r}"
+                )
 
 
 @dataclass(frozen=True)

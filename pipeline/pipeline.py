@@ -30,6 +30,7 @@ from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.common.importer import Importer
 from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
+from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.orchestration import pipeline as tfx_pipeline
 from tfx.proto import example_gen_pb2, pusher_pb2
 from tfx.types import Channel, standard_artifacts
@@ -134,12 +135,24 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         hyperparameters = last_search.outputs["best_hyperparameters"]
         components.append(last_search)
 
+    # Weights to start from, if the config asks for the last blessed model's.
+    base_model = None
+    if config.training.warm_start:
+        last_blessed = Resolver(
+            strategy_class=LatestBlessedModelStrategy,
+            model=Channel(type=standard_artifacts.Model),
+            model_blessing=Channel(type=standard_artifacts.ModelBlessing),
+        ).with_id("ModelToStartFrom")
+        base_model = last_blessed.outputs["model"]
+        components.append(last_blessed)
+
     # One model, trained on the train split, stopped early on the eval split.
     running = packaging.package(module_file, ["run_fn"], wheels)
     trainer = _run_from_wheel(
         Trainer(
             module_file=str(module_file),
             hyperparameters=hyperparameters,
+            base_model=base_model,
             custom_config={
                 **training,
                 "classes": list(config.label.classes),

@@ -1,12 +1,15 @@
-"""Real flights for tests: the prepared data set, and a thin sample of it that a pipeline passes through in a minute."""
+"""Real flights for tests: the prepared data set, a thin sample of it, and one run of the pipeline over that sample."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+from tests.e2e.run import Run, copy_repository, run
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,3 +37,17 @@ def few_flights(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         sample.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table.take(list(range(0, table.num_rows, table.num_rows // 400))), sample)
     return folder
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
+    """A clone of this repository with a few flights as its data."""
+    clone = copy_repository(tmp_path_factory.mktemp("clone"))
+    shutil.copytree(few_flights, clone / "data/flights")
+    return clone
+
+
+@pytest.fixture(scope="session")
+def first(clone: Path) -> Run:
+    """The first run in the clone."""
+    return run(clone)

@@ -1,80 +1,347 @@
-"""Fitting one model."""
+"""Fitting one model: the same loop on one device, on several and on several machines, resumable."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
+from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
+from pipeline.training.history import Journal
+from pipeline.training.input_pipeline import Part, Split, evaluation_steps, steps_per_epoch
+from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
+from pipeline.training.steps import Steps
+from pipeline.training.strategy import Distribution
 
-# Where a cosine schedule ends, as a share of the model's own learning rate.
-LAST_SHARE = 0.05
+logger = logging.getLogger("pipeline.training")
+
+# An evaluation keeps no activations for gradients.
+EVALUATION_BATCH = 4
 
 
 def fit(
-    model: keras.Model, train: tf.data.Dataset, evaluate: tf.data.Dataset, settings: Settings, logs: str
-) -> keras.callbacks.History:
+    model: keras.Model,
+    train: Split,
+    evaluate: Split,
+    settings: Settings,
+    distribution: Distribution,
+    *,
+    seed: int,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    logs: str | None = None,
+    checkpoints: str | None = None,
+) -> dict[str, list[float]]:
     """Fits a compiled model until the objective on the eval split stops growing; restores the best weights.
 
     Args:
-        model: Compiled with a metric named like ``settings.objective``.
-        train: Batches to learn from, of known cardinality.
-        evaluate: Batches of the eval split.
-        settings: Epochs, patience, objective, schedule.
-        logs: Folder for history.csv and the TensorBoard files.
+        model: Built and compiled in the distribution's scope, with a metric named like ``settings.objective``.
+        train: What to learn from.
+        evaluate: What early stopping judges by.
+        settings: Epochs, batch size, schedule and so on.
+        distribution: The devices, and this process's place among them.
+        seed: Of the order of examples; the same in all processes.
+        callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
+            batch for them, as with Keras' ``steps_per_execution``.
+        logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
+        checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
+            ``delete_checkpoints`` when what came of the training is safe.
+
+    Returns:
+        Metrics of every epoch by name, those of the eval split with the prefix "val_".
+
+    Raises:
+        TrainingError: the data cannot fill a batch, the loss is not finite, or one example does not fit into memory.
     """
-    Path(logs).mkdir(parents=True, exist_ok=True)
-    callbacks = [
-        *standard_callbacks(settings),
-        keras.callbacks.CSVLogger(str(Path(logs) / "history.csv")),
-        keras.callbacks.TensorBoard(logs),
-    ]
-    return model.fit(train, validation_data=evaluate, epochs=settings.epochs, callbacks=callbacks, verbose=2)
+    return _Fit(model, train, evaluate, settings, distribution, seed, callbacks, logs, checkpoints).run()
 
 
-def standard_callbacks(settings: Settings) -> list[Any]:
+def delete_checkpoints(folder: str, distribution: Distribution) -> None:
+    """Removes what this process has saved in ``folder``."""
+    Checkpoints(folder, [], distribution).delete()
+
+
+def standard_callbacks(settings: Settings) -> list[keras.callbacks.Callback]:
     """The callbacks of every training, a trial of the search or the final one."""
-    callbacks = [
-        keras.callbacks.TerminateOnNaN(),
+    return [
         keras.callbacks.EarlyStopping(
             monitor=f"val_{settings.objective}", mode="max", patience=settings.patience, restore_best_weights=True
         ),
     ]
-    if settings.schedule == "cosine":
-        callbacks.append(WarmupCosine(settings.warmup_epochs))
-    return callbacks
 
 
-class WarmupCosine(keras.callbacks.Callback):
-    """Raises the learning rate to the optimizer's own, then lowers it along a cosine until the last planned step.
+class _Fit:
+    """One training: what it consists of, and where it stands."""
 
-    A callback and not a schedule in the optimizer: ``build_model`` does not know how many steps there will be.
-    """
+    def __init__(
+        self,
+        model: keras.Model,
+        train: Split,
+        evaluate: Split,
+        settings: Settings,
+        distribution: Distribution,
+        seed: int,
+        callbacks: Sequence[keras.callbacks.Callback],
+        logs: str | None,
+        checkpoints: str | None,
+    ):
+        self.model = model
+        self.train = train
+        self.settings = settings
+        self.distribution = distribution
+        self.seed = seed
+        self.part = Part(distribution.replicas, distribution.worker, distribution.workers)
+        # A replica's batch with all its micro-batches; settings.batch_size is one of these.
+        self.batch_size = settings.batch_size * settings.accumulate
 
-    def __init__(self, warmup_epochs: float):
-        super().__init__()
-        self.warmup_epochs = warmup_epochs
+        with distribution.strategy.scope():
+            _build(model, train.batch_spec(self.batch_size))
+        self.steps = Steps(
+            model,
+            distribution,
+            Schedule(
+                settings.schedule,
+                peak=distribution.replicas if settings.scale_learning_rate else 1,
+                warmup_epochs=settings.warmup_epochs,
+                epochs=settings.epochs,
+            ),
+            settings.steps_per_call,
+            settings.accumulate,
+            settings.clip_norm,
+        )
+        # The data may still be loading: what takes a second or more is done before it is waited for.
+        self.steps.compile_for(train.batch_spec(self.batch_size))
+        started = time.perf_counter()
+        self._fit_batch_to_the_data()
+        self.seconds = self.seconds_waited = time.perf_counter() - started
+        self.steps_per_epoch = steps_per_epoch(train.examples, self.batch_size, self.part.replicas)
+        self.steps.steps_per_epoch.assign(self.steps_per_epoch)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Reads the peak from the optimizer and the number of steps from the data."""
-        self._peak = float(self.model.optimizer.learning_rate)
-        self._step = 0
-        self._warmup = self.warmup_epochs * self.params["steps"]
-        self._last = self.params["epochs"] * self.params["steps"]
+        evaluation_batch = settings.batch_size * EVALUATION_BATCH
+        judged = evaluate.evaluation(evaluation_batch, self.part, same_size=distribution.tpu)
+        self.evaluation = iter(distribution.strategy.distribute_datasets_from_function(lambda _: judged))
+        self.evaluation_steps = evaluation_steps(evaluate.examples, evaluation_batch, self.part.replicas)
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Sets the learning rate of the next step."""
-        self.model.optimizer.learning_rate = self._peak * share(self._step, self._warmup, self._last)
-        self._step += 1
+        self.epoch = 0
+        self.journal = Journal(logs if distribution.is_chief else None)
+        self.logs = logs
+        self.callbacks = [*standard_callbacks(settings), *callbacks]
+        if logs:
+            self.callbacks.append(keras.callbacks.TensorBoard(logs))
+        if not distribution.is_chief:
+            self._scratch = tempfile.TemporaryDirectory()
+            _write_elsewhere(self.callbacks, self._scratch.name)
+        self.checkpoints = (
+            Checkpoints(checkpoints, [*variables_of(model), self.steps.done], distribution) if checkpoints else None
+        )
+
+    def run(self) -> dict[str, list[float]]:
+        model, settings = self.model, self.settings
+        callbacks = keras.callbacks.CallbackList(
+            self.callbacks,
+            add_history=True,
+            model=model,
+            verbose=0,
+            epochs=settings.epochs,
+            steps=self.steps_per_epoch,
+        )
+        model.stop_training = False
+        callbacks.on_train_begin()
+        self._restore()
+        self._feed()
+        metrics: dict[str, float] = {}
+        while self.epoch < settings.epochs and not model.stop_training:
+            if not self._steps_into_epoch():
+                model.reset_metrics()
+                callbacks.on_epoch_begin(self.epoch)
+            self._train_epoch(callbacks)
+            metrics = self._end_of_epoch()
+            callbacks.on_epoch_end(self.epoch, metrics)
+            self.epoch += 1
+            self._save()
+        callbacks.on_train_end(metrics)
+        names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
+        return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
+
+    def _steps_into_epoch(self) -> int:
+        return int(self.steps.done) - self.epoch * self.steps_per_epoch
+
+    def _feed(self) -> None:
+        """Starts the batches where the training stands."""
+        batches = self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done))
+        self.batches = iter(self.distribution.strategy.distribute_datasets_from_function(lambda _: batches))
+
+    def _train_epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
+        end = (self.epoch + 1) * self.steps_per_epoch
+        while (first := int(self.steps.done)) < end and not self.model.stop_training:
+            self._profile(first)
+            count = min(end, self._next_stop(first)) - first
+            into_epoch = first - self.epoch * self.steps_per_epoch
+            callbacks.on_train_batch_begin(into_epoch)
+            started = time.perf_counter()
+            records = self._call(count)
+            self.seconds += time.perf_counter() - started
+            self.journal.add_steps(first, self.epoch, records)
+            callbacks.on_train_batch_end(into_epoch + count - 1, {"loss": records[-1][0]})
+            every = self.settings.checkpoint_steps
+            if every and int(self.steps.done) % every == 0 and int(self.steps.done) < end:
+                self._save()
+
+    def _next_stop(self, step: int) -> int:
+        """The step at which this call must have ended: it is full, or something is to be done there."""
+        stops = [step + self.settings.steps_per_call]
+        if self.settings.checkpoint_steps:
+            stops.append((step // self.settings.checkpoint_steps + 1) * self.settings.checkpoint_steps)
+        stops += [stop for stop in self.settings.profile_steps or () if stop > step]
+        return min(stops)
+
+    def _call(self, count: int) -> list[list[float]]:
+        """Runs steps, in smaller parts when they do not fit into memory; returns what is recorded of each."""
+        records: list[list[float]] = []
+        while len(records) < count:
+            before = int(self.steps.done)
+            finite = True
+            try:
+                finite = self.steps.train(self.batches, count - len(records))
+            except tf.errors.ResourceExhaustedError as error:
+                self._make_parts_smaller(error)
+            completed = int(self.steps.done) - before
+            if not finite:
+                raise self._not_finite(before + completed, self.steps.records(completed + 1)[-1])
+            records += self.steps.records(completed)
+        return records
+
+    def _make_parts_smaller(self, error: tf.errors.ResourceExhaustedError) -> None:
+        per_part = self.batch_size // self.steps.micro_batches
+        what = f"step {int(self.steps.done)} does not fit into memory with {per_part} examples per replica at a time"
+        if self.distribution.workers > 1:
+            raise OutOfMemoryError(
+                f"{what}; several workers cannot change that while they train together: halve training.batch_size and "
+                f"double training.accumulate. {_first_line(error)}"
+            ) from error
+        smaller = next((size for size in range(per_part // 2, 0, -1) if self.batch_size % size == 0), None)
+        if smaller is None:
+            raise OutOfMemoryError(f"{what}: take a smaller model or a larger machine. {_first_line(error)}") from error
+        logger.warning(
+            "%s: going on with %d at a time, %d times per step, which gives the same result.",
+            what[0].upper() + what[1:],
+            smaller,
+            self.batch_size // smaller,
+        )
+        self.steps.split_further(self.batch_size // smaller)
+        self._feed()
+
+    def _not_finite(self, step: int, record: list[float]) -> NonFiniteLossError:
+        loss, rate, *_ = record
+        name, norm = self.steps.largest_gradient()
+        return NonFiniteLossError(
+            f"the loss is {loss:g} in step {step} (epoch {self.epoch}): learning rate {rate:g}, largest gradient "
+            f"{norm:g}, of {name}. The weights are those before that step. Lower the learning rate, set "
+            "training.clip_norm, or look for infinite values in the features"
+        )
+
+    def _end_of_epoch(self) -> dict[str, float]:
+        """Metrics of the epoch: of training, of the eval split, and of the work itself."""
+        steps = [row for row in self.journal.steps if row[1] == self.epoch]
+        metrics = {"loss": sum(row[2] for row in steps) / len(steps), **self.steps.metrics()}
+        judged = self.steps.evaluate(self.evaluation, self.evaluation_steps)
+        metrics |= {f"val_{name}": value for name, value in judged.items()}
+        if f"val_{self.settings.objective}" not in metrics:
+            raise TrainingError(
+                f"training.objective is {self.settings.objective!r}, and the model has the metrics "
+                f"{', '.join(sorted(judged))}; compile it with a metric of that name"
+            )
+        examples = len(steps) * self.batch_size * self.part.replicas
+        seconds = max(self.seconds, 1e-9)
+        metrics |= {
+            "learning_rate": steps[-1][3],
+            "examples_per_second": examples / seconds,
+            "share_waited_for_input": min(1.0, (self.seconds_waited + sum(row[5] for row in steps)) / seconds),
+        }
+        self.seconds = self.seconds_waited = 0.0
+        self.journal.add_epoch(metrics)
+        logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+        return dict(metrics)
+
+    def _profile(self, step: int) -> None:
+        if not (self.settings.profile_steps and self.logs and self.distribution.is_chief):
+            return
+        first, last = self.settings.profile_steps
+        if step == first:
+            tf.profiler.experimental.start(self.logs)
+        elif step == last:
+            tf.profiler.experimental.stop()
+
+    def _save(self) -> None:
+        if self.checkpoints:
+            self.checkpoints.save(
+                {
+                    "epoch": self.epoch,
+                    "seconds": self.seconds,
+                    "seconds_waited": self.seconds_waited,
+                    "micro_batches": self.steps.micro_batches,
+                    "stop_training": bool(self.model.stop_training),
+                    "journal": self.journal.state(),
+                    "callbacks": [state_of(callback) for callback in self.callbacks],
+                }
+            )
+
+    def _restore(self) -> None:
+        state = self.checkpoints.restore() if self.checkpoints else None
+        if state is None:
+            return
+        self.epoch = state["epoch"]
+        self.seconds += state["seconds"]
+        self.seconds_waited += state["seconds_waited"]
+        self.model.stop_training = state["stop_training"]
+        self.journal.set_state(state["journal"])
+        for callback, values in zip(self.callbacks, state["callbacks"], strict=True):
+            vars(callback).update(values)
+        if state["micro_batches"] != self.steps.micro_batches:
+            self.steps.split_further(state["micro_batches"])
+        logger.info("Going on at step %d of epoch %d, from a checkpoint.", int(self.steps.done), self.epoch)
+
+    def _fit_batch_to_the_data(self) -> None:
+        """A batch larger than the data becomes the data."""
+        examples, replicas = self.train.examples, self.part.replicas
+        if examples < replicas:
+            raise TrainingError(
+                f"{examples} examples for {replicas} replicas: each needs at least one in a step. Give more data or "
+                "fewer devices"
+            )
+        fitting = examples // replicas
+        if self.batch_size > fitting:
+            logger.warning(
+                "A batch of %d examples per replica is more than the data has: taking %d.", self.batch_size, fitting
+            )
+            self.batch_size = fitting
+            self.steps.split_further(1)
+
+def _build(model: keras.Model, batch_spec: Any) -> None:
+    """Makes all variables of a compiled model, its metrics and its optimizer, as ``Model.fit`` does at its start."""
+    if not model.compiled:
+        raise TrainingError("build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)")
+    model._symbolic_build(data_batch=batch_spec)
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
 
 
-def share(step: int, warmup: float, last: int) -> float:
-    """The share of the peak learning rate for a step: (step + 1) / warmup, then a cosine from 1 to LAST_SHARE."""
-    if step < warmup:
-        return min(1.0, (step + 1) / warmup)
-    progress = min(1.0, (step - warmup) / max(1.0, last - warmup))
-    return LAST_SHARE + (1 - LAST_SHARE) * (1 + math.cos(math.pi * progress)) / 2
+def _write_elsewhere(callbacks: Sequence[Any], folder: str) -> None:
+    """Lets the callbacks of a worker that is not the chief write where nobody looks."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = folder
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
+        elif isinstance(callback, keras.callbacks.CSVLogger):
+            callback.filename = f"{folder}/log.csv"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

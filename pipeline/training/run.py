@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
-from collections.abc import Callable
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,54 +20,125 @@ import tensorflow_transform as tft
 from pipeline.training import strategy
 from pipeline.training.export import export
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import dataset
-from pipeline.training.loop import fit
+from pipeline.training.input_pipeline import Part, Split, read
+from pipeline.training.loop import delete_checkpoints, fit
 from pipeline.training.settings import Settings
+from pipeline.training.strategy import Distribution
+from pipeline.training.warm_start import start_from
 
 logger = logging.getLogger("pipeline.training")
 
 BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
-def run(fn_args: Any, build_model: BuildModel) -> None:
+def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
     """Trains one model and exports it to ``fn_args.serving_model_dir``.
+
+    Killed and started again with the same code, settings and data, it goes on from its last checkpoint.
 
     Args:
         fn_args: What TFX passes to ``run_fn``. Without ``hyperparameters`` the defaults in ``build_model`` are taken.
-        build_model: Builds and compiles a model that maps {name: [batch, 1]} to the probability of class 1, [batch, 1].
+        build_model: Builds and compiles a model that maps {name: [batch, values]} to the probability of class 1,
+            [batch, 1]: Sequential, functional or subclassed.
+        callbacks: Keras callbacks of your own, besides early stopping, TensorBoard and the history files.
+
+    Raises:
+        TrainingError: a setting, the data or the model makes training impossible.
     """
     settings = Settings.of(fn_args)
-    keras.utils.set_random_seed(settings.seed)
-    distribution, reason = strategy.choose(settings.strategy)
-    logger.info(reason)
+    distribution = strategy.choose(settings.strategy)
+    logger.info(distribution.reason)
+    seed = seed_of(settings, distribution)
     transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
-    train, evaluate = datasets(fn_args, transform_output, settings, distribution.num_replicas_in_sync)
+    train, evaluate = splits(fn_args, transform_output, settings, distribution)
     hyperparameters = (
         keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
         if fn_args.hyperparameters
         else keras_tuner.HyperParameters()
     )
-    with distribution.scope():
+    with precision(settings, distribution), distribution.strategy.scope():
         model = build_model(hyperparameters, Features.of(transform_output, settings.label))
     logger.info("Hyperparameters: %s", hyperparameters.values)
-    fit(model, train, evaluate, settings, fn_args.model_run_dir)
-    export(
+    if settings.warm_start:
+        start_from(getattr(fn_args, "base_model", None), model, transform_output)
+
+    checkpoints = checkpoint_folder(fn_args)
+    fit(
         model,
-        transform_output,
-        fn_args.serving_model_dir,
-        label=settings.label,
-        classes=settings.classes,
-        threshold=settings.threshold,
+        train,
+        evaluate,
+        settings,
+        distribution,
+        seed=seed,
+        callbacks=callbacks,
+        logs=fn_args.model_run_dir,
+        checkpoints=checkpoints,
     )
+    # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
+    with contextlib.ExitStack() as stack:
+        folder = fn_args.serving_model_dir
+        if not distribution.is_chief:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        export(
+            model,
+            transform_output,
+            folder,
+            label=settings.label,
+            classes=settings.classes,
+            threshold=settings.threshold,
+        )
+    delete_checkpoints(checkpoints, distribution)
 
 
-def datasets(
-    fn_args: Any, transform_output: tft.TFTransformOutput, settings: Settings, replicas: int
-) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """The train split, shuffled, and the eval split, in batches for all replicas together."""
-    batch_size = settings.batch_size * replicas
+def splits(
+    fn_args: Any, transform_output: tft.TFTransformOutput, settings: Settings, distribution: Distribution
+) -> tuple[Split, Split]:
+    """The train and the eval split."""
     spec = transform_output.transformed_feature_spec()
-    return (
-        dataset(fn_args.train_files, spec, settings.label, batch_size, shuffle_seed=settings.seed),
-        dataset(fn_args.eval_files, spec, settings.label, batch_size * 4),
-    )
+    part = Part(distribution.replicas, distribution.worker, distribution.workers)
+
+    def split(files: Sequence[str]) -> Split:
+        return read(
+            files, spec, settings.label, cache=settings.cache, part=part, deterministic=settings.seed is not None
+        )
+
+    return split(fn_args.train_files), split(fn_args.eval_files)
+
+
+def seed_of(settings: Settings, distribution: Distribution) -> int:
+    """Seeds Python, numpy and TensorFlow; returns the seed of the order of examples, the same in all processes."""
+    if settings.seed is not None:
+        keras.utils.set_random_seed(settings.seed)
+        return settings.seed
+    return distribution.total(random.SystemRandom().randrange(2**31) if distribution.is_chief else 0)
+
+
+@contextlib.contextmanager
+def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
+    """Layers built inside compute in the precision that the settings ask for; "auto" is bfloat16 on TPUs only."""
+    policy = settings.precision
+    if policy == "auto":
+        policy = "mixed_bfloat16" if distribution.tpu else "float32"
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def checkpoint_folder(fn_args: Any) -> str:
+    """Where this training keeps its state: the same folder whenever all that decides its result is the same.
+
+    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one.
+    """
+    decides = [
+        fn_args.train_files,
+        fn_args.eval_files,
+        fn_args.transform_graph_path,
+        fn_args.hyperparameters,
+        getattr(fn_args, "base_model", None),
+        fn_args.custom_config,
+    ]
+    name = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return os.path.join(os.path.dirname(os.path.dirname(fn_args.model_run_dir.rstrip("/"))), "checkpoints", name)

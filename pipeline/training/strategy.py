@@ -2,30 +2,185 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import tensorflow as tf
 
+from pipeline.training.errors import TrainingError
 
-def choose(name: str) -> tuple[tf.distribute.Strategy, str]:
-    """Makes the strategy for a setting.
+NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+# Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
+TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The devices of a training and this process's place among them.
+
+    Attributes:
+        strategy: Its scope is where the model is built.
+        reason: A sentence for the log.
+        worker: Number of this process, from 0; the chief is 0.
+        workers: Processes that train together.
+        tpu: Whether it trains on TPU cores, which take static shapes only.
+    """
+
+    strategy: tf.distribute.Strategy
+    reason: str
+    worker: int = 0
+    workers: int = 1
+    tpu: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that train together, in all processes."""
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def local_replicas(self) -> int:
+        """Copies of the model in this process."""
+        return self.replicas // self.workers
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.worker == 0
+
+    def total(self, value: int) -> int:
+        """The sum of a number over all processes; each must call it."""
+        if self.workers == 1:
+            return value
+
+        def from_first_replica(context: tf.distribute.ReplicaContext) -> tf.Tensor:
+            first = context.replica_id_in_sync_group % self.local_replicas == 0
+            return tf.constant(value, tf.int64) if first else tf.constant(0, tf.int64)
+
+        per_replica = self.strategy.experimental_distribute_values_from_function(
+            lambda context: from_first_replica(context)
+        )
+        return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None))
+
+
+def choose(
+    name: str, *, alone: bool = False, connect_to_tpu: Callable[[str], tf.distribute.Strategy] | None = None
+) -> Distribution:
+    """Makes the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
-        name: "one_device", "mirrored" (all visible GPUs; without any, the CPU), or "auto": mirrored from two GPUs on.
-
-    Returns:
-        The strategy and a sentence that says what it trains on and why.
+        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG names;
+            "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
+        alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
+            another, and its workers share them out.
+        connect_to_tpu: Makes the strategy for a TPU's name; tests have no TPU.
 
     Raises:
-        ValueError: there is no strategy of that name.
+        TrainingError: the setting is unknown or does not fit what is there.
     """
+    if name not in NAMES:
+        raise TrainingError(f"no strategy {name!r}; expected one of {', '.join(NAMES)}")
+    workers, index = (1, 0) if alone else _cluster()
+    if alone and name == "multi_worker":
+        name = "auto"
+    tpu_variable = next((variable for variable in TPU_VARIABLES if os.environ.get(variable)), None)
+    if name == "multi_worker" or (name == "auto" and workers > 1):
+        return _multi_worker(workers, index, "asked for" if name == "multi_worker" else f"TF_CONFIG names {workers}")
+    if name == "tpu" or (name == "auto" and tpu_variable):
+        return _tpu(tpu_variable, "asked for" if name == "tpu" else f"{tpu_variable} is set", connect_to_tpu)
+    return _one_machine(name)
+
+
+def _one_machine(name: str) -> Distribution:
     gpus = tf.config.list_logical_devices("GPU")
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
-        strategy = tf.distribute.MirroredStrategy()
-        devices = f"{len(gpus)} GPUs" if gpus else f"{strategy.num_replicas_in_sync} CPU devices"
+        devices = gpus or tf.config.list_logical_devices("CPU")
+        strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
+        what = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
         reason = "asked for" if name == "mirrored" else f"{len(gpus)} GPUs are visible"
-        return strategy, f"Training mirrored on {devices}: {reason}."
-    if name in ("auto", "one_device"):
-        device, reason = ("GPU", "one GPU is visible") if gpus else ("CPU", "no GPU is visible")
-        if name == "one_device":
-            reason = f"one device was asked for and {reason if len(gpus) < 2 else 'the first of several GPUs is taken'}"
-        return tf.distribute.OneDeviceStrategy(f"/{device}:0"), f"Training on 1 {device}: {reason}."
-    raise ValueError(f"no strategy {name!r}; expected auto, one_device or mirrored")
+        return Distribution(strategy, f"Training mirrored on {what}: {reason}.")
+    device, reason = ("GPU", "one GPU is visible") if gpus else ("CPU", "no GPU is visible")
+    if name == "one_device":
+        reason = f"one device was asked for and {reason if len(gpus) < 2 else 'the first of several GPUs is taken'}"
+    return Distribution(tf.distribute.OneDeviceStrategy(f"/{device}:0"), f"Training on 1 {device}: {reason}.")
+
+
+def _cluster() -> tuple[int, int]:
+    """Number of workers in TF_CONFIG and the place of this one; (1, 0) without a cluster.
+
+    Raises:
+        TrainingError: TF_CONFIG is not what tf.distribute expects, or names other kinds of task than workers.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return 1, 0
+    expected = 'expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
+    try:
+        config = json.loads(text)
+        cluster = config.get("cluster") or {}
+        addresses = [address for kind in ("chief", "worker") for address in cluster.get(kind, ())]
+        if len(addresses) < 2:
+            return 1, 0
+        task = config["task"]
+        kind, index = task["type"], int(task["index"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TrainingError(f"TF_CONFIG is not usable ({type(error).__name__}: {error}): {text}; {expected}") from error
+    others = sorted(set(cluster) - {"chief", "worker"})
+    if others or kind not in ("chief", "worker"):
+        raise TrainingError(
+            f"TF_CONFIG has tasks of the kind {', '.join(others) or kind}; expected chief and worker only: every task "
+            "trains, and the chief evaluates"
+        )
+    place = index if kind == "chief" else index + len(cluster.get("chief", ()))
+    if not 0 <= place < len(addresses):
+        raise TrainingError(f"TF_CONFIG says this is {kind} {index}, but names only {', '.join(addresses)}; {expected}")
+    return len(addresses), place
+
+
+def _multi_worker(workers: int, index: int, reason: str) -> Distribution:
+    if workers < 2:
+        raise TrainingError(
+            "strategy 'multi_worker' looked for two or more workers in the environment variable TF_CONFIG and found "
+            f"{'none' if not os.environ.get('TF_CONFIG') else 'one'}; take strategy 'auto', or start every worker with a "
+            "TF_CONFIG"
+        )
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise TrainingError(
+            f"strategy 'multi_worker' must be the first use of TensorFlow in its process ({error}); call training.run "
+            "before anything else in run_fn"
+        ) from error
+    devices = f"{strategy.num_replicas_in_sync} devices"
+    return Distribution(
+        strategy, f"Training on {devices} of {workers} workers, this is {index}: {reason}.", index, workers
+    )
+
+
+def _tpu(
+    variable: str | None, reason: str, connect: Callable[[str], tf.distribute.Strategy] | None
+) -> Distribution:
+    if variable is None and connect is None:
+        raise TrainingError(
+            f"strategy 'tpu' looked for a TPU in the environment variables {', '.join(TPU_VARIABLES)} and none is set; "
+            "run on a TPU machine or take strategy 'auto'"
+        )
+    # "local" is the TPU of this machine, which is how TPU VMs and Vertex AI have it.
+    name = os.environ.get("TPU_NAME") or "local"
+    try:
+        strategy = (connect or _connect_to_tpu)(name)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise TrainingError(
+            f"strategy 'tpu' could not start the TPU {name!r}: {str(error).splitlines()[0]}; check TPU_NAME and that "
+            "libtpu is installed, or take strategy 'auto'"
+        ) from error
+    return Distribution(strategy, f"Training on {strategy.num_replicas_in_sync} TPU cores: {reason}.", tpu=True)
+
+
+def _connect_to_tpu(name: str) -> tf.distribute.Strategy:
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+    if name != "local":
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import keras
 import keras_tuner
+import tensorflow as tf
 import tensorflow_transform as tft
-from keras_tuner.engine.trial import TrialStatus
+from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.training import strategy
+from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.loop import standard_callbacks
-from pipeline.training.run import BuildModel, datasets, logger
+from pipeline.training.loop import fit
+from pipeline.training.run import BuildModel, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
 
@@ -34,6 +36,65 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         return super().populate_space(trial_id)
 
 
+class Search(keras_tuner.Tuner):
+    """Trains every trial in the same loop as the final model.
+
+    With KERASTUNER_TUNER_ID, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process with "chief" in its id
+    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning").
+    """
+
+    def __init__(self, fn_args: Any, build_model: BuildModel, settings: Settings):
+        self._settings = settings
+        self._distribution = strategy.choose(settings.strategy, alone=True)
+        logger.info(self._distribution.reason)
+        self._seed = seed_of(settings, self._distribution)
+        transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
+        features = Features.of(transform_output, settings.label)
+        self._splits = splits(fn_args, transform_output, settings, self._distribution)
+        self._failures: list[str] = []
+        super().__init__(
+            oracle=DefaultsFirst(
+                objective=keras_tuner.Objective(f"val_{settings.objective}", "max"),
+                max_trials=settings.trials,
+                max_consecutive_failed_trials=settings.trials + 1,  # never: the others may still be good
+                seed=self._seed,
+            ),
+            hypermodel=lambda hp: build_model(hp, features),
+            directory=fn_args.working_dir,
+            project_name="search",
+        )
+
+    def run_trial(self, trial: Trial) -> dict[str, float]:
+        """Trains one model; returns its best objective.
+
+        Raises:
+            FailedTrialError: the trial cannot be trained; the search records that and goes on.
+        """
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(self._seed)
+        try:
+            with precision(self._settings, self._distribution), self._distribution.strategy.scope():
+                model = self.hypermodel.build(trial.hyperparameters)
+            history = fit(model, *self._splits, self._settings, self._distribution, seed=self._seed)
+        except (TrainingError, tf.errors.ResourceExhaustedError) as error:
+            self._failures.append(f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}")
+            logger.warning("Failed: %s", self._failures[-1])
+            raise keras_tuner.errors.FailedTrialError(str(error)) from error
+        objective = f"val_{self._settings.objective}"
+        logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, max(history[objective]), trial.hyperparameters.values)
+        return {objective: max(history[objective])}
+
+    def on_search_end(self) -> None:
+        """Ends the search.
+
+        Raises:
+            TrainingError: no trial could be trained.
+        """
+        super().on_search_end()
+        if not self.oracle.get_best_trials(1):
+            raise TrainingError("every trial of the search failed. " + "; ".join(self._failures[-1:]))
+
+
 def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:
     """Prepares the search that TFX's Tuner runs: random values of every ``hp`` that ``build_model`` asks for.
 
@@ -41,31 +102,4 @@ def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:
         fn_args: What TFX passes to ``tuner_fn``.
         build_model: Builds and compiles a model from hyperparameters and features; the same one as for ``run``.
     """
-    settings = Settings.of(fn_args)
-    keras.utils.set_random_seed(settings.seed)
-    distribution, reason = strategy.choose(settings.strategy)
-    logger.info(reason)
-    transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
-    features = Features.of(transform_output, settings.label)
-    train, evaluate = datasets(fn_args, transform_output, settings, distribution.num_replicas_in_sync)
-    tuner = keras_tuner.Tuner(
-        oracle=DefaultsFirst(
-            objective=keras_tuner.Objective(f"val_{settings.objective}", "max"),
-            max_trials=settings.trials,
-            seed=settings.seed,
-        ),
-        hypermodel=lambda hp: build_model(hp, features),
-        distribution_strategy=distribution,
-        directory=fn_args.working_dir,
-        project_name="search",
-    )
-    return TunerFnResult(
-        tuner,
-        {
-            "x": train,
-            "validation_data": evaluate,
-            "epochs": settings.epochs,
-            "callbacks": standard_callbacks(settings),
-            "verbose": 2,
-        },
-    )
+    return TunerFnResult(Search(fn_args, build_model, Settings.of(fn_args)), {})

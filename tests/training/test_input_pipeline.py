@@ -1,64 +1,161 @@
-"""Batches from real TFRecord shards: complete, shuffled by the seed, of known number."""
+"""Batches from real TFRecord shards: complete, shuffled by the seed, the same however many take part."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training.input_pipeline import dataset
+from pipeline.training import cache
+from pipeline.training.errors import TrainingError
+from pipeline.training.input_pipeline import Part, Split, evaluation_steps, read, steps_per_epoch
+from tests.training.records import SPEC, write
 
-SPEC = {"x": tf.io.FixedLenFeature([2], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}
 ROWS = 1000
+CACHES = pytest.mark.parametrize("cache", ["memory", "disk", "none"])
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("examples")
-    for shard in range(2):
-        options = tf.io.TFRecordOptions(compression_type="GZIP")
-        with tf.io.TFRecordWriter(str(folder / f"part-{shard}.gz"), options) as writer:
-            for row in range(shard * ROWS // 2, (shard + 1) * ROWS // 2):
-                x = tf.train.Feature(float_list=tf.train.FloatList(value=[row, -row]))
-                y = tf.train.Feature(int64_list=tf.train.Int64List(value=[row % 2]))
-                writer.write(tf.train.Example(features=tf.train.Features(feature={"x": x, "y": y})).SerializeToString())
-    return folder
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("examples"), ROWS, files=3)
 
 
-def rows(batches: tf.data.Dataset) -> list[int]:
-    return [int(value) for features, _ in batches for value in features["x"][:, 0]]
+def rows(batches: tf.data.Dataset, count: int) -> list[list[int]]:
+    """The numbers of the rows in each of the first batches."""
+    return [features["x"][:, 1].numpy().astype(int).tolist() for features, _ in batches.take(count)]
 
 
-def test_every_example_comes_once_an_epoch_with_its_label(shards):
-    batches = dataset([f"{shards}/*"], SPEC, "y", 300, shuffle_seed=1)
-    assert batches.cardinality() == 4
-    assert [features["x"].shape for features, _ in batches] == [(300, 2), (300, 2), (300, 2), (100, 2)]
-    for _ in range(2):
-        assert sorted(rows(batches)) == list(range(ROWS))
-    for features, label in batches:
+def flat(batches: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+def open_split(pattern: str, cache: str, **arguments) -> Split:
+    return read([pattern], SPEC, "y", cache=cache, **arguments)
+
+
+@CACHES
+def test_an_epoch_has_every_row_that_fills_a_batch_once_with_its_label(shards, cache):
+    split = open_split(shards, cache)
+    assert split.examples == ROWS
+    assert steps_per_epoch(ROWS, 300, 1) == 3
+    batches = split.training(300, Part(), seed=1)
+    for epoch in range(2):
+        seen = flat(rows(batches.skip(3 * epoch), 3))
+        assert len(seen) == len(set(seen)) == 900
+    for features, label in batches.take(3):
         assert set(features) == {"x"}
-        tf.debugging.assert_equal(label, tf.cast(features["x"][:, :1], tf.int64) % 2)
+        assert label.shape == (300, 1)
+        np.testing.assert_array_equal(label[:, 0], features["x"][:, 0].numpy() > 0)
 
 
-def test_epochs_are_shuffled_anew_and_the_seed_decides_how(shards):
-    first, again = (dataset([f"{shards}/*"], SPEC, "y", 300, shuffle_seed=1) for _ in range(2))
-    other = dataset([f"{shards}/*"], SPEC, "y", 300, shuffle_seed=2)
-    one, two = rows(first), rows(first)
-    assert one != sorted(one)
-    assert one != two
-    assert rows(again) == one
-    assert rows(other) != one
+@CACHES
+def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
+    one = flat(rows(open_split(shards, cache).training(100, Part(), seed=1), 20))
+    again = flat(rows(open_split(shards, cache).training(100, Part(), seed=1), 20))
+    other = flat(rows(open_split(shards, cache).training(100, Part(), seed=2), 20))
+    assert one == again
+    assert one[:ROWS] != one[ROWS:]
+    assert one[:ROWS] != sorted(one[:ROWS])
+    assert cache == "disk" or one != other  # the order on disk is made once; blocks of it are shuffled
 
 
-def test_without_a_seed_the_order_is_that_of_the_files(shards):
-    batches = dataset([f"{shards}/*"], SPEC, "y", 300)
-    assert sorted(rows(batches)) == list(range(ROWS))
+@CACHES
+def test_a_training_that_starts_in_the_middle_gets_what_it_would_have_got(shards, cache):
+    split = open_split(shards, cache)
+    whole = rows(split.training(64, Part(), seed=3), 40)
+    assert rows(split.training(64, Part(), seed=3, first_step=22), 18) == whole[22:]
 
 
-def test_no_files_and_no_examples_are_refused(shards, tmp_path):
-    with pytest.raises(ValueError, match="no examples: nothing matches .*/nothing"):
-        dataset([f"{shards}/nothing*"], SPEC, "y", 300)
+@CACHES
+def test_replicas_and_workers_share_the_batches_of_one_device(shards, cache):
+    alone = rows(open_split(shards, cache).training(80, Part(), seed=1), 12)
+    shares = [
+        rows(open_split(shards, cache).training(20, Part(replicas=4, worker=worker, workers=2), seed=1), 24)
+        for worker in range(2)
+    ]
+    together = [
+        flat([*shares[0][2 * step : 2 * step + 2], *shares[1][2 * step : 2 * step + 2]]) for step in range(12)
+    ]
+    assert together == alone
+
+
+@CACHES
+def test_an_evaluation_has_every_row_once_and_no_empty_batch(shards, cache):
+    parts = [Part(replicas=6, worker=worker, workers=3) for worker in range(3)]
+    steps = evaluation_steps(ROWS, 48, 6)
+    seen = []
+    for part in parts:
+        batches = rows(open_split(shards, cache).evaluation(48, part), steps * 2)
+        assert len(batches) == steps * 2
+        assert {len(batch) for batch in batches} <= {41, 42}
+        seen += flat(batches)
+    assert sorted(seen) == list(range(ROWS))
+
+
+@CACHES
+def test_devices_that_want_static_shapes_get_them(shards, cache):
+    split = open_split(shards, cache)
+    for batches in (split.training(64, Part(), seed=1), split.evaluation(48, Part(), same_size=True)):
+        features, label = batches.element_spec
+        assert features["x"].shape[0] == label.shape[0]
+        assert {len(batch) for batch in rows(batches, 20)} == {features["x"].shape[0] or 47}
+    assert split.training(64, Part(), seed=1).element_spec[1].shape == (64, 1)
+
+
+def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shards):
+    parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
+    splits = [open_split(shards, "none", part=part) for part in parts]
+    epochs = [set(flat(rows(split.training(50, part, seed=1), 10))) for split, part in zip(splits, parts, strict=True)]
+    assert not epochs[0] & epochs[1]
+    evaluated = [
+        flat(rows(split.evaluation(50, part), evaluation_steps(ROWS, 50, 2)))
+        for split, part in zip(splits, parts, strict=True)
+    ]
+    assert sorted(evaluated[0] + evaluated[1]) == list(range(ROWS))
+
+
+def test_fewer_files_than_workers_are_shared_row_by_row(tmp_path):
+    pattern = write(tmp_path / "one", 200)
+    parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
+    epochs = [flat(rows(open_split(pattern, "none", part=part).training(50, part, seed=1), 2)) for part in parts]
+    assert sorted(epochs[0] + epochs[1]) == list(range(200))
+
+
+def test_the_cache_is_the_first_that_there_is_room_for(tmp_path, monkeypatch, caplog):
+    pattern = write(tmp_path / "rows", ROWS)
+    with caplog.at_level("INFO", logger="pipeline.training"):
+        for memory, disk in ((10**9, 10**9), (10**3, 10**9), (10**3, 10**3)):
+            monkeypatch.setattr(cache, "free_memory", lambda free=memory: free)
+            monkeypatch.setattr(cache.shutil, "disk_usage", lambda _, free=disk: SimpleNamespace(free=free))
+            open_split(pattern, "auto")
+    kinds = [record.getMessage().split("cache: ")[1].split(" ")[0] for record in caplog.records]
+    assert kinds == ["memory", "disk", "none"]
+    assert "About 1000 examples of 16 bytes from 1 files" in caplog.text
+
+
+def test_a_containers_limit_counts_as_the_free_memory(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    monkeypatch.setattr(cache, "CGROUP", tmp_path)
+    assert cache.free_memory() == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cache.free_memory() > 100_000_000
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_no_files_and_no_examples_are_refused(tmp_path: Path, cache):
+    with pytest.raises(TrainingError, match="no examples: nothing matches .*/nothing"):
+        open_split(f"{tmp_path}/nothing*", cache)
     tf.io.TFRecordWriter(str(tmp_path / "empty.gz"), tf.io.TFRecordOptions(compression_type="GZIP")).close()
-    with pytest.raises(ValueError, match="no examples in .*/empty.gz"):
-        dataset([f"{tmp_path}/empty.gz"], SPEC, "y", 300)
+    with pytest.raises(TrainingError, match=r"no examples in .*/empty.gz"):
+        assert open_split(f"{tmp_path}/empty.gz", cache).examples
+
+
+def test_fewer_examples_than_replicas_are_refused(tmp_path):
+    split = open_split(write(tmp_path, 3), "memory")
+    with pytest.raises(TrainingError, match="3 examples for 4 replicas: each needs at least one"):
+        split.evaluation(8, Part(replicas=4))

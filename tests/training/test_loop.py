@@ -1,9 +1,9 @@
-"""Fitting: the learning rate's way, and stopping at the best weights."""
+"""Fitting, in this process: what a step does, what callbacks see, and what stops a training."""
 
 from __future__ import annotations
 
 import csv
-import itertools
+import dataclasses
 from pathlib import Path
 
 import keras
@@ -11,57 +11,259 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training.loop import LAST_SHARE, WarmupCosine, fit, share
+from pipeline.training import strategy
+from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
+from pipeline.training.input_pipeline import Part, read
+from pipeline.training.loop import fit
 from pipeline.training.settings import Settings
+from tests.training.records import SETTINGS, SPEC, compiled, functional, write
+from tests.training.worker import FitsUpTo
 
-SETTINGS = Settings(
-    label="y",
-    objective="auc",
-    epochs=4,
-    batch_size=50,
-    patience=1,
-    schedule="cosine",
-    warmup_epochs=1.0,
-    strategy="auto",
-    seed=1,
-)
+ROWS = 200
+ONE_DEVICE = strategy.choose("one_device")
 
 
-def model_and_data(learning_rate: float) -> tuple[keras.Model, tf.data.Dataset]:
-    keras.utils.set_random_seed(1)
-    x = np.random.default_rng(1).normal(size=(200, 3)).astype("float32")
-    y = (x[:, :1] > 0).astype("float32")
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
-    model.compile(keras.optimizers.SGD(learning_rate), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
-    return model, tf.data.Dataset.from_tensor_slices((x, y)).batch(50)
+@pytest.fixture(autouse=True)
+def scope():
+    """Models are built in the scope of the strategy that trains them, as ``training.run`` does."""
+    with ONE_DEVICE.strategy.scope():
+        yield
 
 
-def test_the_share_rises_to_one_and_falls_to_the_last_share():
-    shares = [share(step, warmup=4, last=20) for step in range(20)]
-    assert shares[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert shares[4] == 1.0
-    assert all(after < before for before, after in itertools.pairwise(shares[4:]))
-    assert share(20, warmup=4, last=20) == pytest.approx(LAST_SHARE)
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("rows"), ROWS)
 
 
-def test_every_step_of_a_fit_takes_its_share_of_the_models_own_rate():
-    model, data = model_and_data(0.2)
-    taken = []
+def train(model: keras.Model, pattern: str, settings: Settings = SETTINGS, **arguments) -> dict[str, list[float]]:
+    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory") for _ in range(2))
+    return fit(model, train_split, eval_split, settings, ONE_DEVICE, seed=1, **arguments)
+
+
+def whole(pattern: str) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """All rows as one batch."""
+    return next(iter(read([pattern], SPEC, "y", cache="memory").evaluation(ROWS, Part())))
+
+
+def step_losses(logs: Path) -> list[float]:
+    with (logs / "steps.csv").open() as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def changed(**settings) -> Settings:
+    return dataclasses.replace(SETTINGS, **settings)
+
+
+def test_a_step_does_what_keras_does(pattern):
+    ours, keras_own = functional(), functional()
+    train(ours, pattern)
+    batches = read([pattern], SPEC, "y", cache="memory").training(20, Part(), seed=1)
+    keras_own.fit(batches.take(30), verbose=0)
+    judged = keras_own.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
+    assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(judged, rel=1e-4)
+
+
+def test_the_history_has_every_epoch_and_every_step(pattern, tmp_path):
+    history = train(functional(), pattern, logs=str(tmp_path))
+    with (tmp_path / "history.csv").open() as file:
+        epochs = list(csv.DictReader(file))
+    assert [float(epoch["val_auc"]) for epoch in epochs] == history["val_auc"]
+    assert len(epochs) == 3
+    assert set(history) == {
+        "loss",
+        "auc",
+        "val_loss",
+        "val_auc",
+        "learning_rate",
+        "examples_per_second",
+        "share_waited_for_input",
+    }
+    with (tmp_path / "steps.csv").open() as file:
+        steps = list(csv.DictReader(file))
+    assert [int(step["step"]) for step in steps] == list(range(30))
+    assert [int(step["epoch"]) for step in steps] == [0] * 10 + [1] * 10 + [2] * 10
+    assert [float(step["learning_rate"]) for step in steps] == pytest.approx([0.05] * 30)
+    assert np.mean([float(step["loss"]) for step in steps[:10]]) == pytest.approx(history["loss"][0], rel=1e-5)
+    assert history["loss"][2] < history["loss"][0]
+    assert list(tmp_path.glob("train/events.*"))
+    assert list(tmp_path.glob("steps/events.*"))
+
+
+def test_the_evaluation_is_that_of_the_whole_split(pattern):
+    model = functional()
+    history = train(model, pattern, changed(epochs=1, batch_size=13))
+    assert model.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
+        {"loss": history["val_loss"][0], "auc": history["val_auc"][0]}, rel=1e-4
+    )
+
+
+def test_the_best_weights_are_restored_and_training_stops_when_patience_ends(pattern):
+    model = functional(rate=3.0)
+    history = train(model, pattern, changed(epochs=12, patience=2))
+    best = int(np.argmax(history["val_auc"]))
+    assert len(history["val_auc"]) in (best + 3, 12)
+    judged = model.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
+    assert judged["auc"] == pytest.approx(history["val_auc"][best], abs=1e-4)
+
+
+def test_keras_callbacks_work(pattern, tmp_path):
+    calls = []
 
     class Spy(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            calls.append(("begin", dict(self.params)))
+
         def on_train_batch_end(self, batch, logs=None):
-            taken.append(float(self.model.optimizer.learning_rate))
+            calls.append(("batch", batch, set(logs)))
 
-    model.fit(data, epochs=2, callbacks=[WarmupCosine(0.5), Spy()], verbose=0)
-    assert taken == pytest.approx([0.2 * share(step, warmup=2, last=8) for step in range(8)], rel=1e-5)
+        def on_epoch_end(self, epoch, logs=None):
+            calls.append(("epoch", epoch, logs["val_auc"]))
+
+    reduce_rate = keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1, factor=0.1, min_delta=1)
+    keep = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
+    history = train(functional(), pattern, callbacks=[Spy(), reduce_rate, keep])
+    assert calls[0] == ("begin", {"verbose": 0, "epochs": 3, "steps": 10})
+    assert calls[1:5] == [
+        ("batch", 3, {"loss"}),
+        ("batch", 7, {"loss"}),
+        ("batch", 9, {"loss"}),
+        ("epoch", 0, history["val_auc"][0]),
+    ]
+    assert history["learning_rate"] == pytest.approx([0.05, 0.05, 0.005])
+    assert keras.models.load_model(tmp_path / "model.keras").count_params() == functional().count_params()
 
 
-def test_fit_writes_its_history_and_keeps_the_best_weights(tmp_path: Path):
-    model, data = model_and_data(0.5)
-    history = fit(model, data, data, SETTINGS, str(tmp_path / "logs"))
-    with (tmp_path / "logs/history.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(history.epoch)
-    best = max(history.history["val_auc"])
-    assert model.evaluate(data, verbose=0, return_dict=True)["auc"] == pytest.approx(best, abs=1e-4)
-    assert list((tmp_path / "logs").glob("train/events.*"))
+def test_gradients_of_several_batches_make_one_step(pattern, tmp_path):
+    train(functional(), pattern, logs=str(tmp_path / "whole"))
+    train(functional(), pattern, changed(batch_size=5, accumulate=4), logs=str(tmp_path / "parts"))
+    np.testing.assert_allclose(step_losses(tmp_path / "parts"), step_losses(tmp_path / "whole"), atol=1e-6)
+
+
+def with_limit(rows: int) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    inputs = {"x": keras.Input((2,), name="x")}
+    hidden = FitsUpTo(rows)(inputs["x"] * np.array([1.0, 0.001], "float32"))
+    hidden = keras.layers.Dense(4, "relu")(hidden)
+    return compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden)))
+
+
+@pytest.mark.parametrize(("limit", "accumulate"), [(10, 2), (6, 4), (1, 20)])
+def test_what_does_not_fit_into_memory_is_computed_in_parts_with_the_same_result(
+    pattern, tmp_path, caplog, limit, accumulate
+):
+    parts = changed(batch_size=20 // accumulate, accumulate=accumulate)
+    train(with_limit(20), pattern, parts, logs=str(tmp_path / "parts"))
+    assert "does not fit" not in caplog.text
+    train(with_limit(limit), pattern, logs=str(tmp_path / "limited"))
+    assert "with 20 examples per replica at a time: going on with 10 at a time, 2 times per step" in caplog.text
+    assert f"going on with {20 // accumulate} at a time, {accumulate} times per step" in caplog.text
+    assert step_losses(tmp_path / "limited") == step_losses(tmp_path / "parts")
+
+
+def test_memory_that_runs_out_in_the_middle_of_an_epoch_loses_no_step(pattern, tmp_path):
+    train(with_limit(20), pattern, changed(batch_size=20), logs=str(tmp_path / "whole"))
+    model = with_limit(20)
+
+    class LessMemory(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 7:
+                next(layer for layer in model.layers if isinstance(layer, FitsUpTo)).rows = 10
+
+    train(model, pattern, logs=str(tmp_path / "limited"), callbacks=[LessMemory()])
+    np.testing.assert_allclose(step_losses(tmp_path / "limited"), step_losses(tmp_path / "whole"), atol=1e-6)
+
+
+def test_an_example_that_does_not_fit_alone_is_an_error(pattern):
+    with pytest.raises(OutOfMemoryError, match="with 1 examples per replica at a time: take a smaller model"):
+        train(with_limit(0), pattern)
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_cause_and_leaves_the_weights(tmp_path):
+    model = functional()
+    kept = []
+
+    class Keep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            kept.append(model.get_weights())
+
+    with pytest.raises(NonFiniteLossError, match=r"loss is .* in step \d+ \(epoch 0\): learning rate 0.05, largest") as e:
+        train(model, write(tmp_path, ROWS, spoil=11), changed(steps_per_call=1), callbacks=[Keep()])
+    assert "of dense" in str(e.value)
+    for before, after in zip(kept[-1] if kept else functional().get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_clipping_bounds_the_step(pattern, tmp_path):
+    model = functional()
+    model.compile(keras.optimizers.SGD(1.0), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    before = model.get_weights()
+    train(model, pattern, changed(epochs=1, batch_size=ROWS, clip_norm=0.001))
+    moved = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(before, model.get_weights(), strict=True)))
+    assert moved == pytest.approx(0.001, rel=1e-3)
+
+
+def test_a_batch_larger_than_the_data_becomes_the_data(pattern, caplog):
+    history = train(functional(), pattern, changed(batch_size=1000, epochs=2))
+    assert "A batch of 1000 examples per replica is more than the data has: taking 200" in caplog.text
+    assert len(history["loss"]) == 2
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_learns(pattern, precision):
+    keras.config.set_dtype_policy(precision)
+    try:
+        keras.utils.set_random_seed(1)
+        inputs = {"x": keras.Input((2,), name="x")}
+        hidden = keras.layers.Dense(4, "relu")(inputs["x"] * np.array([1.0, 0.001], "float32"))
+        assert hidden.dtype == precision.removeprefix("mixed_")
+        model = compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid", dtype="float32")(hidden)))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == (precision == "mixed_float16")
+    history = train(model, pattern, changed(clip_norm=10.0))
+    assert history["val_auc"][-1] > 0.95
+
+
+def test_sequential_and_subclassed_models_train(pattern):
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, "sigmoid")
+
+        def call(self, inputs):
+            return self.dense(inputs["x"] * np.array([1.0, 0.001], "float32"))
+
+    class First(keras.layers.Layer):
+        def call(self, inputs):
+            return inputs["x"][:, :1]
+
+    sequential = keras.Sequential([First(), keras.layers.Dense(1, "sigmoid")])
+    for model in (Subclassed(), sequential):
+        assert train(compiled(model), pattern)["val_auc"][-1] > 0.95
+
+
+def test_a_schedule_inside_the_optimizer_stays(pattern):
+    model = functional()
+    model.compile(
+        keras.optimizers.SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 10, 1.0)),
+        "binary_crossentropy",
+        metrics=[keras.metrics.AUC(name="auc")],
+    )
+    history = train(model, pattern, changed(schedule="cosine"))
+    assert history["learning_rate"] == pytest.approx([0.1 / 1.9, 0.1 / 2.9, 0.1 / 3.9])
+
+
+def test_a_profile_is_written_for_the_steps_asked_for(pattern, tmp_path):
+    train(functional(), pattern, changed(profile_steps=(3, 5)), logs=str(tmp_path))
+    assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+
+
+def test_a_model_without_the_objective_is_refused(pattern):
+    with pytest.raises(TrainingError, match="training.objective is 'f1', and the model has the metrics auc, loss"):
+        train(functional(), pattern, changed(objective="f1"))
+
+
+def test_a_model_that_is_not_compiled_is_refused(pattern):
+    model = keras.Model(inputs := {"x": keras.Input((2,), name="x")}, keras.layers.Dense(1)(inputs["x"]))
+    with pytest.raises(TrainingError, match="not compiled"):
+        train(model, pattern)

@@ -1,12 +1,20 @@
-"""The search tries the defaults first, then others."""
+"""The search tries the defaults first, trains in the project's loop, and goes on after a failed trial."""
 
 from __future__ import annotations
+
+import json
+from types import SimpleNamespace
 
 import keras
 import keras_tuner
 import numpy as np
+import pytest
 
+from pipeline import training
+from pipeline.training.errors import TrainingError
 from pipeline.training.tuning import DefaultsFirst
+from tests.training.processes import Data, finish, free_ports, logs, start
+from tests.training.worker import SETTINGS, small_model
 
 
 def test_the_first_trial_takes_the_defaults_and_the_others_search(tmp_path):
@@ -27,3 +35,75 @@ def test_the_first_trial_takes_the_defaults_and_the_others_search(tmp_path):
     assert len(values) == 4
     assert values[0] == {"units": 7, "rate": 0.25}
     assert len({value["units"] for value in values}) == 4
+
+
+def tuner_of(transformed: Data, folder, build_model, trials: int):
+    fn_args = SimpleNamespace(
+        **vars(transformed), working_dir=str(folder), custom_config={**SETTINGS, "epochs": 1, "trials": trials}
+    )
+    return training.tune(fn_args, build_model)
+
+
+@pytest.mark.slow
+def test_failed_trials_are_recorded_and_the_search_goes_on(transformed, tmp_path):
+    build_small = small_model()
+
+    def build_model(hp, features):
+        model = build_small(hp, features)
+        if hp.Choice("breaks", [False, True], default=True):
+            model.optimizer.learning_rate = np.inf
+        return model
+
+    result = tuner_of(transformed, tmp_path, build_model, trials=4)
+    result.tuner.search(**result.fit_kwargs)
+    trials = result.tuner.oracle.trials.values()
+    failed = [trial for trial in trials if trial.status == "FAILED"]
+    assert failed
+    assert all(trial.hyperparameters.get("breaks") for trial in failed)
+    assert "the loss is" in failed[0].message
+    assert result.tuner.get_best_hyperparameters()[0].get("breaks") is False
+
+
+@pytest.mark.slow
+def test_a_search_without_a_model_that_trains_is_an_error(transformed, tmp_path):
+    def build_model(hp, features):
+        model = small_model()(hp, features)
+        model.optimizer.learning_rate = np.inf
+        return model
+
+    result = tuner_of(transformed, tmp_path, build_model, trials=2)
+    with pytest.raises(TrainingError, match=r"every trial of the search failed. trial 1 with .*: the loss is"):
+        result.tuner.search(**result.fit_kwargs)
+
+
+@pytest.mark.slow
+def test_a_chief_hands_the_trials_out_to_workers_in_other_processes(transformed, tmp_path):
+    """The arrangement of TFX's Tuner on Vertex AI."""
+    (port,) = free_ports(1)
+    processes = [
+        start(
+            transformed,
+            tmp_path / "search",
+            {
+                "KERASTUNER_TUNER_ID": name,
+                "KERASTUNER_ORACLE_IP": "127.0.0.1",
+                "KERASTUNER_ORACLE_PORT": str(port),
+                # Vertex AI sets it in every process, and here it does not mean training together.
+                "TF_CONFIG": json.dumps(
+                    {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}
+                ),
+            },
+            tune=True,
+            settings={"epochs": 1, "trials": 4},
+        )
+        for name in ("chief", "tuner0", "tuner1")
+    ]
+    assert finish(*processes) == [0, 0, 0], logs(tmp_path / "search")
+    assert json.loads((tmp_path / "search/best-chief.json").read_text())["units"] in (8, 16, 32)
+    trained = [
+        json.loads(file.read_text()) for file in sorted((tmp_path / "search/search/search").glob("trial_*/trial.json"))
+    ]
+    assert [trial["status"] for trial in trained] == ["COMPLETED"] * 4
+    said = [file.read_text().count(": val_auc ") for file in tmp_path.glob("*-search.log")]
+    assert sorted(said) == [0, *sorted(said)[1:]]
+    assert sum(said) == 4

@@ -1,0 +1,63 @@
+"""Where the parsed examples of a split are kept between epochs: in memory, on disk, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import tensorflow as tf
+
+# What a split may take of what is free.
+SHARE_OF_MEMORY = 0.4
+SHARE_OF_DISK = 0.5
+# Records looked at to estimate the size of a split.
+RECORDS_SAMPLED = 10_000
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def estimate(files: Sequence[str]) -> int:
+    """About how many records some files hold, from their sizes and the first records of the first."""
+    size = sum(tf.io.gfile.stat(file).length for file in files)
+    with tf.io.gfile.GFile(files[0], "rb") as stored:
+        stream = gzip.GzipFile(fileobj=stored) if gzipped(files) else stored
+        records = 0
+        while records < RECORDS_SAMPLED:
+            header = stream.read(12)  # length, 8 bytes, and its checksum
+            if len(header) < 12:
+                break
+            stream.read(int.from_bytes(header[:8], "little") + 4)
+            records += 1
+        return math.ceil(records * size / max(stored.tell(), 1))
+
+
+def gzipped(files: Sequence[str]) -> bool:
+    """Whether the TFRecords are compressed; a split's files are all the same."""
+    return files[0].endswith(".gz")
+
+
+def room_for(size: int, folder: str) -> tuple[str, str]:
+    """The cache that a split of that many bytes gets, and why."""
+    memory, disk = free_memory(), shutil.disk_usage(folder).free
+    if size <= memory * SHARE_OF_MEMORY:
+        return "memory", f"{_mib(size)} of {_mib(memory)} free"
+    if size <= disk * SHARE_OF_DISK:
+        return "disk", f"{_mib(size)} is more than {SHARE_OF_MEMORY:.0%} of {_mib(memory)} free memory"
+    return "none", f"{_mib(size)} is too much for {_mib(memory)} of free memory and {_mib(disk)} of free disk"
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: what the machine has, or a container's limit leaves."""
+    free = psutil.virtual_memory().available
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"

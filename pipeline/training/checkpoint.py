@@ -1,0 +1,100 @@
+"""The state of a training on disk: killed at any moment, it goes on from there."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.training.strategy import Distribution
+
+
+class Checkpoints:
+    """Saves and restores variables and plain values, whole or not at all.
+
+    Every worker must save at the same step, for some variables are read over the network. What the chief saves is what
+    all read; another worker's copy is deleted with ``delete``.
+    """
+
+    def __init__(self, folder: str, variables: Sequence[tf.Variable], distribution: Distribution):
+        self._folder = folder
+        own = folder if distribution.is_chief else f"{folder}-worker-{distribution.worker}"
+        self._own = own
+        self._values = _Values()
+        self._checkpoint = tf.train.Checkpoint(variables=list(variables), values=self._values)
+        self._manager = tf.train.CheckpointManager(self._checkpoint, own, max_to_keep=1)
+
+    def save(self, values: dict[str, Any]) -> None:
+        """Saves the variables and ``values``: numbers, text, lists and dictionaries of such, and numpy arrays."""
+        self._values.values = values
+        self._manager.save()
+
+    def restore(self) -> dict[str, Any] | None:
+        """Restores the variables and returns the values; None, and nothing is changed, if there is no checkpoint."""
+        latest = tf.train.latest_checkpoint(self._folder)
+        if latest is None:
+            return None
+        self._checkpoint.restore(latest).assert_existing_objects_matched()
+        return self._values.values
+
+    def delete(self) -> None:
+        """Removes what this process has saved."""
+        if tf.io.gfile.exists(self._own):
+            tf.io.gfile.rmtree(self._own)
+
+
+class _Values(tf.train.experimental.PythonState):
+    """Plain values inside a checkpoint: JSON, with the arrays beside it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def serialize(self) -> bytes:
+        arrays: list[np.ndarray] = []
+
+        def without_arrays(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                arrays.append(value)
+                return {"__array__": len(arrays) - 1}
+            if isinstance(value, np.generic):
+                return value.item()
+            raise TypeError(f"a checkpoint cannot hold {type(value).__name__}")
+
+        text = json.dumps(self.values, default=without_arrays)
+        stream = io.BytesIO()
+        np.savez(stream, *arrays, json=np.frombuffer(text.encode(), np.uint8))
+        return stream.getvalue()
+
+    def deserialize(self, string_value: bytes) -> None:
+        with np.load(io.BytesIO(string_value)) as stored:
+            arrays = [stored[f"arr_{index}"] for index in range(len(stored.files) - 1)]
+            self.values = json.loads(
+                stored["json"].tobytes(), object_hook=lambda value: arrays[value["__array__"]] if "__array__" in value else value
+            )
+
+
+def variables_of(model: keras.Model) -> list[tf.Variable]:
+    """All that changes while a compiled and built model trains: weights, random states, metrics, optimizer."""
+    found = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    return list({id(variable): variable.value for variable in found}.values())
+
+
+def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """What a callback remembers: its attributes that are numbers, arrays, or lists or dictionaries of such.
+
+    Text is left out: it says what to watch or where to write, and that is the new process's to say.
+    """
+    return {name: value for name, value in vars(callback).items() if _is_plain(value) and name != "params"}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, np.ndarray, np.number))

@@ -1,0 +1,15 @@
+"""What a training says when it cannot go on."""
+
+from __future__ import annotations
+
+
+class TrainingError(ValueError):
+    """A setting, the data or the model makes training impossible: says what was found, what was expected, what to do."""
+
+
+class NonFiniteLossError(TrainingError):
+    """The loss or a gradient became infinite or not a number; the weights are those before that step."""
+
+
+class OutOfMemoryError(TrainingError):
+    """Not even one example per replica and step fits into the device's memory."""

@@ -1,0 +1,68 @@
+"""What happened in a training, by epoch and by step: for people, TensorBoard and the run report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.training.steps import RECORDED
+
+EPOCHS_FILE = "history.csv"
+STEPS_FILE = "steps.csv"
+
+
+class Journal:
+    """Writes ``history.csv``, a row an epoch, ``steps.csv``, a row a step, and TensorBoard scalars into a folder.
+
+    Attributes:
+        steps: A row [step, epoch, *RECORDED] for every step; step and epoch count from 0.
+        epochs: Metrics by name for every epoch.
+    """
+
+    def __init__(self, folder: str | None):
+        self._folder = folder
+        self.steps: list[list[float]] = []
+        self.epochs: list[dict[str, float]] = []
+        self._scalars = tf.summary.create_file_writer(f"{folder}/steps") if folder else tf.summary.create_noop_writer()
+
+    def add_steps(self, first: int, epoch: int, records: Sequence[Sequence[float]]) -> None:
+        """Adds the steps of one call; TensorBoard gets the last of them."""
+        self.steps += [[first + place, epoch, *record] for place, record in enumerate(records)]
+        if records:
+            with self._scalars.as_default(step=first + len(records)):
+                for name, value in zip(RECORDED, records[-1], strict=True):
+                    tf.summary.scalar(name, value)
+
+    def add_epoch(self, metrics: dict[str, float]) -> None:
+        """Adds an epoch and writes the files."""
+        self.epochs.append(metrics)
+        if self._folder:
+            tf.io.gfile.makedirs(self._folder)
+            names = list(dict.fromkeys(name for epoch in self.epochs for name in epoch))
+            rows = [[epoch, *(row.get(name, "") for name in names)] for epoch, row in enumerate(self.epochs)]
+            self._write(EPOCHS_FILE, ["epoch", *names], rows)
+            self._write(STEPS_FILE, ["step", "epoch", *RECORDED], [[int(s), int(e), *rest] for s, e, *rest in self.steps])
+            self._scalars.flush()
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"steps": np.asarray(self.steps), "epochs": self.epochs}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.steps, self.epochs = state["steps"].tolist(), state["epochs"]
+
+    def _write(self, name: str, header: list[str], rows: list[list[Any]]) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+        partial = f"{self._folder}/{name}.partial"
+        with tf.io.gfile.GFile(partial, "w") as file:
+            file.write(text.getvalue())
+        tf.io.gfile.rename(partial, f"{self._folder}/{name}", overwrite=True)

@@ -1,0 +1,214 @@
+"""One training step and one evaluation step, compiled, many in one call, under every strategy.
+
+Keras' own ``fit`` fails under MultiWorkerMirroredStrategy, and its gradient accumulation under MirroredStrategy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.training.schedule import Schedule
+from pipeline.training.strategy import Distribution
+
+# What is recorded of a step, in this order.
+RECORDED = ("loss", "learning_rate", "gradient_norm", "seconds_waited")
+
+
+class Steps:
+    """Compiled steps of a model.
+
+    Attributes:
+        done: Steps completed in this training; right even after a call that failed half-way.
+        steps_per_epoch: For the schedule; to be set before the first step.
+        micro_batches: Parts that a replica's batch is computed in, one after the other; their gradients are summed.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        distribution: Distribution,
+        schedule: Schedule,
+        steps_per_call: int,
+        micro_batches: int = 1,
+        clip_norm: float | None = None,
+    ):
+        self.model = model
+        self.micro_batches = micro_batches
+        self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
+        self._strategy = distribution.strategy
+        self._schedule = schedule
+        self._records = tf.Variable(tf.zeros([steps_per_call, len(RECORDED)]), trainable=False)
+        self._norms = tf.Variable(tf.zeros([len(model.trainable_variables)]), trainable=False)
+        with self._strategy.scope():
+            self._evaluation_loss = keras.metrics.Mean("loss")
+        self._optimizer = model.optimizer
+        inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
+        if clip_norm:
+            inner.global_clipnorm = clip_norm
+        # Gradients are summed over the replicas in _gradients. The optimizer would do it later, and so clip each
+        # replica's gradients by their own norm and let replicas disagree on a float16 overflow.
+        inner._all_reduce_sum_gradients = list
+        # A schedule inside the optimizer is the user's own, and stays.
+        self._sets_rate = hasattr(self._optimizer.learning_rate, "assign")
+        self._compile()
+
+    def _compile(self) -> None:
+        self._train = tf.function(self._train_steps)
+        self._evaluate = tf.function(self._evaluate_steps)
+
+    def split_further(self, micro_batches: int) -> None:
+        """Computes a batch in more parts from now on."""
+        self.micro_batches = micro_batches
+        self._compile()
+
+    def compile_for(self, spec: Any) -> None:
+        """Compiles the training step for batches of a spec, without running it."""
+        nothing = tf.nest.map_structure(lambda tensor: tf.zeros(tensor.shape, tensor.dtype), spec)
+        batches = tf.data.Dataset.from_tensors(nothing).repeat()
+        iterator = iter(self._strategy.distribute_datasets_from_function(lambda _: batches))
+        self._train.get_concrete_function(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
+
+    def train(self, iterator: Any, steps: int) -> bool:
+        """Runs some training steps, at most ``steps_per_call``.
+
+        Returns:
+            False if the last step had a loss or gradient that is not finite; the weights are then those before it.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: a step did not fit into memory; ``done`` says how many did.
+        """
+        rate = float(tf.convert_to_tensor(self._optimizer.learning_rate))
+        try:
+            return bool(self._train(iterator, tf.constant(steps, tf.int64), tf.constant(rate)))
+        finally:
+            if self._sets_rate:
+                self._optimizer.learning_rate = rate  # between calls it is the callbacks' to read and to change
+
+    def records(self, steps: int) -> list[list[float]]:
+        """``RECORDED`` of each of the first steps of the last call."""
+        return self._records[:steps].numpy().tolist()
+
+    def largest_gradient(self) -> tuple[str, float]:
+        """Variable with the largest gradient in the step that was not finite, and the gradient's norm."""
+        norms = [float(norm) for norm in self._norms.numpy()]
+        largest = max(range(len(norms)), key=lambda index: (norms[index] != norms[index], norms[index]))
+        return self.model.trainable_variables[largest].path, norms[largest]
+
+    def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
+        """The model's loss and metrics over some batches."""
+        self.model.reset_metrics()
+        self._evaluation_loss.reset_state()
+        self._evaluate(iterator, tf.constant(steps, tf.int64))
+        return {**self.metrics(), "loss": float(self._evaluation_loss.result())}
+
+    def metrics(self) -> dict[str, float]:
+        """The model's metrics as they stand."""
+        return {name: float(value) for name, value in self.model.get_metrics_result().items() if name != "loss"}
+
+    def _train_steps(self, iterator: Any, steps: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        finite = tf.constant(True)
+        step = tf.constant(0, tf.int64)
+        while step < steps and finite:
+            asked = tf.timestamp()
+            batch = next(iterator)
+            waited = tf.timestamp() - asked
+            if self._sets_rate:
+                self._optimizer.learning_rate.assign(rate * self._schedule.multiple(self.done, self.steps_per_epoch))
+            per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(batch,))
+            loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
+            norms = self._strategy.experimental_local_results(per_replica_norms)[0]
+            norm = tf.linalg.norm(norms)
+            self._records[step].assign(
+                tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, tf.cast(waited, tf.float32)])
+            )
+            finite = self._is_finite(loss, norm)
+            if finite:
+                self._strategy.run(self._apply, args=(gradients,))
+                self.done.assign_add(1)
+            else:
+                self._norms.assign(norms)
+            step += 1
+        return finite
+
+    def _is_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
+        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
+            return tf.math.is_finite(loss)  # it meets overflows by itself, with a smaller scale
+        return tf.math.is_finite(loss + norm)
+
+    @tf.autograph.experimental.do_not_convert
+    def _gradients(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
+        """In a replica: loss [], gradients and their norms [variables] of the global batch."""
+        if self.micro_batches == 1:
+            loss, gradients = self._of_micro_batch(*batch)
+        else:
+            loss, gradients = self._of_micro_batches(batch)
+        present = [gradient for gradient in gradients if gradient is not None]
+        reduced = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, *present]))
+        loss = next(reduced)
+        gradients = [None if gradient is None else next(reduced) for gradient in gradients]
+        scale = self._optimizer.scale_loss(tf.constant(1.0))
+        norms = [0.0 if gradient is None else tf.norm(gradient) / scale for gradient in gradients]
+        return loss, gradients, tf.stack(norms)
+
+    @tf.autograph.experimental.do_not_convert
+    def _apply(self, gradients: list[tf.Tensor | None]) -> None:
+        self._optimizer.apply(gradients, self.model.trainable_variables)
+
+    def _of_micro_batches(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        parts = self.micro_batches
+        batch = tf.nest.map_structure(
+            lambda tensor: tf.reshape(tensor, [parts, tensor.shape[0] // parts, *tensor.shape[1:]]), batch
+        )
+
+        def one(part: tf.Tensor | int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+            loss, gradients = self._of_micro_batch(*tf.nest.map_structure(lambda tensor: tensor[part], batch))
+            return loss / parts, [None if gradient is None else gradient / parts for gradient in gradients]
+
+        def add(part: tf.Tensor, loss: tf.Tensor, present: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
+            more_loss, more = one(part)
+            more_present = [gradient for gradient in more if gradient is not None]
+            return part + 1, loss + more_loss, [a + b for a, b in zip(present, more_present, strict=True)]
+
+        loss, gradients = one(0)
+        present = [gradient for gradient in gradients if gradient is not None]
+        # One at a time: several at once would need the memory that is missing.
+        _, loss, present = tf.while_loop(
+            lambda part, *_: part < parts, add, (1, loss, present), maximum_iterations=parts, parallel_iterations=1
+        )
+        summed = iter(present)
+        return loss, [None if gradient is None else next(summed) for gradient in gradients]
+
+    def _of_micro_batch(self, x: Any, y: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        """This replica's share of the loss and gradients: their sum over the replicas is the global batch's mean."""
+        model, variables = self.model, self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            predictions = model(x, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=predictions, training=True)
+            scaled = self._optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [variable.value for variable in variables])
+        self._update_metrics(y, predictions)
+        # Sparse ones dense: their norm is right only when rows that occur twice are summed.
+        return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _evaluate_steps(self, iterator: Any, steps: tf.Tensor) -> None:
+        for _ in tf.range(steps):
+            self._strategy.run(self._judge, args=(next(iterator),))
+
+    @tf.autograph.experimental.do_not_convert
+    def _judge(self, batch: Any) -> None:
+        x, y = batch
+        predictions = self.model(x, training=False)
+        loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
+        # Keras has divided it by the replicas, for it to be summed.
+        mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)
+        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(tf.nest.flatten(x)[0])[0])
+        self._update_metrics(y, predictions)
+
+    def _update_metrics(self, y: Any, predictions: Any) -> None:
+        for metric in self.model.metrics:
+            if metric.name != "loss":
+                metric.update_state(y, predictions)

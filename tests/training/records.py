@@ -1,0 +1,58 @@
+"""Small TFRecord files, and a model that learns from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.training.settings import Settings
+
+SPEC = {"x": tf.io.FixedLenFeature([2], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}
+SETTINGS = Settings(
+    label="y",
+    objective="auc",
+    epochs=3,
+    batch_size=20,
+    patience=5,
+    schedule="constant",
+    warmup_epochs=0.0,
+    strategy="one_device",
+    seed=1,
+    steps_per_call=4,
+)
+
+
+def write(folder: Path, rows: int, files: int = 1, spoil: int | None = None) -> str:
+    """Writes rows of x = two numbers, y = whether the first is above 0; row ``spoil`` is infinite. Returns the pattern."""
+    x = np.random.default_rng(1).normal(size=(rows, 2)).astype("float32")
+    x[:, 1] = np.arange(rows)  # tells the rows apart
+    if spoil is not None:
+        x[spoil, 0] = np.inf
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(np.array_split(np.arange(rows), files)):
+        options = tf.io.TFRecordOptions(compression_type="GZIP")
+        with tf.io.TFRecordWriter(str(folder / f"part-{number}.gz"), options) as writer:
+            for row in part:
+                features = {
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x[row])),
+                    "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(x[row, 0] > 0)])),
+                }
+                writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return f"{folder}/*"
+
+
+def compiled(model: keras.Model, rate: float = 0.05) -> keras.Model:
+    """Compiles a model for these rows."""
+    model.compile(keras.optimizers.Adam(rate), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    return model
+
+
+def functional(rate: float = 0.05) -> keras.Model:
+    """A network of one hidden layer."""
+    keras.utils.set_random_seed(1)
+    inputs = {"x": keras.Input((2,), name="x")}
+    hidden = keras.layers.Dense(4, "relu")(inputs["x"] * np.array([1.0, 0.001], "float32"))
+    return compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden)), rate)

@@ -1,0 +1,72 @@
+"""One device, two mirrored ones and two workers learn the same, through the project's own module file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.processes import Data, cluster, finish, logs, losses, run, start
+
+pytestmark = pytest.mark.slow
+# Without dropout, whose random numbers differ from replica to replica. A model small enough to be traced quickly.
+VALUES = {"dropout": 0.0, "units": 32, "members": 4}
+ONE = {
+    "model": "flights",
+    "settings": {"batch_size": 64, "epochs": 1},
+    "hyperparameters": {**VALUES, "learning_rate": 0.01},
+}
+# Half the batch on each of two replicas; the learning rate doubles by itself.
+HALF = {
+    "model": "flights",
+    "settings": {"batch_size": 32, "epochs": 1},
+    "hyperparameters": {**VALUES, "learning_rate": 0.005},
+}
+
+
+def with_strategy(job: dict, name: str) -> dict:
+    return {**job, "settings": {**job["settings"], "strategy": name}}
+
+
+@pytest.fixture(scope="module")
+def one_device(transformed: Data, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    folder = tmp_path_factory.mktemp("jobs") / "one"
+    run(transformed, folder, **ONE)
+    curve = losses(folder)
+    assert len(curve) >= 50
+    return curve
+
+
+def answers(saved_model: Path) -> bool:
+    """Whether a new process that knows nothing of us gets probabilities from the model."""
+    code = (
+        "import sys, tensorflow as tf; answer = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
+        "specs = answer.structured_input_signature[1];"
+        "rows = {n: tf.fill([2], '' if s.dtype == tf.string else tf.constant(1, s.dtype)) for n, s in specs.items()};"
+        "p = answer(**rows)['probability'].numpy(); assert ((p > 0) & (p < 1)).all(), p"
+    )
+    return subprocess.run([sys.executable, "-c", code, str(saved_model)], check=False).returncode == 0
+
+
+def test_two_mirrored_devices_learn_what_one_learns(transformed, one_device, tmp_path):
+    folder = tmp_path / "mirrored"
+    said = run(transformed, folder, devices=2, **with_strategy(HALF, "mirrored"))
+    assert "Training mirrored on 2 CPUs: asked for." in said
+    np.testing.assert_allclose(losses(folder)[:50], one_device[:50], atol=1e-4)
+    assert answers(folder / "serving")
+
+
+def test_two_workers_learn_what_one_device_learns_and_export_one_model(transformed, one_device, tmp_path):
+    folders = [tmp_path / "chief", tmp_path / "worker"]
+    job = with_strategy(HALF, "auto")
+    workers = [
+        start(transformed, folder, environment, **job) for folder, environment in zip(folders, cluster(2), strict=True)
+    ]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    np.testing.assert_allclose(losses(folders[0])[:50], one_device[:50], atol=1e-4)
+    assert answers(folders[0] / "serving")
+    # The second worker writes nothing that stays: no model, no history, no TensorBoard files, no checkpoint.
+    assert not [file for file in folders[1].rglob("*") if file.is_file()]

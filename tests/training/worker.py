@@ -1,0 +1,161 @@
+"""One training process: ``python worker.py job.json``. Tests start it alone, twice as two workers, or as a tuner.
+
+The job names the real transformed flights, the settings, and what is to go wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+import keras
+import keras_tuner
+import numpy as np
+import tensorflow as tf
+
+from pipeline import training
+
+SETTINGS = {
+    "label": "late",
+    "objective": "auc",
+    "epochs": 2,
+    "batch_size": 64,
+    "patience": 5,
+    "schedule": "cosine",
+    "warmup_epochs": 0.5,
+    "strategy": "one_device",
+    "seed": 1,
+    "classes": ["on time", "late"],
+    "threshold": 0.3,
+}
+
+
+class KillAt(keras.callbacks.Callback):
+    """Ends the process as a lost machine ends: at once."""
+
+    def __init__(self, step: int):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if int(tf.convert_to_tensor(self.model.optimizer.iterations)) >= self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SaveWeights(keras.callbacks.Callback):
+    """Writes the final weights."""
+
+    def __init__(self, file: str):
+        super().__init__()
+        self.file = file
+
+    def on_train_end(self, logs: Any = None) -> None:
+        np.savez(self.file, *self.model.get_weights())
+
+
+class FitsUpTo(keras.layers.Layer):
+    """Passes its input on, if that has few enough rows; else it is as if the memory was used up."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        self.rows = rows
+
+    def call(self, inputs, training=False):
+        if not training:
+            return inputs
+
+        def check(rows: np.ndarray) -> np.ndarray:
+            if rows > self.rows:
+                raise MemoryError("not enough memory")  # TensorFlow makes a ResourceExhaustedError of it
+            return rows
+
+        rows = tf.numpy_function(check, [tf.shape(inputs)[0]], tf.int32, stateful=True)
+        return inputs + 0.0 * tf.cast(tf.ensure_shape(rows, []), inputs.dtype)
+
+
+def small_model(fits_up_to: int | None = None, dropout: float = 0.2) -> Any:
+    """Embeddings, dropout and batch normalisation: every kind of state that a checkpoint must hold."""
+
+    def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
+        inputs = features.inputs()
+        parts = [inputs[name] for name in features.numbers]
+        for name in ("carrier", "origin"):
+            parts.append(keras.layers.Flatten()(keras.layers.Embedding(features.categories[name], 4)(inputs[name])))
+        hidden = keras.layers.Concatenate()(parts)
+        if fits_up_to:
+            hidden = FitsUpTo(fits_up_to)(hidden)
+        else:
+            hidden = keras.layers.BatchNormalization()(hidden)
+        hidden = keras.layers.Dense(hp.Choice("units", [8, 16, 32], default=16), "relu")(hidden)
+        hidden = keras.layers.Dropout(dropout)(hidden)
+        output = keras.layers.Dense(1, dtype="float32", activation="sigmoid")(hidden)
+        model = keras.Model(inputs, output)
+        learning_rate = hp.Choice("learning_rate", [1e-3, 1e-2], default=1e-3)
+        model.compile(keras.optimizers.Adam(learning_rate), "binary_crossentropy", metrics=["auc"])
+        return model
+
+    return build_model
+
+
+def main(job: dict[str, Any]) -> None:
+    """Does what the job says."""
+    if job.get("devices"):
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * job["devices"])
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("pipeline.training").setLevel(logging.INFO)
+
+    hyperparameters = keras_tuner.HyperParameters()
+    for name, value in job.get("hyperparameters", {}).items():
+        hyperparameters.Fixed(name, value)
+    folder = Path(job["folder"])
+    fn_args = SimpleNamespace(
+        train_files=job["train_files"],
+        eval_files=job["eval_files"],
+        transform_graph_path=job["transform_graph_path"],
+        hyperparameters=hyperparameters.get_config() if job.get("hyperparameters") else None,
+        base_model=job.get("base_model"),
+        # Workers share the pipeline's folder and write there under names of their own.
+        model_run_dir=str(Path(job.get("shared", folder)) / f"Trainer/model_run/{job.get('execution', 7)}"),
+        serving_model_dir=str(folder / "serving"),
+        working_dir=str(folder / "search"),
+        custom_config={**SETTINGS, **job.get("settings", {})},
+    )
+    build_model = small_model(job.get("fits_up_to"), job.get("dropout", 0.2))
+    if job.get("tune"):
+        result = training.tune(fn_args, build_model)
+        result.tuner.search(**result.fit_kwargs)
+        (folder / f"best-{result.tuner.tuner_id}.json").write_text(
+            json.dumps(result.tuner.get_best_hyperparameters()[0].values)
+        )
+    elif job.get("model") == "flights":
+        spec = importlib.util.spec_from_file_location("flights", ROOT / "models/flights.py")
+        assert spec is not None
+        assert spec.loader is not None
+        flights = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(flights)
+        flights.run_fn(fn_args)
+    else:
+        callbacks: list[keras.callbacks.Callback] = [
+            keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1),
+            SaveWeights(job["weights"]),
+        ]
+        if job.get("checkpoint"):
+            callbacks.append(keras.callbacks.ModelCheckpoint(job["checkpoint"]))
+        if job.get("kill_at") is not None:
+            callbacks.append(KillAt(job["kill_at"]))
+        training.run(fn_args, build_model, callbacks)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
