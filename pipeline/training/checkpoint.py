@@ -84,12 +84,19 @@ def variables_of(model: keras.Model) -> list[tf.Variable]:
     return list({id(variable): variable.value for variable in found}.values())
 
 
-def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+def state_of(callback: keras.callbacks.Callback, at_start: dict[str, Any] | None = None) -> dict[str, Any]:
     """What a callback remembers: its attributes that are numbers, arrays, or lists or dictionaries of such.
 
-    Text is left out: it says what to watch or where to write, and that is the new process's to say.
+    Text is left out: it says what to watch or where to write, and that is the new process's to say. So are, with
+    ``at_start``, the attributes that are still as they were then: its settings.
     """
-    return {name: value for name, value in vars(callback).items() if _is_plain(value) and name != "params"}
+    state = {name: value for name, value in vars(callback).items() if _is_plain(value) and name != "params"}
+    at_start = at_start or {}
+    return {
+        name: value
+        for name, value in state.items()
+        if name not in at_start or not (value is at_start[name] or (np.isscalar(value) and value == at_start[name]))
+    }
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,8 @@ BLOCK = 1024
 # Of a streamed split; in blocks of this many rows the shuffling stays fine.
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
+# TensorFlow quotes what it passes on: no quotation marks in it.
+WRONG_LABEL = "a label that is none of the classes, in column"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def read(
     spec: Mapping[str, tf.io.FixedLenFeature],
     label: str,
     *,
+    classes: int = 0,
     cache: str = "auto",
     part: Part | None = None,
     deterministic: bool = True,
@@ -108,18 +112,20 @@ def read(
         patterns: File patterns of TFRecords, gzipped when they end in ".gz", as in ``fn_args.train_files``.
         spec: How to parse a record, as in ``transform_output.transformed_feature_spec()``.
         label: The feature that is returned apart from the others.
+        classes: Number of classes that the label counts from 0; 0 does not check it.
         cache: "memory", "disk", "none", or "auto": the first of these that there is room for.
         part: What this process feeds; a streamed split is read by files when every process can have some.
         deterministic: Whether a streamed split must come in the same order every time.
         scratch: Folder for a cache on disk.
 
     Raises:
-        TrainingError: there are no files, or no examples in them.
+        TrainingError: there are no files or, on the first use of a split in memory, no examples in them or a label that
+            is none of the classes.
     """
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
         raise TrainingError(f"no examples: nothing matches {', '.join(patterns)}")
-    rows = _Rows.of(spec, label)
+    rows = _Rows.of(spec, label, classes)
     examples = estimate(files)
     scratch = scratch or tempfile.gettempdir()
     if cache == "auto":
@@ -130,6 +136,12 @@ def read(
     if cache == "memory":
         return _InMemory(files, rows)
     return _Streamed(files, rows, part or Part(), deterministic, scratch if cache == "disk" else None)
+
+
+def explained(error: tf.errors.InvalidArgumentError) -> Exception:
+    """The error of a dataset as one for people, if it is about the data."""
+    found = re.search(f"{WRONG_LABEL}.*?to \\d+", str(error))
+    return TrainingError(f"{found[0]}; correct the data or label.classes") if found else error
 
 
 def steps_per_epoch(examples: int, batch_size: int, replicas: int) -> int:
@@ -162,19 +174,21 @@ class _Rows:
     Attributes:
         spec: How to parse.
         label: Feature returned apart.
+        classes: The label must be one of 0 to classes - 1; 0 does not check it.
         groups: Feature names by type, each in the order of its columns.
     """
 
     spec: dict[str, tf.io.FixedLenFeature]
     label: str
+    classes: int
     groups: dict[tf.DType, list[str]]
 
     @classmethod
-    def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str) -> _Rows:
+    def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int) -> _Rows:
         groups: dict[tf.DType, list[str]] = {}
         for name, feature in sorted(spec.items()):
             groups.setdefault(feature.dtype, []).append(name)
-        return cls(dict(spec), label, groups)
+        return cls(dict(spec), label, classes, groups)
 
     @property
     def bytes(self) -> int:
@@ -184,6 +198,13 @@ class _Rows:
     def parse(self, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Serialized tf.Examples [n] → one [n, columns] for each group."""
         parsed = tf.io.parse_example(serialized, self.spec)
+        if self.classes:
+            label = parsed[self.label]
+            tf.debugging.assert_equal(
+                tf.reduce_all((label >= 0) & (label < self.classes)),
+                True,
+                f"{WRONG_LABEL} {self.label}: expected 0 to {self.classes - 1}",
+            )
         return tuple(
             tf.concat([tf.reshape(parsed[name], [-1, self._width(name)]) for name in names], axis=1)
             for names in self.groups.values()
@@ -226,7 +247,13 @@ class _InMemory:
 
     @property
     def examples(self) -> int:
-        return int(self._loading.result()[0].shape[0])
+        return int(self._loaded()[0].shape[0])
+
+    def _loaded(self) -> tuple[tf.Tensor, ...]:
+        try:
+            return self._loading.result()
+        except tf.errors.InvalidArgumentError as error:
+            raise explained(error) from error
 
     def batch_spec(self, batch_size: int) -> Any:
         return self._rows.batch_spec(batch_size)
@@ -257,7 +284,7 @@ class _InMemory:
         return self._fetch(ranges.map(lambda start, size: tf.range(start, start + size)))
 
     def _fetch(self, indices: tf.data.Dataset) -> tf.data.Dataset:
-        data = self._loading.result()
+        data = self._loaded()
 
         def fetch(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             return self._rows.unpack(*(tf.gather(columns, index) for columns in data))

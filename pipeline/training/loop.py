@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import tensorflow as tf
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
-from pipeline.training.input_pipeline import Part, Split, evaluation_steps, steps_per_epoch
+from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, steps_per_epoch
 from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
@@ -129,6 +130,7 @@ class _Fit:
         self.evaluation_steps = evaluation_steps(evaluate.examples, evaluation_batch, self.part.replicas)
 
         self.epoch = 0
+        self.profiling = False
         self.journal = Journal(logs if distribution.is_chief else None)
         self.logs = logs
         self.callbacks = [*standard_callbacks(settings), *callbacks]
@@ -153,6 +155,7 @@ class _Fit:
         )
         model.stop_training = False
         callbacks.on_train_begin()
+        self.callbacks_at_start = [state_of(callback) for callback in self.callbacks]
         self._restore()
         self._feed()
         metrics: dict[str, float] = {}
@@ -165,6 +168,7 @@ class _Fit:
             callbacks.on_epoch_end(self.epoch, metrics)
             self.epoch += 1
             self._save()
+        self._profile(sys.maxsize)
         callbacks.on_train_end(metrics)
         names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
@@ -211,6 +215,8 @@ class _Fit:
                 finite = self.steps.train(self.batches, count - len(records))
             except tf.errors.ResourceExhaustedError as error:
                 self._make_parts_smaller(error)
+            except tf.errors.InvalidArgumentError as error:
+                raise explained(error) from error
             completed = int(self.steps.done) - before
             if not finite:
                 raise self._not_finite(before + completed, self.steps.records(completed + 1)[-1])
@@ -274,8 +280,10 @@ class _Fit:
             return
         first, last = self.settings.profile_steps
         if step == first:
+            self.profiling = True
             tf.profiler.experimental.start(self.logs)
-        elif step == last:
+        elif self.profiling and step >= last:
+            self.profiling = False
             tf.profiler.experimental.stop()
 
     def _save(self) -> None:
@@ -288,7 +296,7 @@ class _Fit:
                     "micro_batches": self.steps.micro_batches,
                     "stop_training": bool(self.model.stop_training),
                     "journal": self.journal.state(),
-                    "callbacks": [state_of(callback) for callback in self.callbacks],
+                    "callbacks": list(map(state_of, self.callbacks, self.callbacks_at_start)),
                 }
             )
 

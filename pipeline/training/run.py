@@ -99,7 +99,13 @@ def splits(
 
     def split(files: Sequence[str]) -> Split:
         return read(
-            files, spec, settings.label, cache=settings.cache, part=part, deterministic=settings.seed is not None
+            files,
+            spec,
+            settings.label,
+            classes=len(settings.classes),
+            cache=settings.cache,
+            part=part,
+            deterministic=settings.seed is not None,
         )
 
     return split(fn_args.train_files), split(fn_args.eval_files)

@@ -66,11 +66,11 @@ class Steps:
         self._compile()
 
     def compile_for(self, spec: Any) -> None:
-        """Compiles the training step for batches of a spec, without running it."""
+        """Compiles the training step for batches of a spec, by a call of no steps."""
         nothing = tf.nest.map_structure(lambda tensor: tf.zeros(tensor.shape, tensor.dtype), spec)
         batches = tf.data.Dataset.from_tensors(nothing).repeat()
         iterator = iter(self._strategy.distribute_datasets_from_function(lambda _: batches))
-        self._train.get_concrete_function(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
+self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
 
     def train(self, iterator: Any, steps: int) -> bool:
         """Runs some training steps, at most ``steps_per_call``.

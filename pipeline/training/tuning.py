@@ -91,7 +91,8 @@ class Search(keras_tuner.Tuner):
             TrainingError: no trial could be trained.
         """
         super().on_search_end()
-        if not self.oracle.get_best_trials(1):
+        # KerasTuner fills the list up with failed trials.
+        if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
             raise TrainingError("every trial of the search failed. " + "; ".join(self._failures[-1:]))
 
 

@@ -31,7 +31,7 @@ def start_from(saved_model: str | None, model: keras.Model, transform_output: tf
         )
     checkpoint = tf.train.Checkpoint(model=model)
     try:
-        status = checkpoint.restore(f"{saved_model}/variables/variables")
+        status = checkpoint.read(f"{saved_model}/variables/variables")
         status.assert_existing_objects_matched()
     except (ValueError, AssertionError) as error:
         raise TrainingError(

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.training import cache
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Part, Split, evaluation_steps, read, steps_per_epoch
+from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, read, steps_per_epoch
 from tests.training.records import SPEC, write
 
 ROWS = 1000
@@ -159,3 +159,13 @@ def test_fewer_examples_than_replicas_are_refused(tmp_path):
     split = open_split(write(tmp_path, 3), "memory")
     with pytest.raises(TrainingError, match="3 examples for 4 replicas: each needs at least one"):
         split.evaluation(8, Part(replicas=4))
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_a_label_that_is_no_class_is_refused(shards, cache):
+    spec = {**SPEC, "x": tf.io.FixedLenFeature([2], tf.float32)}
+    split = read([shards], spec, "y", classes=1, cache=cache)
+    with pytest.raises((TrainingError, tf.errors.InvalidArgumentError)) as error:
+        list(split.evaluation(100, Part()).take(10))
+    assert "a label that is none of the classes, in column y: expected 0 to 0" in str(explained(error.value))
+    assert len(list(read([shards], spec, "y", classes=2, cache=cache).evaluation(100, Part()).take(10))) == 10

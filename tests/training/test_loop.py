@@ -208,6 +208,13 @@ def test_a_batch_larger_than_the_data_becomes_the_data(pattern, caplog):
     assert len(history["loss"]) == 2
 
 
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_a_label_outside_the_classes_stops_with_one_sentence(pattern, cache):
+    splits = [read([pattern], SPEC, "y", classes=1, cache=cache) for _ in range(2)]
+    with pytest.raises(TrainingError, match="^a label that is none of the classes, in column y: expected 0 to 0; corr"):
+        fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1)
+
+
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_learns(pattern, precision):
     keras.config.set_dtype_policy(precision)

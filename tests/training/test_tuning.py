@@ -61,7 +61,7 @@ def test_failed_trials_are_recorded_and_the_search_goes_on(transformed, tmp_path
     assert failed
     assert all(trial.hyperparameters.get("breaks") for trial in failed)
     assert "the loss is" in failed[0].message
-    assert result.tuner.get_best_hyperparameters()[0].get("breaks") is False
+    assert not result.tuner.get_best_hyperparameters()[0].get("breaks")
 
 
 @pytest.mark.slow

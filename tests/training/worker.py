@@ -152,8 +152,7 @@ def main(job: dict[str, Any]) -> None:
         ]
         if job.get("checkpoint"):
             callbacks.append(keras.callbacks.ModelCheckpoint(job["checkpoint"]))
-        if job.get("kill_at") is not None:
-            callbacks.append(KillAt(job["kill_at"]))
+        callbacks.append(KillAt(job.get("kill_at", sys.maxsize)))
         training.run(fn_args, build_model, callbacks)
 
 

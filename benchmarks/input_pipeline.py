@@ -1,0 +1,190 @@
+"""Does the model wait for its examples? Our input pipeline against examples held in memory, and against TFX's own.
+
+    python benchmarks/input_pipeline.py
+
+On the transformed flights of the last ``make run``, a small network (embeddings of 8, layers of 64 and 32) is trained
+
+- by our loop from the real TFRecord shards,
+- by our loop from one batch held in memory, which is as fast as it can be fed,
+- by Keras' ``Model.fit`` from the ``tf_dataset_factory`` that TFX hands to a ``run_fn``.
+
+The first two alternate, and ratios are medians over the pairs: a first epoch against a first epoch, later ones against
+later ones. Time starts when the step is compiled and counts the waiting for data that is still being loaded by then. What must be reached is in the last lines; exits 1 when it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+import tensorflow_transform as tft
+from rich.console import Console
+from rich.table import Table
+from tfx.components.util import examples_utils, tfxio_utils
+from tfx.proto import example_gen_pb2
+from tfx.types import standard_artifacts
+from tfx_bsl.public import tfxio
+
+from pipeline.training import Features, strategy
+from pipeline.training.input_pipeline import Part, Split, read
+from pipeline.training.loop import fit
+from pipeline.training.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+LABEL = "late"
+BATCH_SIZES = (512, 2048, 4096)
+EPOCHS = 4
+PAIRS = 3
+FIRST_EPOCH, LATER_EPOCHS = 0.7, 0.95
+TIMES_TFX = {512: 6.0, 4096: 10.0}
+SETTINGS = Settings(
+    label=LABEL,
+    objective="auc",
+    epochs=EPOCHS,
+    batch_size=0,
+    patience=EPOCHS,
+    schedule="constant",
+    warmup_epochs=0.0,
+    strategy="one_device",
+    seed=1,
+)
+
+
+@dataclasses.dataclass
+class OneBatch:
+    """A split that gives the same batch again and again."""
+
+    split: Split
+
+    @property
+    def examples(self) -> int:
+        """As many as the real split has."""
+        return self.split.examples
+
+    def batch_spec(self, batch_size: int) -> Any:
+        """That of the real split."""
+        return self.split.batch_spec(batch_size)
+
+    def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
+        """The first batch of the real split, endlessly."""
+        return self.split.training(batch_size, part, seed).take(1).cache().repeat()
+
+
+def main() -> int:
+    """Prints the table; returns the exit code."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    transforms = sorted((ROOT / "output/flights/artifacts/Transform/transform_graph").glob("[0-9]*"), key=_number)
+    if not transforms:
+        sys.exit("no transformed flights: make run first")
+    transform_output = tft.TFTransformOutput(str(transforms[-1]))
+    examples = transforms[-1].parent.parent / "transformed_examples" / transforms[-1].name
+    table = Table("batch", title="Examples per second, in thousands", title_justify="left")
+    for column in ("memory", "first epoch", "ratio", "later epochs", "ratio", "TFX and fit", "later epochs / TFX"):
+        table.add_column(column, justify="right")
+    misses = []
+    for batch_size in BATCH_SIZES:
+        first, later, memory, ratios_first, ratios_later = [], [], [], [], []
+        for _ in range(PAIRS):
+            fed = train(transform_output, examples, batch_size, from_memory=False)
+            held = train(transform_output, examples, batch_size, from_memory=True)
+            best = statistics.median(held[1:])
+            first.append(fed[0])
+            later.append(statistics.median(fed[1:]))
+            memory.append(best)
+            ratios_first.append(fed[0] / held[0])
+            ratios_later.append(later[-1] / best)
+        theirs = train_with_tfx(transform_output, examples, batch_size)
+        ratio_first, ratio_later = statistics.median(ratios_first), statistics.median(ratios_later)
+        times = statistics.median(later) / theirs
+        table.add_row(
+            f"{batch_size:,}",
+            *(f"{value / 1000:.0f}" for value in (statistics.median(memory), statistics.median(first))),
+            f"{ratio_first:.2f}",
+            f"{statistics.median(later) / 1000:.0f}",
+            f"{ratio_later:.2f}",
+            f"{theirs / 1000:.0f}",
+            f"{times:.1f}",
+        )
+        if ratio_first < FIRST_EPOCH:
+            misses.append(f"batch {batch_size}: first epoch {ratio_first:.2f}, must be {FIRST_EPOCH}")
+        if ratio_later < LATER_EPOCHS:
+            misses.append(f"batch {batch_size}: later epochs {ratio_later:.2f}, must be {LATER_EPOCHS}")
+        if times < TIMES_TFX.get(batch_size, 0):
+            misses.append(f"batch {batch_size}: {times:.1f} times TFX, must be {TIMES_TFX[batch_size]}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"must reach: {FIRST_EPOCH} of memory in the first epoch and {LATER_EPOCHS} in the later ones; "
+        + ", ".join(f"{times:g} times TFX's at batch {size}" for size, times in TIMES_TFX.items())
+        + f": {'falls short: ' + '; '.join(misses) if misses else 'reached'}"
+    )
+    return 1 if misses else 0
+
+
+def build_model(features: Features) -> keras.Model:
+    """A small network, so that feeding it is what counts."""
+    inputs = features.inputs()
+    parts = [inputs[name] for name in features.numbers]
+    for name, size in features.categories.items():
+        parts.append(keras.layers.Flatten()(keras.layers.Embedding(size, 8)(inputs[name])))
+    hidden = keras.layers.Concatenate()(parts)
+    for width in (64, 32):
+        hidden = keras.layers.Dense(width, "relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    return model
+
+
+def train(transform_output: tft.TFTransformOutput, examples: Path, batch_size: int, *, from_memory: bool) -> list[float]:
+    """Examples per second in each epoch of our loop."""
+    distribution = strategy.choose("one_device")
+    spec = transform_output.transformed_feature_spec()
+    evaluate = read([f"{examples}/Split-eval/*"], spec, LABEL)
+    split: Any = read([f"{examples}/Split-train/*"], spec, LABEL)
+    if from_memory:
+        split = OneBatch(split)
+    with distribution.strategy.scope():
+        model = build_model(Features.of(transform_output, LABEL))
+    settings = dataclasses.replace(SETTINGS, batch_size=batch_size)
+    return fit(model, split, evaluate, settings, distribution, seed=1)["examples_per_second"]
+
+
+def train_with_tfx(transform_output: tft.TFTransformOutput, examples: Path, batch_size: int) -> float:
+    """Examples per second of ``Model.fit`` on the dataset that TFX makes, in the second epoch."""
+    artifact = standard_artifacts.Examples()
+    examples_utils.set_payload_format(artifact, example_gen_pb2.FORMAT_TF_EXAMPLE)
+    batches = tfxio_utils.get_tf_dataset_factory_from_artifact([artifact], [])(
+        [f"{examples}/Split-train/*"],
+        tfxio.TensorFlowDatasetOptions(batch_size=batch_size, label_key=LABEL),
+        transform_output.transformed_metadata.schema,
+    ).repeat()
+    rows = read([f"{examples}/Split-train/*"], transform_output.transformed_feature_spec(), LABEL).examples
+    steps = rows // batch_size
+    model = build_model(Features.of(transform_output, LABEL))
+    ends = []
+    model.fit(
+        batches,
+        steps_per_epoch=steps,
+        epochs=2,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: ends.append(time.perf_counter()))],
+    )
+    return steps * batch_size / (ends[1] - ends[0])
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
