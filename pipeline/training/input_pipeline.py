@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,10 @@ BLOCK = 1024
 # Of a streamed split; in blocks of this many rows the shuffling stays fine.
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
+# One split after the other: the train split is needed first.
+LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
+# Batches fetched at once from memory.
+FETCHED = 16
 # TensorFlow quotes what it passes on: no quotation marks in it.
 WRONG_LABEL = "a label that is none of the classes, in column"
 
@@ -68,8 +72,9 @@ class Split(Protocol):
     def examples(self) -> int:
         """How many there are; waits for those that are still being loaded."""
 
-    def batch_spec(self, batch_size: int) -> Any:
-        """What ``training`` gives, known before any example is: ({feature: TensorSpec}, label TensorSpec)."""
+    @property
+    def rows(self) -> Rows:
+        """How batches are packed."""
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         """Endless batches, shuffled anew in every epoch of ``examples // (batch_size * replicas)`` steps.
@@ -81,11 +86,11 @@ class Split(Protocol):
             first_step: Step of the whole training to start at.
 
         Returns:
-            ({feature: [batch_size, ...]}, label [batch_size, ...]).
+            Packed batches; ``rows.unpack`` gives ({feature: [batch_size, ...]}, label [batch_size, ...]).
         """
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        """Endless repetition of all examples, each once in ``evaluation_steps`` steps, in batches of at most that size.
+        """Endless packed repetition of all examples, each once in ``evaluation_steps`` steps, in batches of at most that size.
 
         Args:
             batch_size: Most examples per replica and step.
@@ -125,7 +130,7 @@ def read(
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
         raise TrainingError(f"no examples: nothing matches {', '.join(patterns)}")
-    rows = _Rows.of(spec, label, classes)
+    rows = Rows.of(spec, label, classes)
     examples = estimate(files)
     scratch = scratch or tempfile.gettempdir()
     if cache == "auto":
@@ -168,8 +173,8 @@ def _pieces(examples: int, batch_size: int, replicas: int, same_size: bool) -> n
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Parsed examples packed by type: one gather then fetches a batch of all features.
+class Rows:
+    """Parsed examples packed by type, a matrix each: moving few large tensors costs less than many small ones.
 
     Attributes:
         spec: How to parse.
@@ -184,7 +189,7 @@ class _Rows:
     groups: dict[tf.DType, list[str]]
 
     @classmethod
-    def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int) -> _Rows:
+    def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int) -> Rows:
         groups: dict[tf.DType, list[str]] = {}
         for name, feature in sorted(spec.items()):
             groups.setdefault(feature.dtype, []).append(name)
@@ -219,8 +224,14 @@ class _Rows:
                 features[name] = value if len(shape) == 1 else tf.reshape(value, [-1, *shape])
         return features, features.pop(self.label)
 
+    def packed_spec(self, batch_size: int) -> tuple[tf.TensorSpec, ...]:
+        """Spec of a packed batch, known before any example is."""
+        return tuple(
+            tf.TensorSpec([batch_size, sum(map(self._width, names))], dtype) for dtype, names in self.groups.items()
+        )
+
     def batch_spec(self, batch_size: int) -> tuple[dict[str, tf.TensorSpec], tf.TensorSpec]:
-        """What ``unpack`` gives for a batch."""
+        """Spec of an unpacked batch."""
         specs = {name: tf.TensorSpec([batch_size, *item.shape], item.dtype) for name, item in self.spec.items()}
         return specs, specs.pop(self.label)
 
@@ -231,15 +242,13 @@ class _Rows:
 class _InMemory:
     """All rows as tensors, and every epoch a permutation of them."""
 
-    def __init__(self, files: list[str], rows: _Rows):
-        self._rows = rows
-        executor = ThreadPoolExecutor(1)
-        self._loading: Future[tuple[tf.Tensor, ...]] = executor.submit(self._load, files)
-        executor.shutdown(wait=False)
+    def __init__(self, files: list[str], rows: Rows):
+        self.rows = rows
+        self._loading: Future[tuple[tf.Tensor, ...]] = LOADER.submit(self._load, files)
 
     def _load(self, files: list[str]) -> tuple[tf.Tensor, ...]:
         with tf.device("/CPU:0"):
-            blocks = _records(files, deterministic=True).batch(BLOCK).map(self._rows.parse, tf.data.AUTOTUNE)
+            blocks = _records(files, deterministic=True).batch(BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)
             parts = list(blocks.prefetch(tf.data.AUTOTUNE))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
@@ -255,9 +264,6 @@ class _InMemory:
         except tf.errors.InvalidArgumentError as error:
             raise explained(error) from error
 
-    def batch_spec(self, batch_size: int) -> Any:
-        return self._rows.batch_spec(batch_size)
-
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         examples = self.examples
         steps = steps_per_epoch(examples, batch_size, part.replicas)
@@ -270,34 +276,35 @@ class _InMemory:
             mine = batches[:, part.first : part.first + part.local]
             return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, batch_size]))
 
+        def fetch(indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return tuple(tf.gather(columns, indices) for columns in data)
+
+        data = self._loaded()
         first_epoch, steps_into_it = divmod(first_step, steps)
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        return self._fetch(numbers.flat_map(epoch).skip(steps_into_it * part.local))
+        indices = numbers.flat_map(epoch).skip(steps_into_it * part.local).batch(FETCHED, drop_remainder=True)
+        return indices.map(fetch, tf.data.AUTOTUNE, deterministic=True).unbatch().prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         mine = (np.arange(len(sizes)) % part.replicas) // part.local == part.worker
-        ranges = tf.data.Dataset.from_tensor_slices((starts[mine], sizes[mine])).repeat()
-        if same_size:
-            return self._fetch(ranges.map(lambda start, size: tf.ensure_shape(start + tf.range(sizes[0]), [sizes[0]])))
-        return self._fetch(ranges.map(lambda start, size: tf.range(start, start + size)))
+        size = [int(sizes[0]) if same_size else None, None]
 
-    def _fetch(self, indices: tf.data.Dataset) -> tf.data.Dataset:
+        def fetch(start: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return tuple(tf.ensure_shape(columns[start : start + rows], size) for columns in data)
+
         data = self._loaded()
-
-        def fetch(index: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            return self._rows.unpack(*(tf.gather(columns, index) for columns in data))
-
-        return indices.map(fetch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        ranges = tf.data.Dataset.from_tensor_slices((starts[mine], sizes[mine])).repeat()
+        return ranges.map(fetch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
 
 class _Streamed:
     """Rows that do not fit into memory."""
 
-    def __init__(self, files: list[str], rows: _Rows, part: Part, deterministic: bool, disk: str | None):
+    def __init__(self, files: list[str], rows: Rows, part: Part, deterministic: bool, disk: str | None):
         self._files = files
-        self._rows = rows
+        self.rows = rows
         self._deterministic = deterministic
         # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and len(files) >= part.workers
@@ -315,9 +322,6 @@ class _Streamed:
     def examples(self) -> int:
         return self._examples
 
-    def batch_spec(self, batch_size: int) -> Any:
-        return self._rows.batch_spec(batch_size)
-
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)
 
@@ -334,24 +338,20 @@ class _Streamed:
 
         first_epoch, steps_into_it = divmod(first_step, steps)
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        return self._unpack(numbers.flat_map(epoch).skip(steps_into_it * part.local))
+        return numbers.flat_map(epoch).skip(steps_into_it * part.local).prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
         blocks = self._parse(_records(self._files, deterministic=True), BLOCK)
-        pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes).take(len(sizes))
-        return self._unpack(_part_of(pieces, part).repeat())
+        pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes, drop_remainder=same_size).take(len(sizes))
+        return _part_of(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
 
     def _shuffled_records(self, seed: tf.Tensor) -> tf.data.Dataset:
         files = tf.data.Dataset.from_tensor_slices(self._own).shuffle(len(self._own), seed=seed)
         return _records(files, self._deterministic, compressed=gzipped(self._own)).shuffle(RECORDS_SHUFFLED, seed=seed)
 
     def _parse(self, records: tf.data.Dataset, block: int) -> tf.data.Dataset:
-        return records.batch(block).map(self._rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
-
-    def _unpack(self, packed: tf.data.Dataset) -> tf.data.Dataset:
-        batches = packed.map(self._rows.unpack, tf.data.AUTOTUNE, deterministic=self._deterministic)
-        return batches.prefetch(tf.data.AUTOTUNE)
+        return records.batch(block).map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
 
 def _records(files: list[str] | tf.data.Dataset, deterministic: bool, compressed: bool | None = None) -> tf.data.Dataset:

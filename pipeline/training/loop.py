@@ -94,6 +94,8 @@ class _Fit:
     ):
         self.model = model
         self.train = train
+        self.evaluate = evaluate
+        self.evaluation: Any = None
         self.settings = settings
         self.distribution = distribution
         self.seed = seed
@@ -102,9 +104,10 @@ class _Fit:
         self.batch_size = settings.batch_size * settings.accumulate
 
         with distribution.strategy.scope():
-            _build(model, train.batch_spec(self.batch_size))
+            _build(model, train.rows.batch_spec(self.batch_size))
         self.steps = Steps(
             model,
+            train.rows,
             distribution,
             Schedule(
                 settings.schedule,
@@ -117,17 +120,12 @@ class _Fit:
             settings.clip_norm,
         )
         # The data may still be loading: what takes a second or more is done before it is waited for.
-        self.steps.compile_for(train.batch_spec(self.batch_size))
+        self.steps.compile_for(self.batch_size)
         started = time.perf_counter()
         self._fit_batch_to_the_data()
         self.seconds = self.seconds_waited = time.perf_counter() - started
         self.steps_per_epoch = steps_per_epoch(train.examples, self.batch_size, self.part.replicas)
         self.steps.steps_per_epoch.assign(self.steps_per_epoch)
-
-        evaluation_batch = settings.batch_size * EVALUATION_BATCH
-        judged = evaluate.evaluation(evaluation_batch, self.part, same_size=distribution.tpu)
-        self.evaluation = iter(distribution.strategy.distribute_datasets_from_function(lambda _: judged))
-        self.evaluation_steps = evaluation_steps(evaluate.examples, evaluation_batch, self.part.replicas)
 
         self.epoch = 0
         self.profiling = False
@@ -256,7 +254,7 @@ class _Fit:
         """Metrics of the epoch: of training, of the eval split, and of the work itself."""
         steps = [row for row in self.journal.steps if row[1] == self.epoch]
         metrics = {"loss": sum(row[2] for row in steps) / len(steps), **self.steps.metrics()}
-        judged = self.steps.evaluate(self.evaluation, self.evaluation_steps)
+        judged = self._judge()
         metrics |= {f"val_{name}": value for name, value in judged.items()}
         if f"val_{self.settings.objective}" not in metrics:
             raise TrainingError(
@@ -274,6 +272,15 @@ class _Fit:
         self.journal.add_epoch(metrics)
         logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
         return dict(metrics)
+
+    def _judge(self) -> dict[str, float]:
+        """Loss and metrics on the eval split."""
+        batch_size = self.settings.batch_size * EVALUATION_BATCH
+        if self.evaluation is None:  # now and not earlier: this split is loaded after the train split
+            batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
+            self.evaluation = iter(self.distribution.strategy.distribute_datasets_from_function(lambda _: batches))
+        steps = evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas)
+        return self.steps.evaluate(self.evaluation, steps)
 
     def _profile(self, step: int) -> None:
         if not (self.settings.profile_steps and self.logs and self.distribution.is_chief):

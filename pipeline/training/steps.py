@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.training.input_pipeline import Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.strategy import Distribution
 
@@ -29,6 +30,7 @@ class Steps:
     def __init__(
         self,
         model: keras.Model,
+        rows: Rows,
         distribution: Distribution,
         schedule: Schedule,
         steps_per_call: int,
@@ -36,6 +38,7 @@ class Steps:
         clip_norm: float | None = None,
     ):
         self.model = model
+        self._rows = rows
         self.micro_batches = micro_batches
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
@@ -65,12 +68,12 @@ class Steps:
         self.micro_batches = micro_batches
         self._compile()
 
-    def compile_for(self, spec: Any) -> None:
-        """Compiles the training step for batches of a spec, by a call of no steps."""
-        nothing = tf.nest.map_structure(lambda tensor: tf.zeros(tensor.shape, tensor.dtype), spec)
+    def compile_for(self, batch_size: int) -> None:
+        """Compiles the training step, by a call of no steps."""
+        nothing = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._rows.packed_spec(batch_size))
         batches = tf.data.Dataset.from_tensors(nothing).repeat()
         iterator = iter(self._strategy.distribute_datasets_from_function(lambda _: batches))
-self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
+        self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
 
     def train(self, iterator: Any, steps: int) -> bool:
         """Runs some training steps, at most ``steps_per_call``.
@@ -140,8 +143,9 @@ self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
         return tf.math.is_finite(loss + norm)
 
     @tf.autograph.experimental.do_not_convert
-    def _gradients(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
+    def _gradients(self, packed: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
         """In a replica: loss [], gradients and their norms [variables] of the global batch."""
+        batch = self._rows.unpack(*packed)
         if self.micro_batches == 1:
             loss, gradients = self._of_micro_batch(*batch)
         else:
@@ -199,13 +203,13 @@ self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
             self._strategy.run(self._judge, args=(next(iterator),))
 
     @tf.autograph.experimental.do_not_convert
-    def _judge(self, batch: Any) -> None:
-        x, y = batch
+    def _judge(self, packed: tuple[tf.Tensor, ...]) -> None:
+        x, y = self._rows.unpack(*packed)
         predictions = self.model(x, training=False)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
         # Keras has divided it by the replicas, for it to be summed.
         mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)
-        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(tf.nest.flatten(x)[0])[0])
+        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(packed[0])[0])
         self._update_metrics(y, predictions)
 
     def _update_metrics(self, y: Any, predictions: Any) -> None:

@@ -42,7 +42,8 @@ def train(model: keras.Model, pattern: str, settings: Settings = SETTINGS, **arg
 
 def whole(pattern: str) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """All rows as one batch."""
-    return next(iter(read([pattern], SPEC, "y", cache="memory").evaluation(ROWS, Part())))
+    split = read([pattern], SPEC, "y", cache="memory")
+    return split.rows.unpack(*next(iter(split.evaluation(ROWS, Part()))))
 
 
 def step_losses(logs: Path) -> list[float]:
@@ -57,8 +58,8 @@ def changed(**settings) -> Settings:
 def test_a_step_does_what_keras_does(pattern):
     ours, keras_own = functional(), functional()
     train(ours, pattern)
-    batches = read([pattern], SPEC, "y", cache="memory").training(20, Part(), seed=1)
-    keras_own.fit(batches.take(30), verbose=0)
+    split = read([pattern], SPEC, "y", cache="memory")
+    keras_own.fit(split.training(20, Part(), seed=1).take(30).map(split.rows.unpack), verbose=0)
     judged = keras_own.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
     assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(judged, rel=1e-4)
 
