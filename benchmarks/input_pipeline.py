@@ -9,7 +9,8 @@ On the transformed flights of the last ``make run``, a small network (embeddings
 - by Keras' ``Model.fit`` from the ``tf_dataset_factory`` that TFX hands to a ``run_fn``.
 
 The first two alternate, first epochs whole, later ones by halves, and ratios are medians over the pairs. The time of a
-first epoch starts when the step is compiled, and counts the waiting for data that is still being loaded by then. What must be reached is in the last lines; exits 1 when it is not.
+first epoch starts when the step is compiled, and counts the waiting for data that is still being loaded by then. What
+must be reached is in the last lines; exits 1 when it is not.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def main() -> int:
         data = open_split(transform_output, examples)
         held = OneBatch.of(data, batch_size)
         firsts = [
-            (first_epoch(transform_output, examples, batch_size), first_epoch(transform_output, examples, batch_size, held))
+            (
+                first_epoch(transform_output, examples, batch_size),
+                first_epoch(transform_output, examples, batch_size, held),
+            )
             for _ in range(PAIRS)
         ]
         laters = later_epochs(transform_output, data, held, batch_size)

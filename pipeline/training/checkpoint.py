@@ -74,7 +74,8 @@ class _Values(tf.train.experimental.PythonState):
         with np.load(io.BytesIO(string_value)) as stored:
             arrays = [stored[f"arr_{index}"] for index in range(len(stored.files) - 1)]
             self.values = json.loads(
-                stored["json"].tobytes(), object_hook=lambda value: arrays[value["__array__"]] if "__array__" in value else value
+                stored["json"].tobytes(),
+                object_hook=lambda value: arrays[value["__array__"]] if "__array__" in value else value,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TrainingError(ValueError):
-    """A setting, the data or the model makes training impossible: says what was found, what was expected, what to do."""
+    """A setting, the data or the model makes training impossible; says what was found and what to do."""
 
 
 class NonFiniteLossError(TrainingError):

@@ -46,7 +46,9 @@ class Journal:
             names = list(dict.fromkeys(name for epoch in self.epochs for name in epoch))
             rows = [[epoch, *(row.get(name, "") for name in names)] for epoch, row in enumerate(self.epochs)]
             self._write(EPOCHS_FILE, ["epoch", *names], rows)
-            self._write(STEPS_FILE, ["step", "epoch", *RECORDED], [[int(s), int(e), *rest] for s, e, *rest in self.steps])
+            self._write(
+                STEPS_FILE, ["step", "epoch", *RECORDED], [[int(s), int(e), *rest] for s, e, *rest in self.steps]
+            )
             self._scalars.flush()
 
     def state(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class Split(Protocol):
         """
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        """Endless packed repetition of all examples, each once in ``evaluation_steps`` steps, in batches of at most that size.
+        """Endless repetition of all examples, packed, each once in ``evaluation_steps`` steps.
 
         Args:
             batch_size: Most examples per replica and step.
@@ -137,7 +137,9 @@ def read(
         cache, reason = room_for(examples * rows.bytes, scratch)
     else:
         reason = "asked for"
-    logger.info("About %d examples of %d bytes from %d files, cache: %s (%s).", examples, rows.bytes, len(files), cache, reason)
+    logger.info(
+        "About %d examples of %d bytes from %d files, cache: %s (%s).", examples, rows.bytes, len(files), cache, reason
+    )
     if cache == "memory":
         return _InMemory(files, rows)
     return _Streamed(files, rows, part or Part(), deterministic, scratch if cache == "disk" else None)
@@ -190,6 +192,7 @@ class Rows:
 
     @classmethod
     def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int) -> Rows:
+        """Groups the features of a spec."""
         groups: dict[tf.DType, list[str]] = {}
         for name, feature in sorted(spec.items()):
             groups.setdefault(feature.dtype, []).append(name)
@@ -219,7 +222,9 @@ class Rows:
         """The features of packed rows, and the label."""
         features = {}
         for names, columns in zip(self.groups.values(), packed, strict=True):
-            for name, value in zip(names, tf.split(columns, [self._width(name) for name in names], axis=1), strict=True):
+            for name, value in zip(
+                names, tf.split(columns, [self._width(name) for name in names], axis=1), strict=True
+            ):
                 shape = self.spec[name].shape
                 features[name] = value if len(shape) == 1 else tf.reshape(value, [-1, *shape])
         return features, features.pop(self.label)
@@ -354,7 +359,9 @@ class _Streamed:
         return records.batch(block).map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
 
-def _records(files: list[str] | tf.data.Dataset, deterministic: bool, compressed: bool | None = None) -> tf.data.Dataset:
+def _records(
+    files: list[str] | tf.data.Dataset, deterministic: bool, compressed: bool | None = None
+) -> tf.data.Dataset:
     """Serialized records of several files, read in parallel."""
     if compressed is None:
         compressed = gzipped(files)

@@ -338,10 +338,13 @@ class _Fit:
             self.batch_size = fitting
             self.steps.split_further(1)
 
+
 def _build(model: keras.Model, batch_spec: Any) -> None:
     """Makes all variables of a compiled model, its metrics and its optimizer, as ``Model.fit`` does at its start."""
     if not model.compiled:
-        raise TrainingError("build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)")
+        raise TrainingError(
+            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
+        )
     model._symbolic_build(data_batch=batch_spec)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)

@@ -14,7 +14,6 @@ from typing import Any
 
 import keras
 import keras_tuner
-import tensorflow as tf
 import tensorflow_transform as tft
 
 from pipeline.training import strategy

@@ -19,8 +19,8 @@ class Schedule:
     linear scaling with gradual warm-up).
 
     Attributes:
-        kind: "cosine" rises from 0 to the peak and falls to ``LAST_SHARE`` of it at the last step; "constant" rises from
-            the model's own rate to the peak, which with one replica is the same.
+        kind: "cosine" rises from 0 to the peak and falls to ``LAST_SHARE`` of it at the last step; "constant" rises
+            from the model's own rate to the peak, which with one replica is the same.
         peak: Multiple of the model's own rate after the warm-up: the number of replicas.
         warmup_epochs: Length of the warm-up.
         epochs: Length of the whole training.

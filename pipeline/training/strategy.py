@@ -70,8 +70,8 @@ def choose(
     """Makes the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
-        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG names;
-            "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
+        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG
+            names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
         alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
             another, and its workers share them out.
         connect_to_tpu: Makes the strategy for a TPU's name; tests have no TPU.
@@ -142,8 +142,8 @@ def _multi_worker(workers: int, index: int, reason: str) -> Distribution:
     if workers < 2:
         raise TrainingError(
             "strategy 'multi_worker' looked for two or more workers in the environment variable TF_CONFIG and found "
-            f"{'none' if not os.environ.get('TF_CONFIG') else 'one'}; take strategy 'auto', or start every worker with a "
-            "TF_CONFIG"
+            f"{'none' if not os.environ.get('TF_CONFIG') else 'one'}; take strategy 'auto', or start every worker with "
+            "a TF_CONFIG"
         )
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -158,9 +158,7 @@ def _multi_worker(workers: int, index: int, reason: str) -> Distribution:
     )
 
 
-def _tpu(
-    variable: str | None, reason: str, connect: Callable[[str], tf.distribute.Strategy] | None
-) -> Distribution:
+def _tpu(variable: str | None, reason: str, connect: Callable[[str], tf.distribute.Strategy] | None) -> Distribution:
     if variable is None and connect is None:
         raise TrainingError(
             f"strategy 'tpu' looked for a TPU in the environment variables {', '.join(TPU_VARIABLES)} and none is set; "

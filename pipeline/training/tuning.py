@@ -81,7 +81,9 @@ class Search(keras_tuner.Tuner):
             logger.warning("Failed: %s", self._failures[-1])
             raise keras_tuner.errors.FailedTrialError(str(error)) from error
         objective = f"val_{self._settings.objective}"
-        logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, max(history[objective]), trial.hyperparameters.values)
+        logger.info(
+            "Trial %s: %s %.4f, %s", trial.trial_id, objective, max(history[objective]), trial.hyperparameters.values
+        )
         return {objective: max(history[objective])}
 
     def on_search_end(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-WORKER = Path(__file__).with_name("worker.py")
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ def start(data: Data, folder: Path, environment: dict[str, str] | None = None, *
     file.write_text(json.dumps({**vars(data), "folder": str(folder), "weights": str(folder / "weights.npz"), **job}))
     with (folder.parent / f"{name}.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, str(WORKER), str(file)],
+            [sys.executable, "-m", "tests.training.worker", str(file)],
+            cwd=ROOT,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})},
             stdout=log,
             stderr=subprocess.STDOUT,

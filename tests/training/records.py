@@ -26,7 +26,7 @@ SETTINGS = Settings(
 
 
 def write(folder: Path, rows: int, files: int = 1, spoil: int | None = None) -> str:
-    """Writes rows of x = two numbers, y = whether the first is above 0; row ``spoil`` is infinite. Returns the pattern."""
+    """Writes rows of x = two numbers, y = whether the first is above 0; ``spoil`` is infinite. Returns the pattern."""
     x = np.random.default_rng(1).normal(size=(rows, 2)).astype("float32")
     x[:, 1] = np.arange(rows)  # tells the rows apart
     if spoil is not None:

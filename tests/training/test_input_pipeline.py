@@ -79,9 +79,7 @@ def test_replicas_and_workers_share_the_batches_of_one_device(shards, cache):
         rows(open_split(shards, cache).training(20, Part(replicas=4, worker=worker, workers=2), seed=1), 24)
         for worker in range(2)
     ]
-    together = [
-        flat([*shares[0][2 * step : 2 * step + 2], *shares[1][2 * step : 2 * step + 2]]) for step in range(12)
-    ]
+    together = [flat([*shares[0][2 * step : 2 * step + 2], *shares[1][2 * step : 2 * step + 2]]) for step in range(12)]
     assert together == alone
 
 

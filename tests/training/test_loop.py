@@ -61,7 +61,9 @@ def test_a_step_does_what_keras_does(pattern):
     split = read([pattern], SPEC, "y", cache="memory")
     keras_own.fit(split.training(20, Part(), seed=1).take(30).map(split.rows.unpack), verbose=0)
     judged = keras_own.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
-    assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(judged, rel=1e-4)
+    assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
+        judged, rel=1e-4
+    )
 
 
 def test_the_history_has_every_epoch_and_every_step(pattern, tmp_path):
@@ -187,7 +189,9 @@ def test_a_loss_that_is_not_finite_stops_with_its_cause_and_leaves_the_weights(t
         def on_train_batch_end(self, batch, logs=None):
             kept.append(model.get_weights())
 
-    with pytest.raises(NonFiniteLossError, match=r"loss is .* in step \d+ \(epoch 0\): learning rate 0.05, largest") as e:
+    with pytest.raises(
+        NonFiniteLossError, match=r"loss is .* in step \d+ \(epoch 0\): learning rate 0.05, largest"
+    ) as e:
         train(model, write(tmp_path, ROWS, spoil=11), changed(steps_per_call=1), callbacks=[Keep()])
     assert "of dense" in str(e.value)
     for before, after in zip(kept[-1] if kept else functional().get_weights(), model.get_weights(), strict=True):

@@ -26,4 +26,6 @@ def test_a_constant_rate_stays_as_it_is_on_one_device():
 
 
 def test_with_more_replicas_a_constant_rate_rises_to_their_number():
-    assert multiples(Schedule("constant", peak=3, warmup_epochs=1, epochs=5), 6) == pytest.approx([1.5, 2, 2.5, 3, 3, 3])
+    assert multiples(Schedule("constant", peak=3, warmup_epochs=1, epochs=5), 6) == pytest.approx(
+        [1.5, 2, 2.5, 3, 3, 3]
+    )

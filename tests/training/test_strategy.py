@@ -1,4 +1,4 @@
-"""The choice of devices, with its reason. This machine has CPUs only, and no TPU: what connects to one is a stand-in."""
+"""The choice of devices, with its reason. There is no TPU here: what connects to one is a stand-in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_a_cluster_of_one_is_no_cluster(monkeypatch):
 
 
 def test_multi_worker_without_a_cluster_says_what_it_looked_for(monkeypatch):
-    with pytest.raises(TrainingError, match=r"two or more workers in the environment variable TF_CONFIG and found none"):
+    with pytest.raises(
+        TrainingError, match=r"two or more workers in the environment variable TF_CONFIG and found none"
+    ):
         strategy.choose("multi_worker")
     monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1"]}))
     with pytest.raises(TrainingError, match=r"in the environment variable TF_CONFIG and found one"):
@@ -65,7 +67,10 @@ def test_multi_worker_without_a_cluster_says_what_it_looked_for(monkeypatch):
         ("{", r"TF_CONFIG is not usable \(JSONDecodeError.*expected \{\"cluster\""),
         (json.dumps({"cluster": {"worker": ["a:1", "b:1"]}}), r"TF_CONFIG is not usable \(KeyError: 'task'\)"),
         (tf_config({"worker": ["a:1", "b:1"], "ps": ["c:1"]}), r"tasks of the kind ps; expected chief and worker only"),
-        (tf_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", 3), r"says this is worker 3, but names only a:1, b:1"),
+        (
+            tf_config({"chief": ["a:1"], "worker": ["b:1"]}, "worker", 3),
+            r"says this is worker 3, but names only a:1, b:1",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_train_is_refused(monkeypatch, text, message):

@@ -55,7 +55,9 @@ def test_other_shapes_are_refused_and_the_weights_stay(tmp_path):
     wider = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
     model = functional()
     before = model.get_weights()
-    with pytest.raises(TrainingError, match=r"cannot start from .*saved: its weights are not those of this model \(.*7"):
+    with pytest.raises(
+        TrainingError, match=r"cannot start from .*saved: its weights are not those of this model \(.*7"
+    ):
         start_from(save(wider, tmp_path / "wider", "a b"), model, transform(tmp_path, "a b"))
     for ours, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""One training process: ``python worker.py job.json``. Tests start it alone, twice as two workers, or as a tuner.
+"""One training process, `python -m tests.training.worker job.json`: alone, one of several workers, or a tuner.
 
 The job names the real transformed flights, the settings, and what is to go wrong.
 """
@@ -15,9 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
 import keras
 import keras_tuner
 import numpy as np
@@ -25,6 +22,7 @@ import tensorflow as tf
 
 from pipeline import training
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = {
     "label": "late",
     "objective": "auc",
@@ -92,10 +90,7 @@ def small_model(fits_up_to: int | None = None, dropout: float = 0.2) -> Any:
         for name in ("carrier", "origin"):
             parts.append(keras.layers.Flatten()(keras.layers.Embedding(features.categories[name], 4)(inputs[name])))
         hidden = keras.layers.Concatenate()(parts)
-        if fits_up_to:
-            hidden = FitsUpTo(fits_up_to)(hidden)
-        else:
-            hidden = keras.layers.BatchNormalization()(hidden)
+        hidden = (FitsUpTo(fits_up_to) if fits_up_to else keras.layers.BatchNormalization())(hidden)
         hidden = keras.layers.Dense(hp.Choice("units", [8, 16, 32], default=16), "relu")(hidden)
         hidden = keras.layers.Dropout(dropout)(hidden)
         output = keras.layers.Dense(1, dtype="float32", activation="sigmoid")(hidden)
