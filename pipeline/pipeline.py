@@ -31,12 +31,13 @@ from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.orchestration import pipeline as tfx_pipeline
-from tfx.proto import example_gen_pb2, pusher_pb2
+from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
 from tfx.types import Channel, standard_artifacts
 
 from pipeline import packaging
 from pipeline.components import arrow_example_gen
 from pipeline.components import pusher as our_pusher
+from pipeline.components import transform as our_transform
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
 from pipeline.data import find_files, query_of
@@ -91,13 +92,16 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
             examples=example_gen.outputs["examples"],
             schema=schema,
             module_file=str(module_file),
-            custom_config=about_the_data,
+            custom_config={**about_the_data, "code": packaging.fingerprint_of(Path(our_transform.__file__))},
             # StatisticsGen has described the data; describing it again, before and after, is a fifth of the step.
             disable_statistics=True,
             disable_analyzer_cache=True,
+            # The Evaluator gives the model raw examples of the test split.
+            splits_config=transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"]),
         ),
         preprocessing,
     )
+    transform.executor_spec = executor_spec.BeamExecutorSpec(our_transform.Executor)
     transform.add_upstream_node(example_validator)  # what is wrong with the data is said before it is used
     components.append(transform)
 

@@ -205,8 +205,6 @@ _KINDS = {
 def _write_part(
     pending: list[tuple[pa.Table, np.ndarray | None]], shard: Shard, part: int, job: Job, rows: dict[str, int]
 ) -> None:
-    import tensorflow as tf
-
     table = pa.concat_tables([one for one, _ in pending], promote_options="default")
     for at, column in enumerate(table.schema):
         if pa.types.is_null(column.type):
@@ -219,17 +217,30 @@ def _write_part(
     order = np.random.RandomState([shard.number, part]).permutation(len(table))
     suffix = f"-{part:03d}" if part else ""
     name = f"data_tfrecord-{shard.number:05d}{suffix}-of-{shard.of:05d}.gz"
-    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
     with contextlib.ExitStack() as stack:
         writers: dict[int, Any] = {}
         for row in order.tolist():
             index = dealt[row]
             if index not in writers:
                 path = stack.enter_context(_new_file(f"{job.uri}/Split-{job.output_splits[index]}/{name}", job.uri))
-                writers[index] = stack.enter_context(tf.io.TFRecordWriter(path, options))
+                writers[index] = stack.enter_context(_record_writer(path))
             writers[index].write(records[row])
     for index, number in Counter(dealt).items():
         rows[job.output_splits[index]] += number
+
+
+def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
+    """Writes gzipped TFRecords, there whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    with _new_file(path, uri) as new, _record_writer(new) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def _record_writer(path: str) -> Any:
+    import tensorflow as tf
+
+    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
+    return tf.io.TFRecordWriter(path, options)
 
 
 def _deal(

@@ -62,6 +62,9 @@ def _entries(name: str, lists: pa.Array) -> pa.Array:
     values = lists.flatten()
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
     missing = np.asarray(lists.is_null())
+    if pa.types.is_floating(values.type) and len(lengths) and not missing.any() and (lengths == lengths[0]).all():
+        tails = np.asarray(values).view(np.uint8).reshape(len(lengths), -1)
+        return _with_tail(entry(_numbers_feature(FIELD_2, bytes(tails.shape[1]))), tails)
     if not (lengths == ~missing).all():
         return _entries_of_many(lists, values, lengths, missing, entry)
     nothing = pa.array([entry(b"")], pa.large_binary())

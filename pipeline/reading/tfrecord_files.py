@@ -29,32 +29,44 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
     """Reads the records in batches, as columns of lists of int64, float32 or binary.
 
     Raises:
-        UserError: a checksum is wrong, the file is cut short, or a record is no tf.Example.
+        UserError: see ``read_records``; or a record is no tf.Example.
     """
-    import tensorflow as tf
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
     row = 1
-    with _local(unit.file) as path:
+    for records in read_records(unit.file, BATCH_ROWS):
+        try:
+            table = pa.table(decoder.DecodeBatch(records))
+        except Exception as error:
+            raise UserError(
+                f"{unit.file}, between rows {row} and {row + len(records) - 1}: a record is no tf.Example: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        if columns is not None:
+            table = table.select([name for name in table.column_names if name in columns])
+        yield Rows(table, np.arange(row, row + len(records)))
+        row += len(records)
+
+
+def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
+    """Reads the records of a file, plain or gzipped, in blocks.
+
+    Raises:
+        UserError: a checksum is wrong, or the file is cut short.
+    """
+    import tensorflow as tf
+
+    with _local(file) as path:
         with open(path, "rb") as stream:
             kind = "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
+        records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
         try:
-            for records in tf.data.TFRecordDataset(path, compression_type=kind).batch(BATCH_ROWS).as_numpy_iterator():
-                try:
-                    table = pa.table(decoder.DecodeBatch(records.tolist()))
-                except Exception as error:
-                    raise UserError(
-                        f"{unit.file}, between rows {row} and {row + len(records) - 1}: a record is no tf.Example: "
-                        f"{str(error).splitlines()[0]}"
-                    ) from error
-                if columns is not None:
-                    table = table.select([name for name in table.column_names if name in columns])
-                yield Rows(table, np.arange(row, row + len(records)))
-                row += len(records)
+            for block in records.batch(at_once).prefetch(1).as_numpy_iterator():
+                yield block.tolist()
         except tf.errors.OpError as error:
             raise UserError(
-                f"{unit.file}, row {_whole_records(path, kind) + 1}: damaged or cut short: {error.message}; expected "
+                f"{file}, row {_whole_records(path, kind) + 1}: damaged or cut short: {error.message}; expected "
                 "TFRecords with right checksums, plain or gzipped; write or copy it again"
             ) from error
 
