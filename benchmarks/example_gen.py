@@ -3,7 +3,7 @@
     python benchmarks/example_gen.py
 
 Each measurement is a process of its own: the seconds of the executor, without imports, and the peak memory of the
-process. Exits 1 when ours is not 8 times as fast, a value differs, a row takes more than 1.2 times as long among 10
+process. At 1 times the rows it is the median of three. Exits 1 when ours is not 8 times as fast, a value differs, a row takes more than 1.2 times as long among 10
 times the rows, or the memory at 10 times the rows is more than 1.3 times that at 2 times.
 """
 
@@ -13,6 +13,7 @@ import contextlib
 import glob
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,10 +69,18 @@ def scale(folder: Path, console: Console) -> bool:
     for format in ("csv", "parquet"):
         table = Table("times the rows", "s", "µs a row", "peak memory, MB", "of it after the imports, MB")
         table.title, table.title_justify = f"Ours, {format}", "left"
-        found = {}
+        found: dict[int, dict[str, float]] = {}
+        once = []
+        for times in TIMES[1:]:
+            # The machine may be busier at one time than at another: every measurement has one of 1 times beside it.
+            for size in (1, times):
+                data = write_data(folder / f"{format}{size}", format, size)
+                to = folder / f"scaled-{format}-{size}"
+                found[size] = in_process("ours", format, data, to)
+                shutil.rmtree(to)
+            once.append(found[1])
+        found[1] = sorted(once, key=lambda one: one["seconds"])[1]
         for times in TIMES:
-            data = write_data(folder / f"{format}{times}", format, times)
-            found[times] = in_process("ours", format, data, folder / f"scaled-{format}-{times}")
             one = found[times]
             per_row = 1e6 * one["seconds"] / one["rows"]
             row = (

@@ -62,7 +62,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     about_the_data = {"label": config.label.name}
 
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
-    example_gen = _example_gen(config, target)
+    example_gen = example_gen_of(config, target)
 
     # What the data looks like, and the schema one would infer from it: from all splits, for a value that is missing in
     # one of them only must not stop Transform.
@@ -204,8 +204,12 @@ def searches(config: PipelineConfig) -> bool:
     )
 
 
-def _example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
-    """Our ExampleGen for files, TFX's for BigQuery; with the config's splits or rows dealt to them."""
+def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
+    """Our ExampleGen for files, TFX's for BigQuery; with the config's splits or rows dealt to them.
+
+    Raises:
+        UserError: there is no such data, or the target lacks what BigQuery needs.
+    """
     if config.data.query_source:
         missing = [name for name in ("--project", "--temp_location") if not _is_set(name, target.beam_args)]
         if missing:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tfx.components import FileBasedExampleGen
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.extensions.google_cloud_big_query.example_gen.executor import Executor as BigQueryExecutor
+from tfx.orchestration.metadata import sqlite_metadata_connection_config
 from tfx.orchestration.pipeline import Pipeline
 
+from pipeline import local
 from pipeline.components.arrow_example_gen import job_of
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit, load_config
 from pipeline.errors import UserError
-from pipeline.pipeline import create_pipeline
+from pipeline.pipeline import create_pipeline, example_gen_of
 from pipeline.target import Dataflow, Target
+from pipeline.terminal import Screen
 
 ROOT = Path(__file__).resolve().parent.parent
 DATAFLOW = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
@@ -82,3 +87,25 @@ def test_the_schema_is_no_part_of_what_parquet_files_are_read_with(config, few_f
     assert job.types == {}
     assert job.shares == ()
     assert job.output_splits == ("train", "eval", "test")
+
+
+# TFX calls what protobuf deprecates, in a way that names our line.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
+    (tmp_path / "some.csv").write_text(
+        "late,distance\n" + "1,2,3\n" + "0,5\n" * 50 + "".join(f"1,{i}\n" for i in range(99))
+    )
+    data = Data(str(tmp_path / "some.csv"), max_bad_rows=0.01)
+    target = Target.local(tmp_path, "flights")
+    only_example_gen = Pipeline(
+        pipeline_name="flights",
+        pipeline_root=target.pipeline_root,
+        components=[example_gen_of(replace(config, data=data), target)],
+        metadata_connection_config=sqlite_metadata_connection_config(target.metadata),
+        beam_pipeline_args=list(target.beam_args),
+    )
+    console = Console(file=io.StringIO(), width=400)
+    screen = Screen(console, tmp_path / "log")
+    steps = local.run(only_example_gen, "run", screen.step_starts, screen.step_ends)
+    uri = steps["ExampleGen"].outputs["examples"][0].uri
+    assert f"1 bad rows left out, kept in {uri}/bad_rows" in console.file.getvalue()
