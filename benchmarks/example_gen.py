@@ -3,8 +3,9 @@
     python benchmarks/example_gen.py
 
 Each measurement is a process of its own: the seconds of the executor, without imports, and the peak memory of the
-process. At 1 times the rows it is the median of three. Exits 1 when ours is not 8 times as fast, a value differs, a row takes more than 1.2 times as long among 10
-times the rows, or the memory at 10 times the rows is more than 1.3 times that at 2 times.
+process. At 1 times the rows it is the median of three. Exits 1 when ours is not 8 times as fast, a value differs, a row
+takes more than 1.2 times as long among 10 times the rows, or the memory at 10 times the rows is more than 1.3 times
+that at 2 times.
 """
 
 from __future__ import annotations
