@@ -48,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
         epilog="Exit codes: 0 pushed, 1 failed, 2 wrong arguments, 3 the model was not blessed, 130 interrupted.",
     )
     parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
-    parser.add_argument("--data", help="file or folder of .csv or .parquet files, in place of the config's")
+    parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
@@ -59,7 +59,8 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     """The config with what the command line says instead; checks what can be checked without TensorFlow."""
     config = load_config(Path(arguments.config)).with_paths_from(ROOT)
     if arguments.data:
-        config = replace(config, data=replace(config.data, path=str(Path(arguments.data).absolute()), prepare=None))
+        path = arguments.data if "://" in arguments.data else str(Path(arguments.data).absolute())
+        config = replace(config, data=replace(config.data, path=path, prepare=None))
     if arguments.module:
         config = replace(config, module=str(Path(arguments.module).absolute()))
     if arguments.tuning:

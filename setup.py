@@ -27,6 +27,7 @@ EXTRAS_REQUIRE = {
     ],
     "dev": [
         "import-linter>=2",
+        "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",
         "packaging>=24",  # tests/setup compares this file with the lock
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py

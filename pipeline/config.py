@@ -22,7 +22,8 @@ Schedule = Literal["cosine", "constant"]
 StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
-FILE_FORMATS = ("csv", "parquet")
+SPLITS = ("train", "eval", "test")
+BIGQUERY = "bigquery://"
 
 
 class ConfigError(UserError, ValueError):
@@ -30,26 +31,94 @@ class ConfigError(UserError, ValueError):
 
 
 @dataclass(frozen=True)
-class Data:
-    """Raw rows with a header or named columns, in files of one format.
+class HashSplit:
+    """Deals rows to the splits by a hash, the same on every machine and in every run.
 
     Attributes:
-        path: Folder with the files; relative paths start at the repository.
+        column: Rows with the same value, of one customer say, come into the same split; integers or text. None: each
+            row by itself.
+        shares: Parts of the whole by split.
+    """
+
+    column: str | None = None
+    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares)
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Deals rows to the splits by the order of time: the oldest to train, then eval, the newest to test.
+
+    Attributes:
+        column: Timestamps, dates, numbers or ISO 8601 text. Rows of the same time come into the same split.
+        shares: Parts of the whole by split.
+    """
+
+    column: str
+    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Raw rows with named columns: files of one format, or the answer to a query.
+
+    Attributes:
+        path: Folder or file here or on a filesystem that Beam can read, "bigquery://project.dataset.table", or a .sql
+            file with a query of BigQuery. Relative paths start at the repository.
         splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
-            on "eval", and the Evaluator judges on "test" only. Empty: all files are split at random, row by row, 8:1:1.
+            on "eval", and the Evaluator judges on "test" only. Empty: the rows of all files are dealt by ``split_by``.
+        files: File pattern below ``path`` of all rows, where ``splits`` is empty.
+        split_by: How rows are dealt to splits, where ``splits`` is empty.
+        last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
+        max_bad_rows: Share of CSV rows that may be bad, 0 to 1; they are left out, counted, and written to a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
     """
 
     path: str
     splits: Mapping[str, str] = field(default_factory=dict)
+    files: str = "*"
+    split_by: HashSplit | TimeSplit = field(default_factory=HashSplit)
+    last_spans: int | None = 1
+    max_bad_rows: float = 0.0
     prepare: str | None = None
 
     def __post_init__(self) -> None:
-        if self.splits and set(self.splits) != {"train", "eval", "test"}:
+        if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {_listed(self.splits)}; "
-                "leave it empty to split all rows at random 8:1:1"
+                "leave it empty to deal all rows by data.split_by"
             )
+        if self.splits and self.files != "*":
+            raise ConfigError(f"data.files {self.files!r} and data.splits exclude each other; leave one of them out")
+        if not isinstance(self.split_by, (HashSplit, TimeSplit)):
+            raise ConfigError(f"data.split_by must be a HashSplit or a TimeSplit, got {self.split_by!r}")
+        patterns = self.splits or {"all": self.files}
+        if any(pattern.count("{SPAN}") > 1 for pattern in patterns.values()):
+            raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
+        if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
+            raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
+        if self.last_spans is not None:
+            _check_positive("data.last_spans", self.last_spans)
+        _check_share("data.max_bad_rows", self.max_bad_rows)
+        if self.query_source:
+            if self.splits:
+                raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
+            if isinstance(self.split_by, TimeSplit):
+                raise ConfigError(
+                    "data.split_by: a TimeSplit needs files, not BigQuery; take a HashSplit, or export to Parquet"
+                )
+        if self.path.startswith(BIGQUERY) and not re.fullmatch(r"[\w:.-]+\.\w+\.[\w-]+", self.path[len(BIGQUERY) :]):
+            raise ConfigError(f"data.path must be bigquery://project.dataset.table, got {self.path!r}")
+
+    @property
+    def query_source(self) -> bool:
+        """Whether the rows come from BigQuery."""
+        return self.path.startswith(BIGQUERY) or self.path.endswith(".sql")
 
 
 @dataclass(frozen=True)
@@ -275,6 +344,13 @@ def load_config(path: Path) -> PipelineConfig:
 
 def _listed(names: Any) -> str:
     return ", ".join(sorted(names)) or "nothing"
+
+
+def _check_shares(shares: Mapping[str, int]) -> None:
+    if tuple(shares) != SPLITS:
+        raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {_listed(shares)}")
+    for split, share in shares.items():
+        _check_positive(f"split_by.shares[{split!r}]", share)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -1,18 +1,15 @@
-"""The raw data's files: found, and looked at before anything heavy starts."""
+"""The raw data: found, and looked at before anything heavy starts."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Data, PipelineConfig
+from pipeline.config import BIGQUERY, SPLITS, Data, PipelineConfig
 from pipeline.errors import UserError
-
-SPLITS = ("train", "eval", "test")
-FORMATS = (".csv", ".parquet")
+from pipeline.reading import files
 
 
 @dataclass(frozen=True)
@@ -21,15 +18,13 @@ class DataFiles:
 
     Attributes:
         folder: What the patterns start at.
-        patterns: File pattern by split; one pattern "all" when rows are split at random.
-        files: All files, sorted.
-        format: Their ending, one of ``FORMATS``.
+        patterns: File pattern by split; one pattern "all" when rows are dealt to splits by what is in them.
+        found: The files.
     """
 
-    folder: Path
+    folder: str
     patterns: dict[str, str]
-    files: tuple[Path, ...]
-    format: str
+    found: files.Files
 
 
 def find_files(data: Data) -> DataFiles:
@@ -38,53 +33,68 @@ def find_files(data: Data) -> DataFiles:
     Raises:
         UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
     """
-    path = Path(data.path)
-    if not path.exists():
-        raise UserError(f"no data at {path}; give a file or folder of .csv or .parquet files with --data")
-    if path.is_file():
-        folder, patterns = path.parent, {"all": path.name}
-    elif data.splits:
-        folder, patterns = path, {split: data.splits[split] for split in SPLITS}
+    path = data.path
+    if not files.is_remote(path) and not Path(path).exists():
+        raise UserError(f"no data at {path}; give a file or folder of .csv, .parquet or .tfrecord files with --data")
+    if Path(path).is_file() or (files.is_remote(path) and files.format_of(path)):
+        folder, _, name = path.rpartition("/")
+        patterns = {"all": name}
     else:
-        folder, patterns = path, {"all": "*"}
-
-    files: list[Path] = []
-    for split, pattern in patterns.items():
-        found = sorted(file for file in folder.glob(pattern) if file.is_file() and not file.name.startswith((".", "_")))
-        if not found:
-            rows = "rows" if split == "all" else f"the {split} split"
-            raise UserError(f"no files for {rows}: nothing matches {folder / pattern}; expected .csv or .parquet files")
-        files += found
-
-    formats = {file.suffix.lower() for file in files}
-    if len(formats) > 1 or not formats <= set(FORMATS):
-        example = next((file for file in files if file.suffix.lower() not in FORMATS), files[0])
-        raise UserError(
-            f"{folder}: found files ending in {', '.join(sorted(formats))} ({example.name}); "
-            "expected all .csv or all .parquet"
-        )
-    return DataFiles(folder=folder, patterns=patterns, files=tuple(files), format=formats.pop())
+        folder = path
+        patterns = {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}
+    return DataFiles(folder=folder, patterns=patterns, found=files.find(folder, patterns, data.last_spans))
 
 
-def check_data(config: PipelineConfig) -> DataFiles:
-    """Finds the files and reads their label column.
+def query_of(data: Data) -> str:
+    """The query whose answer is the data.
+
+    Raises:
+        UserError: the .sql file is missing or empty.
+    """
+    if data.path.startswith(BIGQUERY):
+        return f"SELECT * FROM `{data.path[len(BIGQUERY) :]}`"
+    if not Path(data.path).is_file():
+        raise UserError(f"no query at {data.path}; expected a .sql file with one SELECT of BigQuery")
+    query = Path(data.path).read_text(encoding="utf-8").strip().rstrip(";")
+    if not query:
+        raise UserError(f"{data.path} is empty; expected one SELECT of BigQuery")
+    return query
+
+
+def check_data(config: PipelineConfig) -> None:
+    """Finds the files and reads their label column; of CSV files, it also looks at the form of every row.
+
+    TFRecords and BigQuery are looked at by ExampleGen, for reading them takes TensorFlow or a cloud.
 
     Raises:
         UserError: a file is not what its name says, lacks the label, or has a label that is not 0 or 1.
     """
-    found = find_files(config.data)
-    for file in found.files:
-        _check_label(file, config.label.name)
-    return found
+    if config.data.query_source:
+        query_of(config.data)
+        return
+    found = find_files(config.data).found
+    if found.format == "tfrecord":
+        return
+    for split, paths in found.by_split.items():
+        rows = sum(_check_label(file, found.format, config) for file in paths)
+        if not rows:
+            which = "the files" if split == "all" else f"the files of the {split} split"
+            raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
 
 
-def _check_label(file: Path, label: str) -> None:
+def _check_label(file: str, format: str, config: PipelineConfig) -> int:
+    """Returns the number of rows."""
     # Imported here: the command line must answer --help and a wrong setting at once.
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    label = config.label.name
     row = 0
-    for column in _read_column(file, label):
+    for rows in _read_column(file, format, label):
+        if rows.bad and not config.data.max_bad_rows:
+            raise UserError(f"{rows.bad[0]}; correct it, or allow a share of bad rows with data.max_bad_rows")
+        column = rows.table.column(0).combine_chunks()
+        row += len(rows.numbers) + len(rows.bad)
         if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
             raise UserError(
                 f"{file}: the label {label!r} is {column.type}, such as {column[0].as_py()!r}; "
@@ -96,45 +106,28 @@ def _check_label(file: Path, label: str) -> None:
             at = pc.index(wrong, True).as_py()
             found = values[at].as_py()
             raise UserError(
-                f"{file}, row {row + at + 1}: the label {label!r} is {'missing' if found is None else found}; "
+                f"{file}, row {rows.numbers[at]}: the label {label!r} is {'missing' if found is None else found}; "
                 "expected 0 or 1 in every row"
             )
-        row += len(column)
-    if row == 0:
-        raise UserError(f"{file} has no rows; expected at least one, or remove the file")
+    return row
 
 
-def _read_column(file: Path, name: str) -> Iterator[Any]:
-    """Streams one column, as pyarrow arrays."""
-    import pyarrow as pa
-    from pyarrow import csv as pa_csv
-    from pyarrow import parquet
+def _read_column(file: str, format: str, name: str) -> Iterator[Any]:
+    """Streams one column, as ``pipeline.reading.table.Rows``."""
+    from pipeline.reading import csv_files, parquet_files
+    from pipeline.reading.table import Unit
 
-    if file.suffix.lower() == ".parquet":
-        try:
-            table = parquet.ParquetFile(file)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{file} is not a Parquet file, whatever its name says: {_first_line(error)}") from error
-        _check_column(file, table.schema_arrow.names, name)
-        for batch in table.iter_batches(columns=[name]):
-            yield batch.column(0)
-    else:
-        try:
-            with file.open(newline="", encoding="utf-8") as stream:
-                header = next(csv.reader(stream), [])
-            _check_column(file, header, name)
-            for batch in pa_csv.open_csv(file, convert_options=pa_csv.ConvertOptions(include_columns=[name])):
-                yield batch.column(0)
-        except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(
-                f"{file} is not a CSV file with a header, whatever its name says: {_first_line(error)}"
-            ) from error
+    if format == "parquet":
+        names = list(parquet_files.scan(file)[0])
+        _check_column(file, names, name)
+        yield from parquet_files.read(Unit(file, "parquet"), [name])
+        return
+    names = csv_files.read_header(file)
+    if names:  # an empty file has no header and no rows
+        _check_column(file, names, name)
+        yield from csv_files.read(Unit(file, "csv"), {name: csv_files.INTEGERS}, [name])
 
 
-def _check_column(file: Path, columns: list[str], label: str) -> None:
+def _check_column(file: str, columns: list[str], label: str) -> None:
     if label not in columns:
         raise UserError(f"{file} has no column {label!r}, the label; it has {', '.join(columns) or 'no columns'}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

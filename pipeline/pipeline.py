@@ -14,7 +14,6 @@ from google.protobuf import text_format
 from ml_metadata.proto import metadata_store_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.components import (
-    CsvExampleGen,
     Evaluator,
     ExampleValidator,
     FileBasedExampleGen,
@@ -31,18 +30,21 @@ from tfx.dsl.components.common.importer import Importer
 from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
 from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
+from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.orchestration import pipeline as tfx_pipeline
-from tfx.proto import example_gen_pb2, pusher_pb2
+from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
 from tfx.types import Channel, standard_artifacts
 
 from pipeline import packaging
-from pipeline.components import parquet_example_gen
+from pipeline.components import arrow_example_gen
 from pipeline.components import pusher as our_pusher
+from pipeline.components import transform as our_transform
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy
-from pipeline.config import PipelineConfig
-from pipeline.data import find_files
+from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
+from pipeline.data import find_files, query_of
 from pipeline.errors import UserError
 from pipeline.evaluation import eval_config
+from pipeline.reading.files import wildcard
 from pipeline.target import Target
 
 
@@ -61,7 +63,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     about_the_data = {"label": config.label.name}
 
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
-    example_gen = _example_gen(config)
+    example_gen = example_gen_of(config, target)
 
     # What the data looks like, and the schema one would infer from it: from all splits, for a value that is missing in
     # one of them only must not stop Transform.
@@ -91,13 +93,16 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
             examples=example_gen.outputs["examples"],
             schema=schema,
             module_file=str(module_file),
-            custom_config=about_the_data,
+            custom_config={**about_the_data, "code": packaging.fingerprint_of(Path(our_transform.__file__))},
             # StatisticsGen has described the data; describing it again, before and after, is a fifth of the step.
             disable_statistics=True,
             disable_analyzer_cache=True,
+            # The Evaluator gives the model raw examples of the test split.
+            splits_config=transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"]),
         ),
         preprocessing,
     )
+    transform.executor_spec = executor_spec.BeamExecutorSpec(our_transform.Executor)
     transform.add_upstream_node(example_validator)  # what is wrong with the data is said before it is used
     components.append(transform)
 
@@ -212,29 +217,80 @@ def searches(config: PipelineConfig) -> bool:
     )
 
 
-def _example_gen(config: PipelineConfig) -> BaseComponent:
-    """The ExampleGen for the files' format, with the config's splits or, without them, random rows 8:1:1."""
-    data = find_files(config.data)
-    input_config = example_gen_pb2.Input(
-        splits=[example_gen_pb2.Input.Split(name=name, pattern=pattern) for name, pattern in data.patterns.items()]
-    )
-    output_config = None
-    if list(data.patterns) == ["all"]:
-        shares = {"train": 8, "eval": 1, "test": 1}
-        output_config = example_gen_pb2.Output(
-            split_config=example_gen_pb2.SplitConfig(
-                splits=[
-                    example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=buckets)
-                    for name, buckets in shares.items()
-                ]
+def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
+    """Our ExampleGen for files, TFX's for BigQuery; with the config's splits or rows dealt to them.
+
+    Raises:
+        UserError: there is no such data, or the target lacks what BigQuery needs.
+    """
+    if config.data.query_source:
+        missing = [name for name in ("--project", "--temp_location") if not _is_set(name, target.beam_args)]
+        if missing:
+            raise UserError(
+                f"to read from BigQuery the target's beam_args need {' and '.join(missing)}: a project to query in and "
+                "a folder gs://... for what it exports"
             )
-        )
-    arguments = {"input_base": str(data.folder), "input_config": input_config, "output_config": output_config}
-    if data.format == ".csv":
-        return CsvExampleGen(**arguments).with_id("ExampleGen")
+        query = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="all", pattern=query_of(config.data))])
+        return BigQueryExampleGen(input_config=query, output_config=_output_config(config.data)).with_id("ExampleGen")
+
+    data = find_files(config.data)
+    split_by = config.data.split_by
+    input_config = example_gen_pb2.Input(
+        # TFX's driver looks for changes in all spans; the executor reads the newest.
+        splits=[
+            example_gen_pb2.Input.Split(name=name, pattern=wildcard(pattern)) for name, pattern in data.patterns.items()
+        ]
+    )
     return FileBasedExampleGen(
-        **arguments, custom_executor_spec=executor_spec.BeamExecutorSpec(parquet_example_gen.Executor)
+        input_base=data.folder,
+        input_config=input_config,
+        output_config=_output_config(config.data) if list(data.patterns) == ["all"] else example_gen_pb2.Output(),
+        custom_config=arrow_example_gen.settings(
+            patterns=data.patterns,
+            last_spans=config.data.last_spans,
+            types=_types_of(Path(config.schema)) if config.schema and data.found.format == "csv" else {},
+            time_column=split_by.column if isinstance(split_by, TimeSplit) and list(data.patterns) == ["all"] else None,
+            max_bad_rows=config.data.max_bad_rows,
+            code=packaging.fingerprint_of(Path(arrow_example_gen.__file__)),
+        ),
+        custom_executor_spec=executor_spec.BeamExecutorSpec(arrow_example_gen.Executor),
     ).with_id("ExampleGen")
+
+
+def _output_config(data: Data) -> example_gen_pb2.Output:
+    """How rows are dealt to splits, in TFX's words; the order of time has none and goes as a setting of ours."""
+    split_config = example_gen_pb2.SplitConfig(
+        splits=[
+            example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=share)
+            for name, share in data.split_by.shares.items()
+        ]
+    )
+    if isinstance(data.split_by, HashSplit) and data.split_by.column:
+        split_config.partition_feature_name = data.split_by.column
+    return example_gen_pb2.Output(split_config=split_config)
+
+
+def _types_of(schema_file: Path) -> dict[str, str]:
+    """The types that a reviewed schema gives to CSV columns."""
+    schema = _read_schema(schema_file)
+    names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
+    return {feature.name: names[feature.type] for feature in schema.feature if feature.type in names}
+
+
+def _is_set(option: str, beam_args: tuple[str, ...]) -> bool:
+    return any(argument == option or argument.startswith(f"{option}=") for argument in beam_args)
+
+
+def _read_schema(schema_file: Path) -> schema_pb2.Schema:
+    """Reads a schema.
+
+    Raises:
+        UserError: the file is not a schema.
+    """
+    try:
+        return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
+    except text_format.ParseError as error:
+        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
 
 
 def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
@@ -244,11 +300,7 @@ def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
         UserError: the file is not a schema, or lacks the label.
     """
     content = schema_file.read_bytes()
-    try:
-        schema = text_format.Parse(content, schema_pb2.Schema())
-    except text_format.ParseError as error:
-        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
-    if label not in {feature.name for feature in schema.feature}:
+    if label not in {feature.name for feature in _read_schema(schema_file).feature}:
         raise UserError(
             f"{schema_file} has no feature {label!r}, the label; add it or name another label in the config"
         )

@@ -75,10 +75,14 @@ class Screen:
             self._console.print(Text.assemble(f"  {name:<20}", ("running", "dim")), end="\r")
 
     def step_ends(self, step: Step) -> None:
-        """The step's line: name, state, seconds, and for a cached step since when nothing has changed."""
+        """The step's line: name, state, seconds, bad rows, and for a cached step since when nothing has changed."""
         detail = ""
         if step.state == "cached" and step.made:
             detail = f"nothing it depends on has changed since {step.made:%Y-%m-%d %H:%M}"
+        for examples in step.outputs.get("examples", []):
+            bad = examples.get_int_custom_property("bad_rows")
+            if bad:
+                detail = f"{bad:,} bad rows left out, kept in {_short(examples.uri)}/bad_rows  {detail}"
         self._line(step.name, step.state, step.seconds, detail)
 
     def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> None:

@@ -8,7 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigError, Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning, load_config
+from pipeline.config import (
+    ConfigError,
+    Data,
+    Evaluation,
+    Gate,
+    HashSplit,
+    Label,
+    PipelineConfig,
+    TimeSplit,
+    Training,
+    Tuning,
+    load_config,
+)
+
+PATTERNS = {"train": "a", "eval": "b", "test": "c"}
 
 
 def config(**changes) -> PipelineConfig:
@@ -39,6 +53,20 @@ def config(**changes) -> PipelineConfig:
         (lambda: Training(checkpoint_steps=0), r"training.checkpoint_steps must be a whole number of 1 or more"),
         (lambda: Label("late", classes=("no", "no")), r"two different words"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
+        (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),
+        (lambda: Data("d", split_by="time"), r"must be a HashSplit or a TimeSplit, got 'time'"),
+        (lambda: Data("d", last_spans=0), r"data.last_spans must be a whole number of 1 or more, got 0"),
+        (lambda: Data("d", files="{SPAN}/{SPAN}"), r'"{SPAN}" may stand once in a pattern'),
+        (lambda: Data("d", splits={**PATTERNS, "test": "{SPAN}/*"}), r'"{SPAN}" must stand in all patterns or in none'),
+        (lambda: Data("d", max_bad_rows=5), r"data.max_bad_rows must be between 0 and 1, got 5; for 5 % write 0.05"),
+        (lambda: Data("bigquery://table"), r"must be bigquery://project.dataset.table, got 'bigquery://table'"),
+        (lambda: Data("q.sql", splits=PATTERNS), r"data.splits are file patterns and BigQuery has none"),
+        (lambda: Data("bigquery://p.d.t", split_by=TimeSplit("t")), r"a TimeSplit needs files, not BigQuery"),
+        (lambda: HashSplit("c", {"eval": 1, "train": 8, "test": 1}), r"train, eval and test, in this order"),
+        (
+            lambda: TimeSplit("t", {"train": 8, "eval": 0, "test": 1}),
+            r"split_by.shares\['eval'\] must be a whole number",
+        ),
         (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_split_without_files(data, output):
 def test_files_of_two_formats(data, output):
     (data / "train/more.csv").write_text("late\n1\n")
     edited = find_files(Data(str(data), splits={"train": "train/*.parquet", "eval": "eval/*", "test": "test/*"}))
-    assert edited.format == ".parquet"
+    assert edited.found.format == "parquet"
     message = refused(output, "--data", data / "train")
     assert "no files for the train split" in message
 
@@ -98,7 +98,7 @@ def test_a_csv_file_that_is_none(data, output, tmp_path):
 def test_a_file_of_another_kind(output, tmp_path):
     (tmp_path / "flights.xlsx").write_bytes(b"PK")
     message = refused(output, "--data", tmp_path / "flights.xlsx")
-    assert "found files ending in .xlsx (flights.xlsx); expected all .csv or all .parquet" in message
+    assert "found flights.xlsx; expected .csv (also .csv.gz, .csv.bz2, .csv.xz), .parquet or .tfrecord" in message
 
 
 def test_a_label_that_is_not_there(data, output):

@@ -1,0 +1,203 @@
+"""Transform without a record-by-record step: an executor for TFX's component, for tf.Examples and without statistics.
+
+TFX reads and writes each record in Python, in batches whose sizes depend on the clock and in an order that depends on
+chance: the same examples give other sums, another order and so another model. Here the examples of a file are read,
+decoded, transformed and written in blocks of a fixed size, one file for each file of the input, in its order. The
+analysis itself is TensorFlow Transform's own, on any Beam runner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import tensorflow as tf
+import tensorflow_transform as tft
+import tensorflow_transform.beam as tft_beam
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_transform import impl_helper
+from tensorflow_transform.tf_metadata import dataset_metadata
+from tfx import types
+from tfx.components.transform import executor as tfx_transform
+from tfx.components.transform import executor_utils, labels
+from tfx.components.util import examples_utils, udf_utils
+from tfx.proto import example_gen_pb2
+from tfx.types import artifact_utils, standard_component_specs
+from tfx.utils import io_utils
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder, RecordBatchToExamplesEncoder
+from tfx_bsl.public import tfxio
+from tfx_bsl.tfxio import tensor_adapter
+
+from pipeline.components.shards import write_records
+from pipeline.reading import files
+from pipeline.reading.serialize import serialize
+from pipeline.reading.table import is_list
+from pipeline.reading.tfrecord_files import read_records
+
+# Examples that are decoded and transformed at once.
+BLOCK = 4_096
+
+
+class Executor(tfx_transform.Executor):
+    """Analyses the splits that are to be analysed, then transforms those that are to be transformed."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Writes "transform_graph" and, unless the component is told not to, "transformed_examples"."""
+        self._log_startup(input_dict, output_dict, exec_properties)
+        examples = artifact_utils.get_single_instance(input_dict[standard_component_specs.EXAMPLES_KEY])
+        graph = artifact_utils.get_single_uri(output_dict[standard_component_specs.TRANSFORM_GRAPH_KEY])
+        transformed = output_dict.get(standard_component_specs.TRANSFORMED_EXAMPLES_KEY)
+        splits = executor_utils.ResolveSplitsConfig(
+            exec_properties.get(standard_component_specs.SPLITS_CONFIG_KEY), [examples]
+        )
+        schema_folder = artifact_utils.get_single_uri(input_dict[standard_component_specs.SCHEMA_KEY])
+        schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
+
+        module = exec_properties[standard_component_specs.MODULE_PATH_KEY]
+        _, wheels = udf_utils.decode_user_module_key(module)
+        wheels = [io_utils.ensure_local(wheel) for wheel in wheels]
+        self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
+        with udf_utils.TempPipInstallContext(wheels):
+            preprocessing_fn = self._GetPreprocessingFn(
+                {
+                    labels.MODULE_PATH: module,
+                    labels.CUSTOM_CONFIG: exec_properties.get(standard_component_specs.CUSTOM_CONFIG_KEY),
+                },
+                {},
+            )
+            analysed = [file for split in splits.analyze for file in _files(examples, split)]
+            with self._make_beam_pipeline() as pipeline:
+                _ = pipeline | Analyse(analysed, schema, preprocessing_fn, graph)
+
+        if transformed is None:
+            return
+        to = artifact_utils.get_single_instance(transformed)
+        to.split_names = artifact_utils.encode_split_names(list(splits.transform))
+        examples_utils.set_payload_format(to, example_gen_pb2.FORMAT_TF_EXAMPLE)
+        work = [
+            (
+                file,
+                f"{artifact_utils.get_split_uri([to], split)}/transformed_examples-{number:05d}-of-{len(found):05d}.gz",
+            )
+            for split in splits.transform
+            for found in [_files(examples, split)]
+            for number, file in enumerate(found)
+        ]
+        with self._make_beam_pipeline() as pipeline:
+            _ = pipeline | "Files" >> _Spread(work) | "Transform" >> beam.ParDo(_TransformFile(graph, to.uri))
+
+
+class Analyse(beam.PTransform):
+    """The Beam graph of the analysis: writes the transform graph and the metadata of what goes into it."""
+
+    def __init__(
+        self, examples: list[str], schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any], graph: str
+    ):
+        super().__init__()
+        self._examples = examples
+        self._schema = schema
+        self._preprocessing_fn = preprocessing_fn
+        self._graph = graph
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        """Returns what the writing of the transform graph returns."""
+        needed, config = _projected(self._schema, self._preprocessing_fn)
+        metadata = dataset_metadata.DatasetMetadata(self._schema)
+        with tft_beam.Context(temp_dir=os.path.join(self._graph, ".temp_path"), use_deep_copy_optimization=True):
+            _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
+                os.path.join(self._graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline.pipeline
+            )
+            batches = (
+                pipeline
+                | "Files" >> _Spread(self._examples)
+                | "Decode" >> beam.FlatMap(_decode, needed.SerializeToString()).with_output_types(pa.RecordBatch)
+            )
+            transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(
+                self._preprocessing_fn, pipeline=pipeline.pipeline
+            )
+            return transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(self._graph)
+
+
+class _Spread(beam.PTransform):
+    """Elements that any worker may take, in one order: Reshuffle draws its keys at random."""
+
+    def __init__(self, elements: list[Any]):
+        super().__init__()
+        self._elements = list(enumerate(elements))
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        return pipeline | beam.Create(self._elements) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
+
+
+class _TransformFile(beam.DoFn):
+    """Transforms the examples of one file, block by block."""
+
+    def __init__(self, graph: str, uri: str):
+        self._graph = graph
+        self._uri = uri
+
+    def setup(self) -> None:
+        output = tft.TFTransformOutput(self._graph)
+        spec, layer = output.raw_feature_spec(), output.transform_features_layer()
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def transform(records: tf.Tensor) -> dict[str, Any]:
+            return dict(layer(tf.io.parse_example(records, spec)))
+
+        schema = output.transformed_metadata.schema
+        self._transform = transform
+        self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
+        self._encoder = RecordBatchToExamplesEncoder(schema)
+
+    def process(self, source_and_target: tuple[str, str]) -> Iterator[None]:
+        source, target = source_and_target
+        write_records(self._transformed(source), target, self._uri)
+        yield None
+
+    def _transformed(self, source: str) -> Iterator[bytes]:
+        for records in read_records(source, BLOCK):
+            batch = self._converter.convert(self._transform(tf.constant(records)))
+            if any(is_list(column.type.value_type) for column in batch.schema):
+                yield from self._encoder.encode(batch)  # ragged features; rare enough for an order by chance
+            else:
+                yield from serialize(pa.table(batch).select(sorted(batch.schema.names)))
+
+
+def _projected(
+    schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any]
+) -> tuple[schema_pb2.Schema, tensor_adapter.TensorAdapterConfig]:
+    """The schema with the features that the analysis reads, all of them where that is hard to say; and its tensors."""
+    whole = _source(schema)
+    type_specs = whole.TensorAdapter().OriginalTypeSpecs()
+    read = tft.get_analyze_input_columns(preprocessing_fn, type_specs)
+    if not read or schema.sparse_feature or schema.tensor_representation_group:
+        return schema, whole.TensorAdapterConfig()
+    needed = schema_pb2.Schema()
+    needed.CopyFrom(schema)
+    del needed.feature[:]
+    needed.feature.extend(feature for feature in schema.feature if feature.name in read)
+    part = _source(needed).TensorAdapterConfig()
+    return needed, tensor_adapter.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)
+
+
+def _source(schema: schema_pb2.Schema) -> Any:
+    return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
+
+
+def _decode(file: str, schema: bytes) -> Iterator[pa.RecordBatch]:
+    decoder = ExamplesToRecordBatchDecoder(schema)
+    for records in read_records(file, BLOCK):
+        yield decoder.DecodeBatch(records)
+
+
+def _files(examples: types.Artifact, split: str) -> list[str]:
+    folder = artifact_utils.get_split_uri([examples], split)
+    return list(files.find(folder, {split: "*"}).by_split[split])

@@ -1,0 +1,165 @@
+"""Which files hold the rows, and how they are opened, here or on any filesystem that Beam can read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, Any, cast
+
+from pipeline.errors import UserError
+
+FORMATS = {"csv": ".csv", "parquet": ".parquet", "tfrecord": ".tfrecord"}
+EXPECTED = (
+    "expected .csv (also .csv.gz, .csv.bz2, .csv.xz), .parquet or .tfrecord (also .tfrecord.gz) files of one kind"
+)
+SPAN = "{SPAN}"
+_DECOMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of every split.
+
+    Attributes:
+        by_split: Sorted paths by split; one split "all" where rows are dealt to splits by what is in them.
+        format: A key of ``FORMATS``.
+        span: The newest span read; 0 where the patterns have no ``{SPAN}``.
+    """
+
+    by_split: dict[str, tuple[str, ...]]
+    format: str
+    span: int = 0
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every file, split by split."""
+        return tuple(file for files in self.by_split.values() for file in files)
+
+
+def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -> Files:
+    """Finds the files of every split.
+
+    Args:
+        folder: What the patterns start at.
+        patterns: File pattern by split, with "*" for any text in one name and "{SPAN}" for the number of a span.
+        last_spans: How many of the newest spans are read; None reads all.
+
+    Raises:
+        UserError: a split has no files, the splits have other spans, or files are of an unknown or of several formats.
+    """
+    found = {split: _matching(folder, pattern) for split, pattern in patterns.items()}
+    for split, files in found.items():
+        if not files:
+            rows = "rows" if split == "all" else f"the {split} split"
+            raise UserError(f"no files for {rows}: nothing matches {_join(folder, patterns[split])}; {EXPECTED}")
+    span = 0
+    spans = {split: {number for number in files.values() if number is not None} for split, files in found.items()}
+    if any(spans.values()):
+        kept = set(sorted(set().union(*spans.values()))[-last_spans if last_spans else None :])
+        span = max(kept)
+        for split, numbers in spans.items():
+            if kept - numbers:
+                raise UserError(
+                    f"no files for the {split} split in span {min(kept - numbers)}: {_join(folder, patterns[split])} "
+                    f"matches the spans {_numbers(numbers)} only; expected files of every split in every span"
+                )
+        found = {
+            split: {file: number for file, number in files.items() if number in kept} for split, files in found.items()
+        }
+    by_split = {split: tuple(sorted(files)) for split, files in found.items()}
+
+    kinds = {file: format_of(file) for files in by_split.values() for file in files}
+    if len(set(kinds.values())) > 1 or None in kinds.values():
+        odd = next((file for file, kind in kinds.items() if kind is None), None)
+        names = [odd] if odd else sorted({kind: file for file, kind in kinds.items()}.values())
+        raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {EXPECTED}")
+    return Files(by_split=by_split, format=cast(str, next(iter(kinds.values()))), span=span)
+
+
+def format_of(file: str) -> str | None:
+    """The format that a file's name says, a key of ``FORMATS``."""
+    name = os.path.basename(file).lower()
+    for ending in _DECOMPRESSED:
+        name = name.removesuffix(ending)
+    for format, ending in FORMATS.items():
+        if name.endswith((ending, ending + "s")):
+            return format
+    # Beam and TFX name theirs data_tfrecord-00000-of-00001.gz.
+    return "tfrecord" if re.search(r"tfrecords?-\d+-of-\d+$", name) else None
+
+
+def is_compressed(file: str) -> bool:
+    """Whether the file's name says that it is compressed."""
+    return file.lower().endswith(tuple(_DECOMPRESSED))
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path is an address such as ``gs://bucket/data``."""
+    return "://" in path
+
+
+def wildcard(pattern: str) -> str:
+    """The pattern with any span."""
+    return pattern.replace(SPAN, "*")
+
+
+def open_file(file: str, *, decompress: bool = True) -> IO[bytes]:
+    """Opens a file for reading bytes; seekable unless it is decompressed on the way."""
+    stream: Any
+    if is_remote(file):
+        from apache_beam.io.filesystem import CompressionTypes
+        from apache_beam.io.filesystems import FileSystems
+
+        stream = FileSystems.open(file, compression_type=CompressionTypes.UNCOMPRESSED)
+    else:
+        stream = open(file, "rb")  # noqa: SIM115 the caller closes it
+    if decompress and is_compressed(file):
+        return cast(IO[bytes], _DECOMPRESSED[os.path.splitext(file.lower())[1]](stream))
+    return cast(IO[bytes], stream)
+
+
+def size_of(file: str) -> int:
+    """Bytes of the file as it lies there."""
+    if is_remote(file):
+        from apache_beam.io.filesystems import FileSystems
+
+        return int(FileSystems.match([file])[0].metadata_list[0].size_in_bytes)
+    return os.path.getsize(file)
+
+
+def _matching(folder: str, pattern: str) -> dict[str, int | None]:
+    """The files that match, each with its span; files that start with "." or "_" are left out."""
+    files: list[str]
+    if is_remote(folder):
+        from apache_beam.io.filesystems import FileSystems
+
+        found = FileSystems.match([_join(folder, wildcard(pattern))])[0].metadata_list
+        # Beam's "*" also matches "/".
+        files = [item.path for item in found if fnmatchcase(item.path, _join(folder, wildcard(pattern)))]
+    else:
+        files = [str(file) for file in Path(folder).glob(wildcard(pattern)) if file.is_file()]
+    files = [file for file in files if not os.path.basename(file).startswith((".", "_"))]
+    if SPAN not in pattern:
+        return dict.fromkeys(files)
+    head, tail = (_regular_expression(part) for part in _join(folder, pattern).split(SPAN, 1))
+    spans = {file: re.fullmatch(rf"{head}(\d+){tail}", file) for file in files}
+    return {file: int(match[1]) for file, match in spans.items() if match}
+
+
+def _regular_expression(glob: str) -> str:
+    return re.escape(glob).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+
+
+def _join(folder: str, pattern: str) -> str:
+    return f"{folder.rstrip('/')}/{pattern}"
+
+
+def _numbers(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"

@@ -1,0 +1,163 @@
+"""Tables → serialized tf.Examples, a whole column at a time, always the same bytes for the same row.
+
+tfx_bsl's C++ encoder writes the features of an example in another order in every process, so that equal rows differ in
+their bytes and their hashes. Here features are sorted by name, and it takes half of the C++ encoder's time
+(benchmarks/example_gen.py).
+
+An example is ``features { feature { key: name value { int64_list | float_list | bytes_list } } ... }``; in the wire
+format each of these is a tag byte, a length and the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Tag bytes: field number << 3 | 2, "content of a given length".
+FIELD_1, FIELD_2, FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+_NO_SEPARATOR = pa.scalar(b"", pa.large_binary())
+
+
+def serialize(table: pa.Table) -> list[bytes]:
+    """Serializes every row of a table of list<int64>, list<float> and list<large_binary> columns, sorted by name.
+
+    A null list is a feature without a value.
+    """
+    if not table.num_rows or not table.num_columns:
+        return [b"\x0a\x00"] * table.num_rows
+    columns = [_entries(name, table.column(name).combine_chunks()) for name in table.column_names]
+    features = pc.binary_join_element_wise(*columns, _NO_SEPARATOR)
+    return list(pc.binary_join_element_wise(_heads(features), features, _NO_SEPARATOR).to_pylist())
+
+
+def feature(value: int | float | bytes) -> bytes:
+    """A serialized ``tf.train.Feature`` of one value."""
+    if isinstance(value, bytes):
+        return _bytes_feature([value])
+    if isinstance(value, float):
+        return _numbers_feature(FIELD_2, np.float32(value).tobytes())
+    return _int_feature([value])
+
+
+def _heads(features: pa.Array) -> pa.Array:
+    """What stands before the features of each example: a tag and their length."""
+    lengths = pc.binary_length(features).dictionary_encode()
+    heads = pa.array([FIELD_1 + _varint(length) for length in lengths.dictionary.to_pylist()], pa.large_binary())
+    return heads.take(lengths.indices)
+
+
+def _entries(name: str, lists: pa.Array) -> pa.Array:
+    """One column's entry in the map of features, for every row."""
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks)
+    key = name.encode()
+    key = _content(FIELD_1, key)
+
+    def entry(feature: bytes) -> bytes:
+        return _content(FIELD_1, key + _content(FIELD_2, feature))
+
+    values = lists.flatten()
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
+    missing = np.asarray(lists.is_null())
+    if pa.types.is_floating(values.type) and len(lengths) and not missing.any() and (lengths == lengths[0]).all():
+        tails = np.asarray(values).view(np.uint8).reshape(len(lengths), -1)
+        return _with_tail(entry(_numbers_feature(FIELD_2, bytes(tails.shape[1]))), tails)
+    if not (lengths == ~missing).all():
+        return _entries_of_many(lists, values, lengths, missing, entry)
+    nothing = pa.array([entry(b"")], pa.large_binary())
+    if pa.types.is_floating(values.type):
+        present = _with_tail(
+            entry(_numbers_feature(FIELD_2, bytes(4))), np.asarray(values).view(np.uint8).reshape(-1, 4)
+        )
+    elif pa.types.is_integer(values.type):
+        present = _int_entries(np.asarray(values).view(np.uint64), entry)
+    else:
+        coded = values.dictionary_encode()
+        distinct = [entry(_bytes_feature([value])) for value in coded.dictionary.to_pylist()]
+        present = pa.array(distinct, pa.large_binary()).take(coded.indices)
+    if not missing.any():
+        return present
+    return pa.concat_arrays([present, nothing]).take(
+        pa.array(np.where(missing, len(present), np.cumsum(~missing) - 1), pa.int64())
+    )
+
+
+def _int_entries(values: np.ndarray, entry: Callable[[bytes], bytes]) -> pa.Array:
+    """Entries of one integer each; those whose varint takes as many bytes are made together."""
+    sizes: np.ndarray = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        sizes += values >= np.uint64(1 << bits)
+    pieces, rows = [], []
+    for size in np.unique(sizes):
+        chosen = np.flatnonzero(sizes == size)
+        shifts: np.ndarray = (7 * np.arange(size)).astype(np.uint64)
+        tail = ((values[chosen, None] >> shifts) & np.uint64(0x7F)).astype(np.uint8)
+        tail[:, :-1] |= 0x80
+        pieces.append(_with_tail(entry(_numbers_feature(FIELD_3, bytes(int(size)))), tail))
+        rows.append(chosen)
+    if len(pieces) == 1:
+        return pieces[0]
+    place: np.ndarray = np.empty(len(values), np.int64)
+    if rows:
+        place[np.concatenate(rows)] = np.arange(len(values))
+    return pa.concat_arrays(pieces or [pa.array([], pa.large_binary())]).take(pa.array(place))
+
+
+def _with_tail(sample: bytes, tails: np.ndarray) -> pa.Array:
+    """For every row of ``tails``, uint8 [rows, bytes], the sample with its last bytes replaced by the row."""
+    rows, size = tails.shape
+    whole = np.empty((rows, len(sample)), np.uint8)
+    whole[:, : len(sample) - size] = np.frombuffer(sample, np.uint8)[: len(sample) - size]
+    whole[:, len(sample) - size :] = tails
+    offsets: np.ndarray = np.arange(rows + 1, dtype=np.int64) * len(sample)
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(whole.reshape(-1))]
+    )
+
+
+def _entries_of_many(
+    lists: pa.Array, values: pa.Array, lengths: np.ndarray, missing: np.ndarray, entry: Callable[[bytes], bytes]
+) -> pa.Array:
+    """Entries where some row has several values or an empty list, row by row."""
+    ends = np.cumsum(lengths)
+    floats = np.asarray(values) if pa.types.is_floating(values.type) else None
+    items = [] if floats is not None else values.to_pylist()
+    made = []
+    for end, length, absent in zip(ends.tolist(), lengths.tolist(), missing.tolist(), strict=True):
+        if absent:
+            made.append(entry(b""))
+        elif floats is not None:
+            made.append(entry(_numbers_feature(FIELD_2, floats[end - length : end].tobytes())))
+        elif pa.types.is_integer(values.type):
+            made.append(entry(_int_feature(items[end - length : end])))
+        else:
+            made.append(entry(_bytes_feature(items[end - length : end])))
+    return pa.array(made, pa.large_binary())
+
+
+def _int_feature(values: Sequence[int]) -> bytes:
+    return _numbers_feature(FIELD_3, b"".join(_varint(value & 0xFFFFFFFFFFFFFFFF) for value in values))
+
+
+def _numbers_feature(kind: bytes, packed: bytes) -> bytes:
+    return _content(kind, _content(FIELD_1, packed) if packed else b"")
+
+
+def _bytes_feature(values: Sequence[bytes]) -> bytes:
+    return _content(FIELD_1, b"".join(_content(FIELD_1, value) for value in values))
+
+
+def _content(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

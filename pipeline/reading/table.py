@@ -1,0 +1,106 @@
+"""What every reader gives: typed rows with their numbers, and the rows that were refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of a file that can be read on its own, by any worker.
+
+    Attributes:
+        file: Path or address.
+        format: A key of ``files.FORMATS``.
+        start: First byte of a CSV part (the header is not part of one); first row group of a Parquet part.
+        length: Bytes or row groups; None reads to the end.
+        first_row: Number of its first row in the file, from 1.
+        bytes: About what its rows take in memory.
+    """
+
+    file: str
+    format: str
+    start: int = 0
+    length: int | None = None
+    first_row: int = 1
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A CSV row that is no row of the table.
+
+    Attributes:
+        file: Path or address.
+        row: From 1, the header and blank lines not counted.
+        reason: What was found and what was expected, with the column where there is one.
+        text: The row as it stands in the file.
+    """
+
+    file: str
+    row: int
+    reason: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, row {self.row}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a file.
+
+    Attributes:
+        table: One column a feature, one row an example.
+        numbers: The rows' numbers in the file, int64 [rows].
+        bad: Rows that stood between them and were refused.
+    """
+
+    table: Any  # pa.Table
+    numbers: np.ndarray
+    bad: list[BadRow] = field(default_factory=list)
+
+
+def type_name(type_: pa.DataType) -> str:
+    """The type in the words of the types table in docs/data.md; "nothing" for a column without any value."""
+    if pa.types.is_dictionary(type_):
+        return type_name(type_.value_type)
+    if is_list(type_):
+        return f"lists of {type_name(type_.value_type)}"
+    for name, is_it in _NAMES:
+        if is_it(type_):
+            return name
+    return str(type_)
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether a row may have several values."""
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(check(type_) for check in (*checks, *_BYTES))
+
+
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+)
+_NAMES = (
+    ("nothing", pa.types.is_null),
+    ("booleans", pa.types.is_boolean),
+    ("integers", pa.types.is_integer),
+    ("floats", lambda type_: pa.types.is_floating(type_) or pa.types.is_decimal(type_)),
+    ("text", _is_text),
+    ("timestamps", pa.types.is_timestamp),
+    ("dates", pa.types.is_date),
+    ("times of day", pa.types.is_time),
+    ("durations", pa.types.is_duration),
+)

@@ -1,0 +1,71 @@
+"""Runs our ExampleGen's real executor, as TFX does, and reads what it wrote."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.proto import example_gen_pb2
+from tfx.types import standard_artifacts
+from tfx.utils import proto_utils
+
+from pipeline.components import arrow_example_gen
+from pipeline.config import Data, HashSplit, TimeSplit
+from pipeline.data import find_files
+from pipeline.reading.files import wildcard
+from pipeline.target import Target
+
+ROW_BY_ROW = HashSplit()
+
+
+def run(data: Data, to: Path, types: dict[str, str] | None = None) -> standard_artifacts.Examples:
+    """Writes the examples of ``data`` below ``to``."""
+    found = find_files(data)
+    output_config = example_gen_pb2.Output()
+    if list(found.patterns) == ["all"]:
+        for name, share in data.split_by.shares.items():
+            output_config.split_config.splits.add(name=name, hash_buckets=share)
+        if isinstance(data.split_by, HashSplit) and data.split_by.column:
+            output_config.split_config.partition_feature_name = data.split_by.column
+    input_config = example_gen_pb2.Input(
+        splits=[example_gen_pb2.Input.Split(name=name, pattern=wildcard(one)) for name, one in found.patterns.items()]
+    )
+    properties = {
+        "input_base": found.folder,
+        "input_config": proto_utils.proto_to_json(input_config),
+        "output_config": proto_utils.proto_to_json(output_config),
+        "custom_config": proto_utils.proto_to_json(
+            arrow_example_gen.settings(
+                patterns=found.patterns,
+                last_spans=data.last_spans,
+                types=types or {},
+                time_column=data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
+                max_bad_rows=data.max_bad_rows,
+                code="",
+            )
+        ),
+    }
+    examples = standard_artifacts.Examples()
+    examples.uri = str(to)
+    to.mkdir(parents=True)
+    context = BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(to, "").beam_args))
+    arrow_example_gen.Executor(context).Do({}, {"examples": [examples]}, properties)
+    return examples
+
+
+def records(examples: Path | str, split: str = "*") -> list[bytes]:
+    """The serialized examples of a split."""
+    files = sorted(glob.glob(f"{examples}/Split-{split}/*"))
+    return list(tf.data.TFRecordDataset(files, compression_type="GZIP").as_numpy_iterator())
+
+
+def values(example: bytes) -> dict[str, list | None]:
+    """An example's values by feature; None for a feature without a value."""
+    found: dict[str, Any] = {}
+    for name, feature in tf.train.Example.FromString(example).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        found[name] = list(getattr(feature, kind).value) if kind else None
+    return found

@@ -1,0 +1,140 @@
+"""Our Transform gives what TFX's gives, and the same bytes every time."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable
+from pathlib import Path
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_transform as tft
+from apache_beam.options.pipeline_options import PipelineOptions
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.components.transform import executor as tfx_transform
+from tfx.components.util import examples_utils
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.proto import example_gen_pb2, transform_pb2
+from tfx.types import standard_artifacts
+from tfx.utils import proto_utils
+
+from pipeline import packaging
+from pipeline.components import transform
+from pipeline.config import Data
+from pipeline.target import Dataflow, Target
+from tests.components.example_gen import run, values
+
+MODULE = """\
+import tensorflow as tf
+import tensorflow_transform as tft
+
+def preprocessing_fn(inputs):
+    temp = inputs["temp"]
+    return {
+        "distance": tft.scale_to_z_score(tf.cast(inputs["distance"], tf.float32)),
+        "carrier": tft.compute_and_apply_vocabulary(inputs["carrier"], num_oov_buckets=1),
+        "temps": temp,
+        "both": tf.concat([tf.cast(inputs["month"], tf.float32), tf.cast(inputs["day"], tf.float32)], axis=1),
+        "dest": inputs["dest"],
+        "late": inputs["late"],
+    }
+
+def run_fn(fn_args):
+    pass
+"""
+SCHEMA = Path(__file__).resolve().parent.parent.parent / "schema/flights/schema.pbtxt"
+
+
+@pytest.fixture(scope="module")
+def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> standard_artifacts.Examples:
+    splits = {split: f"{split}/*.parquet" for split in ("train", "eval", "test")}
+    return run(Data(str(few_flights), splits=splits), tmp_path_factory.mktemp("transform") / "examples")
+
+
+@pytest.fixture
+def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callable[..., Path]:
+    (tmp_path / "module.py").write_text(MODULE)
+    module = packaging.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
+    schema = standard_artifacts.Schema()
+    schema.uri = str(SCHEMA.parent)
+
+    def transformed(executor: type, name: str) -> Path:
+        outputs = {
+            "transform_graph": standard_artifacts.TransformGraph,
+            "transformed_examples": standard_artifacts.Examples,
+        }
+        output_dict = {}
+        for key, kind in outputs.items():
+            artifact = kind()
+            artifact.uri = str(tmp_path / name / key)
+            output_dict[key] = [artifact]
+        properties = {
+            "module_path": module.module_path,
+            "custom_config": "{}",
+            "disable_statistics": 1,
+            "splits_config": proto_utils.proto_to_json(
+                transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"])
+            ),
+        }
+        context = BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(tmp_path, "").beam_args))
+        executor(context).Do({"examples": [examples], "schema": [schema]}, output_dict, properties)
+        (result,) = output_dict["transformed_examples"]
+        assert result.split_names == '["train", "eval"]'
+        assert examples_utils.get_payload_format(result) == example_gen_pb2.FORMAT_TF_EXAMPLE
+        return tmp_path / name
+
+    return transformed
+
+
+def rows(folder: Path, split: str) -> list:
+    files = sorted(glob.glob(f"{folder}/transformed_examples/Split-{split}/*"))
+    found = [values(one.numpy()) for one in tf.data.TFRecordDataset(files, compression_type="GZIP")]
+    return sorted(sorted((name, value or []) for name, value in one.items()) for one in found)
+
+
+@pytest.mark.slow
+def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transformed):
+    ours, again, stock = (
+        transformed(executor, name)
+        for executor, name in (
+            (transform.Executor, "ours"),
+            (transform.Executor, "again"),
+            (tfx_transform.Executor, "stock"),
+        )
+    )
+    for split in ("train", "eval"):
+        mine, theirs = rows(ours, split), rows(stock, split)
+        assert len(mine) == len(theirs) > 700
+        for one, other in zip(mine, theirs, strict=True):
+            for (name, value), (other_name, other_value) in zip(one, other, strict=True):
+                assert name == other_name
+                if name == "distance":
+                    np.testing.assert_allclose(value, other_value, rtol=1e-4)
+                else:
+                    assert value == other_value, name
+    written = [
+        {path.relative_to(folder): path.read_bytes() for path in folder.glob("transformed_examples/*/*")}
+        for folder in (ours, again)
+    ]
+    assert written[0] == written[1]
+    outputs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
+    assert outputs[0].raw_feature_spec() == outputs[1].raw_feature_spec()
+    assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
+
+
+def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
+    def preprocessing_fn(inputs):
+        return {"distance": tft.scale_to_z_score(tf.cast(inputs["distance"], tf.float32)), "late": inputs["late"]}
+
+    dataflow = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
+    schema = text_format.Parse(SCHEMA.read_bytes(), schema_pb2.Schema())
+    pipeline = beam.Pipeline(options=PipelineOptions([*dataflow.beam_args, "--dry_run=True"]))
+    _ = pipeline | transform.Analyse(["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
+    graph = pipeline.run().job.proto_pipeline
+    names = {one.unique_name for one in graph.components.transforms.values()}
+    assert "Analyse/Decode" in names
+    assert any("WriteTransformFn" in name for name in names)
+    assert any(b"europe-docker.pkg.dev/p/r/image:1" in one.payload for one in graph.components.environments.values())
