@@ -41,7 +41,9 @@ class Target:
             metadata=str(output / "metadata.sqlite"),
             # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each
             # imports TensorFlow again.
-            beam_args=("--runner=DirectRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
+            # Not DirectRunner: Beam 2.77 would download another engine (Prism) from GitHub first, and run on that where it
+            # can, and on this one where there is no network.
+            beam_args=("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
         )
 
 
