@@ -41,8 +41,8 @@ class Target:
             metadata=str(output / "metadata.sqlite"),
             # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each
             # imports TensorFlow again.
-            # Not DirectRunner: Beam 2.77 would download another engine (Prism) from GitHub first, and run on that where it
-            # can, and on this one where there is no network.
+            # Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and
+            # only without a network on this one.
             beam_args=("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
         )
 
