@@ -185,6 +185,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         baseline_model=baseline.outputs["model"],
         eval_config=eval_config(config.evaluation, config.label),
         schema=schema,
+        module_path="pipeline.components.evaluator",
     )
 
     # A blessed model goes to where it is served from.

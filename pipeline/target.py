@@ -41,7 +41,9 @@ class Target:
             metadata=str(output / "metadata.sqlite"),
             # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each
             # imports TensorFlow again.
-            beam_args=("--runner=DirectRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
+            # Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and
+            # only without a network on this one.
+            beam_args=("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
         )
 
 

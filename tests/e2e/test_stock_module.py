@@ -33,7 +33,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     assert "ReviewedSchema" not in first.states
     model = tf.saved_model.load(str(clone / first.pushed_to))
     assert list(model.signatures) == ["serving_default"]
-    splits = {path.name for path in (clone / "output/flights/artifacts/ExampleGen/examples/1").iterdir()}
+    splits = {path.name for path in (clone / "output/flights/artifacts/ExampleGen/examples/1").glob("Split-*")}
     assert splits == {"Split-train", "Split-eval", "Split-test"}
 
     # Nothing has ever been searched there, so there are no best values to reuse.
