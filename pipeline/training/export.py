@@ -32,7 +32,7 @@ def export(
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
 
     Args:
-        model: Maps {transformed feature: [batch, 1]} to probabilities [batch, 1].
+        model: Maps {transformed feature: [batch, values]} to probabilities [batch, 1].
         transform_output: Written by the Transform that made the model's features.
         folder: Where the SavedModel goes.
         label: Raw feature that is not an input.
@@ -43,7 +43,7 @@ def export(
     server = tf.Module()
     server.model = model
     server.transform = transform_output.transform_features_layer()
-    inputs = [tensor.name for tensor in model.inputs]
+    inputs = input_names(model, transform_output, label)
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
         transformed = server.transform(raw)
@@ -60,6 +60,13 @@ def export(
         return answer(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
+
+
+def input_names(model: keras.Model, transform_output: tft.TFTransformOutput, label: str) -> list[str]:
+    """The transformed features that a model takes: those a functional model names, all of them for any other."""
+    if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
+        return [name for name in transform_output.transformed_feature_spec() if name != label]
+    return [tensor.name for tensor in model.inputs]
 
 
 def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:

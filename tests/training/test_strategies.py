@@ -70,3 +70,10 @@ def test_two_workers_learn_what_one_device_learns_and_export_one_model(transform
     assert answers(folders[0] / "serving")
     # The second worker writes nothing that stays: no model, no history, no TensorBoard files, no checkpoint.
     assert not [file for file in folders[1].rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("kind", ["sequential", "subclassed"])
+def test_models_that_are_no_graph_of_layers_are_exported_too(transformed, tmp_path, kind):
+    folder = tmp_path / kind
+    run(transformed, folder, model=kind)
+    assert answers(folder / "serving")

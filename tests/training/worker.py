@@ -81,7 +81,7 @@ class FitsUpTo(keras.layers.Layer):
         return inputs + 0.0 * tf.cast(tf.ensure_shape(rows, []), inputs.dtype)
 
 
-def small_model(fits_up_to: int | None = None, dropout: float = 0.2) -> Any:
+def small_model() -> Any:
     """Embeddings, dropout and batch normalisation: every kind of state that a checkpoint must hold."""
 
     def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
@@ -90,13 +90,44 @@ def small_model(fits_up_to: int | None = None, dropout: float = 0.2) -> Any:
         for name in ("carrier", "origin"):
             parts.append(keras.layers.Flatten()(keras.layers.Embedding(features.categories[name], 4)(inputs[name])))
         hidden = keras.layers.Concatenate()(parts)
-        hidden = (FitsUpTo(fits_up_to) if fits_up_to else keras.layers.BatchNormalization())(hidden)
+        hidden = keras.layers.BatchNormalization()(hidden)
         hidden = keras.layers.Dense(hp.Choice("units", [8, 16, 32], default=16), "relu")(hidden)
-        hidden = keras.layers.Dropout(dropout)(hidden)
+        hidden = keras.layers.Dropout(0.2)(hidden)
         output = keras.layers.Dense(1, dtype="float32", activation="sigmoid")(hidden)
         model = keras.Model(inputs, output)
         learning_rate = hp.Choice("learning_rate", [1e-3, 1e-2], default=1e-3)
         model.compile(keras.optimizers.Adam(learning_rate), "binary_crossentropy", metrics=["auc"])
+        return model
+
+    return build_model
+
+
+class Numbers(keras.layers.Layer):
+    """The numbers among the features."""
+
+    def call(self, inputs):
+        return inputs["numbers"]
+
+
+class Subclassed(keras.Model):
+    """A model that is no graph of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = Numbers()
+        self.dense = keras.layers.Dense(1, "sigmoid")
+
+    def call(self, inputs):
+        return self.dense(self.numbers(inputs))
+
+
+def other_model(kind: str) -> Any:
+    """A Sequential or a subclassed model."""
+
+    def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
+        sequential = [Numbers(), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential(sequential) if kind == "sequential" else Subclassed()
+        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
         return model
 
     return build_model
@@ -126,7 +157,7 @@ def main(job: dict[str, Any]) -> None:
         working_dir=str(folder / "search"),
         custom_config={**SETTINGS, **job.get("settings", {})},
     )
-    build_model = small_model(job.get("fits_up_to"), job.get("dropout", 0.2))
+    build_model = other_model(job["model"]) if job.get("model") in ("sequential", "subclassed") else small_model()
     if job.get("tune"):
         result = training.tune(fn_args, build_model)
         result.tuner.search(**result.fit_kwargs)
