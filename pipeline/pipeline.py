@@ -37,6 +37,7 @@ from tfx.types import Channel, standard_artifacts
 
 from pipeline import packaging
 from pipeline.components import arrow_example_gen
+from pipeline.components import evaluator as our_evaluator
 from pipeline.components import pusher as our_pusher
 from pipeline.components import transform as our_transform
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy
@@ -178,6 +179,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     ).with_id("LatestBlessedModel")
 
     # The verdict, on the test split, which nothing before has seen.
+    slicing = packaging.package_own(Path(our_evaluator.__file__), "custom_extractors", wheels)
     evaluator = Evaluator(
         examples=example_gen.outputs["examples"],
         example_splits=["test"],
@@ -185,7 +187,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         baseline_model=baseline.outputs["model"],
         eval_config=eval_config(config.evaluation, config.label),
         schema=schema,
-        module_path="pipeline.components.evaluator",
+        module_path=slicing.module_path,
     )
 
     # A blessed model goes to where it is served from.
