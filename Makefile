@@ -23,7 +23,7 @@ run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
 	$(BIN)/python -m pytest $(ARGS)
 
-check: lint ## Run what takes about a minute: lint and the fast tests
+check: lint ## Run lint and the fast tests: under two minutes
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 lint: setup ## Check style, types and who imports whom

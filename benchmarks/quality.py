@@ -4,9 +4,9 @@
 
 The model is the one that ``make run`` pushed last; it is asked through its SavedModel, with raw rows. The rival is
 HistGradientBoostingClassifier with early stopping, fitted on the train months, in four variants: text columns as
-ordered codes or as categories, with or without the calendar columns. The variant that is best on the test months
-counts, so the rival may choose by them; ours has not seen them. A variant's AUC is its mean over five seeds: early
-stopping sets rows aside by the seed, and one seed or another moves the AUC by up to 0.009. Exits 1 when ours is below.
+ordered codes or as categories, with or without the calendar columns, with five seeds each: early stopping sets rows
+aside by the seed, and one seed or another moves the AUC by up to 0.009. The variant and the seed that are best on the
+test months count, so the rival may choose by them; ours has not seen them. Exits 1 when ours is below.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def main() -> int:
             aucs = boost(train.drop(columns=left_out), test, kind)
             name = f"boosting, text as {kind}, {'without' if left_out else 'with'} calendar"
             table.add_row(name, *(f"{value:.4f}" for value in (np.mean(aucs), min(aucs), max(aucs))))
-            best = max(best, float(np.mean(aucs)))
+            best = max(best, *aucs)
     console = Console()
     console.print(table)
     passed = ours >= best
     console.print(
-        f"must reach: ours at least the rival's best mean, {best:.4f}: {'reached' if passed else 'falls short'}"
+        f"must reach: ours at least the rival's best, {best:.4f}: {'reached' if passed else 'falls short'}"
     )
     return 0 if passed else 1
 
