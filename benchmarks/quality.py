@@ -49,9 +49,7 @@ def main() -> int:
     console = Console()
     console.print(table)
     passed = ours >= best
-    console.print(
-        f"must reach: ours at least the rival's best, {best:.4f}: {'reached' if passed else 'falls short'}"
-    )
+    console.print(f"must reach: ours at least the rival's best, {best:.4f}: {'reached' if passed else 'falls short'}")
     return 0 if passed else 1
 
 
