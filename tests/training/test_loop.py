@@ -55,6 +55,7 @@ def changed(**settings) -> Settings:
     return dataclasses.replace(SETTINGS, **settings)
 
 
+@pytest.mark.slow
 def test_a_step_does_what_keras_does(pattern):
     ours, keras_own = functional(), functional()
     train(ours, pattern)
@@ -166,6 +167,7 @@ def test_what_does_not_fit_into_memory_is_computed_in_parts_with_the_same_result
     assert step_losses(tmp_path / "limited") == step_losses(tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_the_middle_of_an_epoch_loses_no_step(pattern, tmp_path):
     train(with_limit(20), pattern, changed(batch_size=20), logs=str(tmp_path / "whole"))
     model = with_limit(20)
@@ -179,6 +181,7 @@ def test_memory_that_runs_out_in_the_middle_of_an_epoch_loses_no_step(pattern, t
     np.testing.assert_allclose(step_losses(tmp_path / "limited"), step_losses(tmp_path / "whole"), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_example_that_does_not_fit_alone_is_an_error(pattern):
     with pytest.raises(OutOfMemoryError, match="with 1 examples per replica at a time: take a smaller model"):
         train(with_limit(0), pattern)

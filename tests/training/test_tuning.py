@@ -17,6 +17,7 @@ from tests.training.processes import Data, finish, free_ports, logs, start
 from tests.training.worker import SETTINGS, small_model
 
 
+@pytest.mark.slow
 def test_the_first_trial_takes_the_defaults_and_the_others_search(tmp_path):
     def build(hp):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(hp.Int("units", 1, 1000, default=7))])
