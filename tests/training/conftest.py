@@ -15,6 +15,7 @@ def transformed(clone: Path, first: Run) -> Data:
     """What Transform made of a few flights: about 3,200 of them to train on, 800 to evaluate."""
     assert first.code == 0, first.text
     (transform,) = (clone / "output").glob("*/artifacts/Transform")
-    (examples,) = (transform / "transformed_examples").glob("[0-9]*")
-    (graph,) = (transform / "transform_graph").glob("[0-9]*")
+    # Other tests may have run the pipeline in the clone again, with other code or data: the first run's are wanted.
+    number = min(int(folder.name) for folder in (transform / "transform_graph").glob("[0-9]*"))
+    examples, graph = transform / "transformed_examples" / str(number), transform / "transform_graph" / str(number)
     return Data([f"{examples}/Split-train/*"], [f"{examples}/Split-eval/*"], str(graph))
