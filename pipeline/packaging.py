@@ -25,6 +25,8 @@ from pipeline.errors import UserError
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A new version of one of these may train another model from the same code.
 VERSIONS_THAT_COUNT = ("keras", "keras-tuner", "tensorflow", "tensorflow-transform", "tfx")
+# Of the image of the Vertex tasks: repository of Artifact Registry, and the image in it.
+IMAGE_REPOSITORY = "pipelines/tfx-pipeline"
 # Code that looks names up at run time cannot be cut by reading it.
 DYNAMIC_NAMES = {"eval", "exec", "globals", "importlib", "vars", "__import__"}
 
@@ -34,11 +36,13 @@ class UserCode:
     """The part of a module file that one step runs, on disk as a wheel.
 
     Attributes:
-        module_path: "<module>@<wheel>", what TFX calls ``module_path``.
+        module: Name of the module file in the wheel.
+        wheel: Where it was written.
         fingerprint: 16 hexadecimal digits; equal for equal code, whatever its comments and line breaks.
     """
 
-    module_path: str
+    module: str
+    wheel: Path
     fingerprint: str
 
 
@@ -74,7 +78,7 @@ def _package(module_file: Path, source: str, entry_points: Sequence[str], folder
     fingerprint = digest.hexdigest()[:16]
 
     wheel = _write_wheel(f"{module_file.stem}_{entry_points[0]}", fingerprint, sources, folder)
-    return UserCode(module_path=f"{module_file.stem}@{wheel}", fingerprint=fingerprint)
+    return UserCode(module=module_file.stem, wheel=wheel, fingerprint=fingerprint)
 
 
 def read_module(module_file: Path) -> str:
@@ -116,6 +120,20 @@ def fingerprint_of(*modules: Path) -> str:
         for imported in _repository_modules(source):
             digest.update(_normalised(imported.read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
+
+
+def library_fingerprint() -> str:
+    """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code."""
+    digest = hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes())
+    for module in sorted((REPOSITORY / "pipeline").rglob("*.py")):
+        digest.update(module.relative_to(REPOSITORY).as_posix().encode())
+        digest.update(_normalised(module.read_text(encoding="utf-8")).encode())
+    return digest.hexdigest()[:16]
+
+
+def image_name() -> str:
+    """Name and tag, below a project's registry, of the image that ``make image`` builds from this code."""
+    return f"{IMAGE_REPOSITORY}:{library_fingerprint()}"
 
 
 def cut(source: str, entry_points: Sequence[str]) -> str:

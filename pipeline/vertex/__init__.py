@@ -1,0 +1,1 @@
+"""What only Vertex AI needs: settings, compiling, preflight, submitting, waiting, rehearsal."""
