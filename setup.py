@@ -10,6 +10,7 @@ INSTALL_REQUIRES = [
     "tensorflow-model-analysis>=0.52,<0.53",
     "google-cloud-aiplatform>=1.100,<2",  # tfx 1.21 itself stays below 2
     "keras-tuner>=1.4.7,<2",
+    "cloudml-hypertune>=0.1.0.dev6",  # how a trial of Vertex AI Vizier reports; it has no other release
     # tfx[kfp] installs these two below Python 3.12 only, and TFX hides the Vertex runner where they are missing.
     "kfp>=2.16,<2.17",
     "kfp-pipeline-spec>=2.16,<2.17",

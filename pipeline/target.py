@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pipeline.errors import UserError
+from pipeline.machines import Machines
 
 FailurePolicy = Literal["fast", "slow"]
 # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
@@ -121,6 +122,7 @@ class Vertex:
         experiment: Vertex AI Experiment that collects the runs.
         failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
         dataflow: Runs the data steps there; None: in their tasks.
+        machines: What each task runs on, and what runs as a job of its own.
     """
 
     project: str
@@ -135,6 +137,7 @@ class Vertex:
     experiment: str | None = None
     failure_policy: FailurePolicy = "fast"
     dataflow: Dataflow | None = None
+    machines: Machines = field(default_factory=Machines)
 
     def __post_init__(self) -> None:
         problems = [*_mismatches(self, "vertex"), *self._other_problems()]

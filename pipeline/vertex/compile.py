@@ -20,6 +20,7 @@ from pipeline.errors import UserError
 from pipeline.pipeline import create_pipeline
 from pipeline.reading.files import is_remote
 from pipeline.target import Target
+from pipeline.vertex.worker_pools import place
 
 JOB = "pipeline_job.json"
 UPLOADS = "uploads.json"
@@ -48,6 +49,7 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
     if is_remote(target.pipeline_root):
         config, uploads = _with_remote_data(config, target)
     pipeline = create_pipeline(config, target)
+    place(pipeline, config, target.vertex)
     out.mkdir(parents=True, exist_ok=True)
     runner = KubeflowV2DagRunner(KubeflowV2DagRunnerConfig(default_image=target.vertex.image))
     job = runner.run(pipeline, write_out=False)
