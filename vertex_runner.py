@@ -58,7 +58,9 @@ def parse_arguments() -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--compile", metavar="OUT", help="only write the job and what it needs to a folder")
     what.add_argument(
-        "--rehearse", action="store_true", help="run the compiled job on this machine, task by task, without Google Cloud"
+        "--rehearse",
+        action="store_true",
+        help="run the compiled job on this machine, task by task, without Google Cloud",
     )
     parser.add_argument(
         "--output", help="folder of local runs; a rehearsal writes below rehearsal/ in it (output/<name>)"
@@ -115,7 +117,9 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
-        screen.note("\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(target.vertex))]))
+        screen.note(
+            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(target.vertex))])
+        )
         return SUCCEEDED if results.pushed_to else NOT_BLESSED
 
 

@@ -39,8 +39,8 @@ class Step:
 
     Attributes:
         name: Node of the graph.
-        state: "ran", "cached" (nothing it depends on has changed), "looked up" (it only finds artifacts) or "skipped" (its
-            condition does not hold).
+        state: "ran", "cached" (nothing it depends on has changed), "looked up" (it only finds artifacts) or "skipped"
+            (its condition does not hold).
         seconds: From start to end.
         outputs: Its artifacts by output name.
         made: When the artifacts were made, for a cached step earlier than the run.

@@ -33,7 +33,9 @@ class LocalMetadata:
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         except ValueError as error:
-            raise UserError(f"{file} is damaged ({error}); delete it, and the next rehearsal runs every task") from error
+            raise UserError(
+                f"{file} is damaged ({error}); delete it, and the next rehearsal runs every task"
+            ) from error
         self._artifacts: dict[str, Artifact] = content.get("artifacts", {})
         self._cache: dict[str, dict[str, list[str]]] = content.get("cache", {})
         self._next = len(self._artifacts) + 1
@@ -70,7 +72,9 @@ class LocalMetadata:
 
     def imported(self, uri: str, schema: str) -> Artifact | None:
         """An artifact that was imported before from the same place."""
-        return next((one for one in self._artifacts.values() if (one["uri"], one["type"]) == (uri, _type(schema))), None)
+        return next(
+            (one for one in self._artifacts.values() if (one["uri"], one["type"]) == (uri, _type(schema))), None
+        )
 
     def latest(self, query: str) -> Artifact | None:
         """The newest artifact that meets a resolver's filter, such as 'schema_title="tfx.Model" AND state=LIVE'.

@@ -66,9 +66,7 @@ class Replica(BaseExecutor):
             }
             chief = subprocess.Popen([sys.executable, "-m", "tfx.scripts.run_executor", *sys.argv[1:]], env=environment)
             host = "127.0.0.1"
-        os.environ.update(
-            KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port
-        )
+        os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
             # No summary: it would ask the chief, which may have ended.
             tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)

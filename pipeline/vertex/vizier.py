@@ -160,9 +160,7 @@ def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], out
     found = [{name: _value_of(space, name, value) for name, value in trial["values"].items()} for trial in trials]
     space.values.update(found[0])
     best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
-    io_utils.write_string_file(
-        os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config())
-    )
+    io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
     rows = [
         {"trial_id": trial["id"], "score": trial["measured"], **values}
         for trial, values in zip(trials, found, strict=True)
