@@ -117,9 +117,7 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
-        screen.note(
-            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(target.vertex))])
-        )
+        screen.note("\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines))]))
         return SUCCEEDED if results.pushed_to else NOT_BLESSED
 
 

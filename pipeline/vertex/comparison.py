@@ -27,7 +27,8 @@ def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
         a, b = there.get(name, math.nan), here.get(name, math.nan)
         if a != b:
             yield f"{name}: {a:.4f} there, {b:.4f} here, {b - a:+.4f}"
-    same, other = [], []
+    same: list[str] = []
+    other: list[str] = []
     for step in steps.values():
         if step.state not in ("ran", "cached"):
             continue

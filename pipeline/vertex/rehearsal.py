@@ -8,7 +8,6 @@ tasks is what Vertex AI hands over: ExecutorInput and executor_output.json, by t
 from __future__ import annotations
 
 import ast
-import dataclasses
 import datetime
 import graphlib
 import hashlib
@@ -42,7 +41,7 @@ KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEV
 HIDES_THE_REPOSITORY = f"""\
 import sys
 sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r}]
-sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "__module__", "").startswith("__editable__")]
+sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
 """
 
 
@@ -354,20 +353,19 @@ def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
         raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}: {error!r}") from error
 
 
-def not_rehearsed(vertex: Vertex) -> Iterator[str]:
+def not_rehearsed(machines: Machines) -> Iterator[str]:
     """What a run on Vertex AI has that this rehearsal had not, a phrase each."""
     yield "permissions, quotas and networks"
     yield "the image (these are the packages of this environment) and the bucket (these are folders here)"
     yield "machine types, memory and accelerators"
-    jobs = [job for job in (vertex.machines.training, vertex.machines.tuning) if job]
+    yield "Dataflow, if the data steps run there (here they ran in their tasks), and deployment to an endpoint"
+    jobs = [job for job in (machines.training, machines.tuning) if job]
     if any(job.reduction_servers for job in jobs):
         yield "Reduction Servers"
     if any(job.spot for job in jobs):
         yield "spot machines that are taken away"
-    if vertex.machines.search_with == "vizier" and vertex.machines.tuning:
+    if machines.search_with == "vizier" and machines.tuning:
         yield "Vizier's choice of values (these were random)"
-    if vertex.dataflow:
-        yield "Dataflow (the data steps ran in their tasks)"
 
 
 def _inputs(task: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """The Tuner as a HyperparameterTuningJob: Vertex AI Vizier chooses the values, and every trial is a job of its own.
 
 The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
-values as arguments and reports by cloudml-hypertune (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
+values as arguments and reports by cloudml-hypertune
+(cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def _parameter(one: Any) -> dict[str, Any]:
     if one.conditions:
         parents = ", ".join(sorted({condition.name for condition in one.conditions}))
         raise UserError(
-            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier does "
-            'not take here; ask for it always, or set search_with="keras_tuner"'
+            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier "
+            'does not take here; ask for it always, or set search_with="keras_tuner"'
         )
     spec: dict[str, Any] = {"parameterId": one.name}
     if isinstance(one, kinds.Boolean) or (isinstance(one, kinds.Choice) and isinstance(one.values[0], (str, bool))):
