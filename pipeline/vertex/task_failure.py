@@ -56,8 +56,8 @@ def _reason(kind: str, text: str, module: Path) -> list[str]:
         if (REPOSITORY / package).exists() or (module.parent / package).is_dir() or module.parent.name == package:
             return [
                 f"  {package}/ is in this repository but not in the image of the tasks, which has the installed "
-                f"packages and pipeline/. Of your code, {module.name} travels with the run, and the modules beside it that it "
-                f'imports by their plain name: write "import x" in place of "from {package} import x"'
+                f"packages and pipeline/. Of your code, {module.name} travels with the run, with the modules beside it "
+                f'that it imports by their plain name: write "import x" in place of "from {package} import x"'
             ]
     if kind == "FileNotFoundError":
         return [
