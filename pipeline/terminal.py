@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.local import Step
     from pipeline.results import Results
 
-STATE_STYLES = {"ran": "green", "cached": "cyan", "looked up": "dim", "failed": "bold red"}
+STATE_STYLES = {"ran": "green", "cached": "cyan", "looked up": "dim", "skipped": "dim", "failed": "bold red"}
 
 
 @contextlib.contextmanager

@@ -140,8 +140,8 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 def checkpoint_folder(fn_args: Any) -> str:
     """Where this training keeps its state: the same folder whenever all that decides its result is the same.
 
-    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job names
-    a folder that stays the same when it is started again.
+    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
+    names a folder that stays the same when it is started again.
     """
     decides = [
         fn_args.train_files,

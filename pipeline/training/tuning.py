@@ -46,8 +46,8 @@ class Search(keras_tuner.Tuner):
     """Trains every trial in the same loop as the final model.
 
     With KERASTUNER_TUNER_ID, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process with "chief" in its id
-    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). Nothing is
-    read before the first trial, so that the chief, and who only asks for the search space, read nothing.
+    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). Nothing
+    is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
     """
 
     def __init__(self, fn_args: Any, build_model: BuildModel, settings: Settings):

@@ -9,6 +9,7 @@ from typing import Any
 from tfx.components.trainer.executor import GenericExecutor
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
+from tfx.utils import path_utils
 
 from pipeline.vertex import jobs
 
@@ -44,4 +45,6 @@ class Replica(GenericExecutor):
         with tempfile.TemporaryDirectory() as scratch:
             for name, (artifact,) in output_dict.items():
                 artifact.uri = os.path.join(scratch, name)
+            # TFX looks for a model when run_fn has ended, and training.run exports the chief's only.
+            os.makedirs(path_utils.serving_model_dir(artifact_utils.get_single_uri(output_dict["model"])))
             super().Do(input_dict, output_dict, exec_properties)

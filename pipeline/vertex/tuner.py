@@ -66,9 +66,7 @@ class Replica(BaseExecutor):
             }
             chief = subprocess.Popen([sys.executable, "-m", "tfx.scripts.run_executor", *sys.argv[1:]], env=environment)
             host = "127.0.0.1"
-        os.environ.update(
-            KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port
-        )
+        os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
             # No summary: it would ask the chief, which may have ended.
             tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
@@ -94,7 +92,7 @@ def place_in_cluster(text: str | None) -> tuple[str, int]:
         kind, index = spec["task"]["type"], int(spec["task"]["index"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"the environment variable CLUSTER_SPEC is {text!r} ({type(error).__name__}: {error}); expected Vertex AI's: "
+            f"the environment variable CLUSTER_SPEC is {text!r} ({type(error).__name__}: {error}); expected "
             '{"cluster": {"workerpool0": ["host:port"], ...}, "task": {"type": "workerpool0", "index": 0}}'
         ) from error
     return first[0], 0 if kind in ("workerpool0", "chief") else 1 + index

@@ -1,7 +1,8 @@
 """The Tuner as a HyperparameterTuningJob: Vertex AI Vizier chooses the values, and every trial is a job of its own.
 
 The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
-values as arguments and reports by cloudml-hypertune (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
+values as arguments and reports by cloudml-hypertune
+(cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def _parameter(one: Any) -> dict[str, Any]:
     if one.conditions:
         parents = ", ".join(sorted({condition.name for condition in one.conditions}))
         raise UserError(
-            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier does "
-            'not take here; ask for it always, or set search_with="keras_tuner"'
+            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier "
+            'does not take here; ask for it always, or set search_with="keras_tuner"'
         )
     spec: dict[str, Any] = {"parameterId": one.name}
     if isinstance(one, kinds.Boolean) or (isinstance(one, kinds.Choice) and isinstance(one.values[0], (str, bool))):
@@ -160,9 +161,7 @@ def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], out
     found = [{name: _value_of(space, name, value) for name, value in trial["values"].items()} for trial in trials]
     space.values.update(found[0])
     best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
-    io_utils.write_string_file(
-        os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config())
-    )
+    io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
     rows = [
         {"trial_id": trial["id"], "score": trial["measured"], **values}
         for trial, values in zip(trials, found, strict=True)

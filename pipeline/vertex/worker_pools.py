@@ -72,7 +72,7 @@ def check_strategy(strategy: str, machines: Machines) -> None:
         )
     if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
         raise MachineError(
-            f'training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a model '
+            f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a model "
             'of their own; take "auto" or "multi_worker", or replicas=1'
         )
     if (strategy == "tpu") != tpu and (tpu or strategy == "tpu") and not (tpu and strategy == "auto"):
