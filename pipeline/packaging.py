@@ -124,11 +124,16 @@ def fingerprint_of(*modules: Path) -> str:
 
 def library_fingerprint() -> str:
     """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code."""
-    digest = hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes())
+    digest = hashlib.sha256(lock_digest().encode())
     for module in sorted((REPOSITORY / "pipeline").rglob("*.py")):
         digest.update(module.relative_to(REPOSITORY).as_posix().encode())
         digest.update(_normalised(module.read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
+
+
+def lock_digest() -> str:
+    """SHA-256 of the locked packages, hexadecimal."""
+    return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()
 
 
 def image_name() -> str:
