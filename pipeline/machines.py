@@ -45,7 +45,7 @@ ACCELERATORS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 TPU_HOST = r"ct\w+-\w+-\dt"
 GPU_COUNTS = (1, 2, 4, 8, 16)
-DISKS = ("pd-ssd", "pd-standard", "pd-balanced", "hyperdisk-balanced")
+DISKS = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
 
 
 class MachineError(UserError, ValueError):

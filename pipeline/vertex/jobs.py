@@ -30,6 +30,8 @@ logger = logging.getLogger("pipeline.vertex")
 SETTING = "vertex_job"
 # The place of a pool says what it is for; the third one's containers, Reduction Servers, have a command of their own.
 POOLS_WITH_OUR_COMMAND = 2
+# gcloud's own: another address of Vertex AI than the region's.
+ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"
 SECONDS_BETWEEN_LOOKS = 15.0
 LONGEST_OUTAGE = 30 * 60.0
 ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
@@ -69,12 +71,11 @@ def setting_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy(json_utils.loads(exec_properties["custom_config"])[SETTING])
 
 
-def with_command(job_spec: dict[str, Any], command: list[str], folder: str | None) -> dict[str, Any]:
+def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
     """A CustomJobSpec whose replicas run ``command``, and whose checkpoints and logs go below ``folder``."""
     for pool in job_spec["workerPoolSpecs"][:POOLS_WITH_OUR_COMMAND]:
         pool["containerSpec"]["command"] = command
-    if folder:
-        job_spec["baseOutputDirectory"] = {"outputUriPrefix": folder}
+    job_spec["baseOutputDirectory"] = {"outputUriPrefix": folder}
     return job_spec
 
 
@@ -142,11 +143,14 @@ def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, 
 
 
 def _client(parent: str) -> Any:
-    from google.cloud import aiplatform
+    from google.cloud import aiplatform_v1
 
-    return aiplatform.initializer.global_config.create_client(
-        client_class=aiplatform.utils.JobClientWithOverride, location_override=parent.rsplit("/", 1)[-1]
-    )
+    from pipeline.vertex.cloud import Cloud
+
+    _, project, _, region = parent.split("/")
+    address = os.environ.get(ENDPOINT_VARIABLE)
+    cloud = Cloud.connect(project, region, {"aiplatform": address} if address else {})
+    return cloud.client(aiplatform_v1.JobServiceClient)
 
 
 def _run(
@@ -156,6 +160,10 @@ def _run(
     marker: str,
     page: str,
 ) -> _Job:
+    from google.api_core import exceptions
+
+    from pipeline.vertex.cloud import explained
+
     job: Any = None
     if fileio.exists(marker):
         with fileio.open(marker) as file:
@@ -163,7 +171,10 @@ def _run(
         if job.state.name in ENDED and job.state.name != "JOB_STATE_SUCCEEDED":
             job = None
     if job is None:
-        job = create()
+        try:
+            job = create()
+        except exceptions.GoogleAPICallError as error:
+            raise explained(error, "starting the job") from error
         fileio.makedirs(os.path.dirname(marker))
         with fileio.open(marker, "w") as file:
             file.write(job.name)
@@ -179,16 +190,8 @@ def _run(
 
 def _wait(job: Any, get: Callable[[str], Any]) -> Any:
     """The job at its end; short outages of the network or the service are waited through."""
-    from google.api_core import exceptions
-    from google.auth.exceptions import TransportError
+    from pipeline.vertex.cloud import PASSING
 
-    passing = (
-        exceptions.ServerError,
-        exceptions.TooManyRequests,
-        exceptions.RetryError,
-        TransportError,
-        ConnectionError,
-    )
     seen, reached = None, time.monotonic()
     while job.state.name not in ENDED:
         if job.state.name != seen:
@@ -198,9 +201,9 @@ def _wait(job: Any, get: Callable[[str], Any]) -> Any:
         try:
             job = get(job.name)
             reached = time.monotonic()
-        except passing as error:
+        except PASSING as error:
             if time.monotonic() - reached > LONGEST_OUTAGE:
-                raise
+                raise JobFailed(f"Vertex AI has not answered for {LONGEST_OUTAGE / 60:g} minutes: {error}") from error
             logger.warning("Vertex AI cannot be reached, waiting on: %s", error)
     return job
 

@@ -32,7 +32,7 @@ class Executor(BaseExecutor):
         setting = jobs.setting_of(exec_properties)
         folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
         command = jobs.command_of(Replica, input_dict, output_dict, exec_properties)
-        jobs.with_command(setting["job"]["jobSpec"], command, None)
+        jobs.with_command(setting["job"]["jobSpec"], command, f"{folder}/job")
         jobs.run_custom_job(setting["job"], setting["parent"], f"{folder}/job/name.txt")
 
 
