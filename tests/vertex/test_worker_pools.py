@@ -95,7 +95,11 @@ def test_a_tensorboard_without_a_service_account_is_refused():
         ("mirrored", Machines(training=Job(replicas=2)), r"'mirrored' and .* has 2 processes"),
         ("tpu", Machines(training=Job()), r"'tpu' and .* has no TPU; take a TPU host"),
         ("mirrored", Machines(training=TPU), r'\'mirrored\' and .* has a TPU; take "auto" or "tpu"'),
-        ("one_device", Machines({"Trainer": Resources(8, 32, "NVIDIA_L4", 2)}), r"has 2 accelerators, of which all but"),
+        (
+            "one_device",
+            Machines({"Trainer": Resources(8, 32, "NVIDIA_L4", 2)}),
+            r"has 2 accelerators, of which all but",
+        ),
     ],
 )
 def test_a_strategy_that_does_not_fit_the_machines_is_refused(strategy, machines, message):
