@@ -10,9 +10,10 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 from pipeline import packaging, terminal
-from pipeline.config import PipelineConfig, load_config
+from pipeline.config import PipelineConfig, TuningMode, load_config
 from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.machines import Machines
@@ -20,8 +21,11 @@ from pipeline.reading.files import is_remote
 from pipeline.target import Target, Vertex, only_run_in
 from pipeline.vertex import machine_settings, settings
 
+if TYPE_CHECKING:
+    from pipeline.vertex.cloud import Cloud
+
 ROOT = Path(__file__).resolve().parent
-SUCCEEDED, FAILED, WRONG_SETTINGS, NOT_BLESSED, INTERRUPTED = 0, 1, 2, 3, 130
+SUCCEEDED, FAILED, WRONG_SETTINGS, NOT_BLESSED, LOST_CONTACT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def main() -> int:
@@ -30,10 +34,7 @@ def main() -> int:
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
     try:
-        machines = machine_settings.read(arguments, os.environ, ROOT / "configs/machines.py")
-        vertex = None
-        if not arguments.rehearse:
-            vertex = replace(settings.read(arguments, os.environ, packaging.image_name()), machines=machines)
+        vertex, machines = read_settings(arguments)
     except UserError as error:
         for problem in str(error).splitlines():
             print(f"vertex_runner.py: {problem}", file=sys.stderr)
@@ -41,20 +42,37 @@ def main() -> int:
         return WRONG_SETTINGS
     try:
         config = configure(arguments)
+        output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         if vertex is None:
-            output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
             return rehearse(config, machines, output)
-        return compile_to(Path(arguments.compile).absolute(), config, vertex)
+        if arguments.compile:
+            return compile_to(Path(arguments.compile).absolute(), config, vertex)
+        return run_there(arguments, config, vertex, output)
     except UserError as error:
         print(f"vertex_runner.py: {error}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        print(
+            "vertex_runner.py: interrupted; a job that was submitted goes on, --watch JOB shows it again",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Run the pipeline on Vertex AI.")
+    parser = argparse.ArgumentParser(
+        description="Run the pipeline on Vertex AI: check, compile, submit, and wait for the job.",
+        epilog="Exit codes: 0 pushed (or submitted, checked, compiled), 1 failed or cancelled, 2 missing or wrong "
+        "settings, 3 the model was not blessed, 4 Vertex AI no longer answers, 130 interrupted.",
+    )
     parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
+    parser.add_argument("--module", help="module file, in place of the config's")
+    parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    parser.add_argument(
+        "--output", help="folder of local runs; a rehearsal writes below rehearsal/ in it (output/<name>)"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--compile", metavar="OUT", help="only write the job and what it needs to a folder")
     what.add_argument(
@@ -62,12 +80,38 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="run the compiled job on this machine, task by task, without Google Cloud",
     )
+    what.add_argument("--check", action="store_true", help="only look whether all is there that a run needs")
+    what.add_argument("--watch", metavar="JOB", help="only wait for a job that was submitted before")
+    what.add_argument("--no-wait", action="store_true", help="submit and return at once")
+    parser.add_argument("--poll", type=float, default=10.0, help="seconds between two looks at the job (%(default)g)")
     parser.add_argument(
-        "--output", help="folder of local runs; a rehearsal writes below rehearsal/ in it (output/<name>)"
+        "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
     )
     machine_settings.add_arguments(parser, ROOT / "configs/machines.py")
     settings.add_arguments(parser)
     return parser.parse_args()
+
+
+def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines]:
+    """Where to run, None for a rehearsal, and the table of machines.
+
+    Raises:
+        UserError: a line for everything that is missing or wrong.
+    """
+    vertex, machines, problems = None, Machines(), []
+    try:
+        machines = machine_settings.read(arguments, os.environ, ROOT / "configs/machines.py")
+    except UserError as error:
+        problems.append(str(error))
+    if not arguments.rehearse:
+        needed = ("project", "region") if arguments.watch else ("project", "region", "bucket")
+        try:
+            vertex = replace(settings.read(arguments, os.environ, packaging.image_name(), needed), machines=machines)
+        except UserError as error:
+            problems.insert(0, str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    return vertex, machines
 
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
@@ -76,6 +120,14 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     if arguments.data:
         path = arguments.data if is_remote(arguments.data) else str(Path(arguments.data).absolute())
         config = replace(config, data=replace(config.data, path=path, prepare=None))
+    if arguments.module:
+        config = replace(config, module=str(Path(arguments.module).absolute()))
+    if arguments.tuning:
+        config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
+    if arguments.watch:
+        return config
+    if config.schema and not Path(config.schema).is_file():
+        raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
     packaging.read_module(Path(config.module))
     prepare(config)
     if not is_remote(config.data.path):
@@ -85,11 +137,83 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
 
 def compile_to(out: Path, config: PipelineConfig, vertex: Vertex) -> int:
     """Writes the job; nothing is asked of Google Cloud."""
+    with terminal.only_ours(out / "compile.log") as screen:
+        job = compile_here(out, config, vertex)
+        uploads = json.loads((job.parent / "uploads.json").read_text(encoding="utf-8"))
+        screen.note(f"wrote {job}\nand the {len(uploads)} files to upload before it runs are in uploads.json beside it")
+    return SUCCEEDED
+
+
+def compile_here(out: Path, config: PipelineConfig, vertex: Vertex) -> Path:
+    """Compiles into a folder, anew; returns the job's file."""
+    # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
     from pipeline.vertex.compile import compile
 
     shutil.rmtree(out / "upload", ignore_errors=True)
-    job = compile(config, Target.on_vertex(vertex, config.name, out / "upload"), out)
-    print(f"wrote {job}")
+    return compile(config, Target.on_vertex(vertex, config.name, out / "upload"), out)
+
+
+def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex, output: Path) -> int:
+    """Checks, submits and waits, or what the command line wants of it."""
+    run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    folder = output / "vertex" / run_id
+    with terminal.only_ours(folder / "log") as screen:
+        from pipeline.vertex import cloud as google_cloud
+        from pipeline.vertex import preflight
+
+        def connect() -> Cloud:
+            return google_cloud.Cloud.connect(vertex.project, vertex.region, settings.endpoints(os.environ))
+
+        if arguments.watch:
+            return wait_for(arguments.watch, connect(), arguments, screen)
+        screen.start(config, f"{run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")
+        findings = preflight.check(config, vertex, connect)
+        for finding in findings:
+            screen.finding(finding.what, finding.state, finding.text, finding.remedy)
+        screen.note("")
+        wrong = sum(finding.state == "wrong" for finding in findings)
+        if wrong:
+            screen.note(f"{wrong} of these must be put right first. Nothing was submitted.")
+            return FAILED
+        if arguments.check:
+            return SUCCEEDED
+
+        from pipeline.vertex.submit import console_url, submit
+
+        compile_here(folder, config, vertex)
+        cloud = connect()
+        submitted = submit(folder, vertex, cloud, screen.note)
+        screen.note(
+            f"{'the same job runs already, nothing was submitted' if submitted.already else 'submitted'}\n"
+            f"  job   {submitted.name}\n  page  {console_url(submitted.name)}\n"
+        )
+        return SUCCEEDED if arguments.no_wait else wait_for(submitted.name, cloud, arguments, screen)
+
+
+def wait_for(job: str, cloud: Cloud, arguments: argparse.Namespace, screen: terminal.Screen) -> int:
+    """Shows a job until it has ended."""
+    from pipeline.vertex.watch import LostContact, full_name, report, watch
+
+    name = full_name(job, cloud)
+    try:
+        ended = watch(
+            name,
+            cloud,
+            lambda line: screen.line(line.name, line.state, line.seconds, line.detail),
+            screen.note,
+            arguments.poll,
+            arguments.patience,
+        )
+    except LostContact as lost:
+        screen.note(f"\n{lost}")
+        return LOST_CONTACT
+    if ended.state != "succeeded":
+        screen.note(f"\n{report(name, ended)}")
+        return FAILED
+    if ended.pushed_to is None:
+        screen.note("\nnot pushed: the model was not blessed; the model pushed before stays")
+        return NOT_BLESSED
+    screen.note(f"\npushed to {ended.pushed_to}")
     return SUCCEEDED
 
 

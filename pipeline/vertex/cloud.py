@@ -127,7 +127,7 @@ def explained(error: Exception, doing: str) -> UserError:
     """What a call failed for, in one message with its remedy."""
     text = str(getattr(error, "message", None) or error).splitlines()[0]
     remedy = "try again"
-    if isinstance(error, exceptions.Unauthenticated) or isinstance(error, GoogleAuthError):
+    if isinstance(error, (exceptions.Unauthenticated, GoogleAuthError)):
         remedy = LOGIN
     elif isinstance(error, exceptions.Forbidden):
         remedy = "ask for the roles Vertex AI User, Storage Object Admin and Service Account User in the project"

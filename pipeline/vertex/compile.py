@@ -20,10 +20,9 @@ from pipeline.errors import UserError
 from pipeline.pipeline import create_pipeline
 from pipeline.reading.files import is_remote
 from pipeline.target import Target
+from pipeline.vertex import JOB, UPLOADS
 from pipeline.vertex.worker_pools import place
 
-JOB = "pipeline_job.json"
-UPLOADS = "uploads.json"
 # TFX makes two tasks of the resolver of the latest blessed model: one finds the blessing, one the model it is of.
 FIRST_OF_RESOLVER, LAST_OF_RESOLVER = "-model-blessing-resolver", "-model-resolver"
 BYTES_AT_ONCE = 1 << 20

@@ -283,7 +283,7 @@ def _quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
                 "quota",
                 "wrong",
                 f"{metric} is {limit} in {vertex.region}, the job takes {count}",
-                "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer in the table of machines",
+                "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines",
             )
         else:
             yield Finding("quota", "ok", f"{metric}: {count} of {limit if limit >= 0 else 'no limit'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -84,13 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(setting.flag, metavar=metavar, help=f"{setting.help} [{setting.variables[0]}]")
 
 
-def read(arguments: argparse.Namespace, environment: Mapping[str, str], default_image: str) -> Vertex:
+def read(
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str],
+    default_image: str,
+    needed: Collection[str] = ("project", "region", "bucket"),
+) -> Vertex:
     """The settings as values.
 
     Args:
         arguments: With the flags of ``add_arguments``.
         environment: ``os.environ``.
         default_image: Name and tag of the image below the project's registry, where no image is named.
+        needed: What may not be missing; a stand-in takes the place of what is not needed.
 
     Raises:
         UserError: settings are missing or wrong; a line for each.
@@ -99,7 +105,7 @@ def read(arguments: argparse.Namespace, environment: Mapping[str, str], default_
     problems = [
         f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}"
         for setting in SETTINGS
-        if setting.remedy and not values[setting.name]
+        if setting.name in needed and not values[setting.name]
     ]
     for setting in SETTINGS:
         value = values[setting.name]
@@ -153,6 +159,16 @@ def read(arguments: argparse.Namespace, environment: Mapping[str, str], default_
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     return vertex
+
+
+def endpoints(environment: Mapping[str, str]) -> dict[str, str]:
+    """Addresses of Google Cloud's services that gcloud too takes from the environment, by service.
+
+    For networks that reach Google Cloud by addresses of their own (Private Service Connect):
+    https://cloud.google.com/sdk/gcloud/reference/topic/configurations, api_endpoint_overrides.
+    """
+    prefix = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+    return {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}
 
 
 def _value(setting: Setting, arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -17,8 +18,8 @@ from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
 from pipeline.target import Vertex
+from pipeline.vertex import JOB, UPLOADS
 from pipeline.vertex.cloud import PASSING, Cloud, explained
-from pipeline.vertex.compile import JOB, UPLOADS
 
 ENDED = frozenset(
     {
@@ -87,11 +88,12 @@ def upload(uploads: Mapping[str, str], cloud: Cloud, said: Callable[[str], None]
     """
     client = cloud.storage()
     wanted = []
-    for file, address in uploads.items():
+    for name_here, address in uploads.items():
+        file = Path(name_here)
         bucket, _, name = address.removeprefix("gs://").partition("/")
         blob = client.bucket(bucket).get_blob(name)
-        if blob is None or blob.size != Path(file).stat().st_size:
-            wanted.append((Path(file), client.bucket(bucket).blob(name)))
+        if blob is None or blob.size != file.stat().st_size:
+            wanted.append((file, client.bucket(bucket).blob(name)))
     if not wanted:
         return
     size = sum(file.stat().st_size for file, _ in wanted)
@@ -159,10 +161,8 @@ def _add_to_experiment(name: str, experiment: str, cloud: Cloud) -> None:
         schema_version="0.0.1",
         metadata={"experiment_deleted": False},
     )
-    try:
+    with contextlib.suppress(exceptions.AlreadyExists):
         client.create_context(parent=store, context=context, context_id=experiment, retry=AGAIN)
-    except exceptions.AlreadyExists:
-        pass
     run = f"{store}/contexts/{name.rpartition('/')[2]}"
     until = time.monotonic() + SECONDS_FOR_CONTEXT
     while True:
