@@ -199,6 +199,38 @@ class Machines:
         waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)
         return self.tasks.get(component) or (Resources(2, 8) if waits else self.tasks.get(DEFAULT, Resources()))
 
+    def check_strategy(self, strategy: str) -> None:
+        """Checks that the training's strategy can use the machines, and uses all that is paid for.
+
+        Raises:
+            MachineError: it cannot.
+        """
+        job = self.training
+        replicas = job.replicas if job else 1
+        accelerators = job.accelerators if job else self.task("Trainer").accelerators
+        tpu = bool(job and job.tpu)
+        where = f"training=Job(machine_type={job.machine_type!r}, replicas={replicas})" if job else "the Trainer's task"
+        if strategy == "multi_worker" and replicas < 2:
+            raise MachineError(
+                f'training.strategy is "multi_worker" and {where} is one process; give it training=Job(replicas=2) or '
+                'more, or take the strategy "auto"'
+            )
+        if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
+            raise MachineError(
+                f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a "
+                'model of their own; take "auto" or "multi_worker", or replicas=1'
+            )
+        if (strategy == "tpu" and not tpu) or (tpu and strategy not in ("auto", "tpu")):
+            raise MachineError(
+                f"training.strategy is {strategy!r} and {where} has {'a' if tpu else 'no'} TPU; "
+                + ('take "auto" or "tpu"' if tpu else 'take a TPU host, such as ct5lp-hightpu-4t, or "auto"')
+            )
+        if strategy == "one_device" and accelerators > 1:
+            raise MachineError(
+                f'training.strategy is "one_device" and {where} has {accelerators} accelerators, of which all but one '
+                'would be idle; take "auto" or "mirrored", or accelerators=1'
+            )
+
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
     """Checks that a machine type takes an accelerator.

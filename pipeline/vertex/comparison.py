@@ -23,10 +23,15 @@ def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
         return
     there = read_metrics(str(evaluation))["overall"]
     here = read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri)["overall"]
+    alike = []
     for name in sorted(here.keys() | there.keys()):
         a, b = there.get(name, math.nan), here.get(name, math.nan)
-        if a != b:
+        if f"{a:.4f}" == f"{b:.4f}":
+            alike.append(f"{name} {b:.4f}")
+        else:
             yield f"{name}: {a:.4f} there, {b:.4f} here, {b - a:+.4f}"
+    if alike:
+        yield f"the same: {', '.join(alike)}"
     same: list[str] = []
     other: list[str] = []
     for step in steps.values():

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import Any
 
 from tfx.components.tuner import executor as tfx_tuner
@@ -21,7 +22,6 @@ from pipeline.errors import UserError
 from pipeline.vertex import jobs
 
 CHIEF = "chief"
-SECONDS_TO_END = 120.0
 
 
 class Executor(BaseExecutor):
@@ -47,7 +47,7 @@ class Replica(BaseExecutor):
         """Trains trials until there are no more; the first replica also sees to the chief.
 
         Raises:
-            UserError: the chief failed, or this is a job of Vertex AI without a cluster.
+            UserError: this is a job of Vertex AI without a cluster.
         """
         if os.environ.get("KERASTUNER_TUNER_ID") == CHIEF:
             search = tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
@@ -60,21 +60,29 @@ class Replica(BaseExecutor):
             environment = {
                 **os.environ,
                 "KERASTUNER_TUNER_ID": CHIEF,
-                "KERASTUNER_ORACLE_IP": "0.0.0.0",
+                "KERASTUNER_ORACLE_IP": "127.0.0.1" if host == "localhost" else "0.0.0.0",
                 "KERASTUNER_ORACLE_PORT": port,
                 "CUDA_VISIBLE_DEVICES": "-1",  # it trains nothing, and the GPUs' memory is the trials'
             }
             chief = subprocess.Popen([sys.executable, "-m", "tfx.scripts.run_executor", *sys.argv[1:]], env=environment)
             host = "127.0.0.1"
+            # Without it this one would wait for the chief for an hour.
+            threading.Thread(target=_end_with, args=[chief], daemon=True).start()
         os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
             # No summary: it would ask the chief, which may have ended.
             tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
-            if chief and chief.wait():
-                raise UserError(f"the chief of the search ended with exit code {chief.returncode}; its log says why")
+            if chief:
+                chief.wait()
         finally:
             if chief and chief.poll() is None:
                 chief.kill()
+
+
+def _end_with(chief: subprocess.Popen[bytes]) -> None:
+    """Ends this process when the chief fails; what it said last stands in the same log."""
+    if chief.wait():
+        os._exit(1)
 
 
 def place_in_cluster(text: str | None) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.utils import json_utils
 
 from pipeline.config import PipelineConfig
-from pipeline.machines import DEFAULT, Job, MachineError, Machines
+from pipeline.machines import DEFAULT, Job, MachineError
 from pipeline.target import Vertex
 from pipeline.vertex import jobs, trainer, tuner, vizier
 
@@ -39,7 +39,7 @@ def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
     unknown = sorted(set(machines.tasks) - {*components, "Tuner", DEFAULT})
     if unknown:
         raise MachineError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
-    check_strategy(config.training.strategy, machines)
+    machines.check_strategy(config.training.strategy)
     for name, component in components.items():
         wanted = machines.task(name)
         resources = _ResourceSpec(cpu_limit=wanted.cpu, memory_limit=wanted.memory_gib)
@@ -52,39 +52,6 @@ def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
     if machines.tuning and "Tuner" in components:
         in_charge = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
         _run_as_job(components["Tuner"], in_charge, machines.tuning, vertex)
-
-
-def check_strategy(strategy: str, machines: Machines) -> None:
-    """Checks that the training's strategy can use the machines, and uses all that is paid for.
-
-    Raises:
-        MachineError: it cannot.
-    """
-    job = machines.training
-    replicas = job.replicas if job else 1
-    accelerators = job.accelerators if job else machines.task("Trainer").accelerators
-    tpu = bool(job and job.tpu)
-    where = f"training=Job(machine_type={job.machine_type!r}, replicas={replicas})" if job else "the Trainer's task"
-    if strategy == "multi_worker" and replicas < 2:
-        raise MachineError(
-            f'training.strategy is "multi_worker" and {where} is one process; give it training=Job(replicas=2) or '
-            'more, or take the strategy "auto"'
-        )
-    if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
-        raise MachineError(
-            f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a model "
-            'of their own; take "auto" or "multi_worker", or replicas=1'
-        )
-    if (strategy == "tpu") != tpu and (tpu or strategy == "tpu") and not (tpu and strategy == "auto"):
-        raise MachineError(
-            f"training.strategy is {strategy!r} and {where} has {'a' if tpu else 'no'} TPU; "
-            + ('take "auto" or "tpu"' if tpu else 'take a TPU host, such as ct5lp-hightpu-4t, or "auto"')
-        )
-    if strategy == "one_device" and accelerators > 1:
-        raise MachineError(
-            f'training.strategy is "one_device" and {where} has {accelerators} accelerators, of which all but one '
-            'would be idle; take "auto" or "mirrored", or accelerators=1'
-        )
 
 
 def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:

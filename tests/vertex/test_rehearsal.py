@@ -17,7 +17,6 @@ from pipeline.target import Vertex
 from pipeline.vertex import jobs, local_jobs, vizier, worker_pools
 from pipeline.vertex.comparison import compared
 from tests.e2e.run import ROOT, Run, copy_repository, edit, run
-from tests.training.processes import Data
 from tests.training.worker import SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -34,6 +33,11 @@ def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path)
 def rehearsed(rehearsal_clone: Path) -> Run:
     workers = ("--training-workers", "2", "--tuner-workers", "2")
     return run(rehearsal_clone, "--rehearse", *workers, runner="vertex_runner.py")
+
+
+def artifacts_of(clone: Path) -> Path:
+    """The folder of the runs, by project number as on Vertex AI."""
+    return clone / "output/flights/rehearsal/artifacts/0"
 
 
 def auc(text: str) -> float:
@@ -74,8 +78,9 @@ def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_i
 
 
 def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
-    transformed: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rehearsed: Run, rehearsal_clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    transform = next(artifacts_of(rehearsal_clone).glob("*/Transform_*"))
     monkeypatch.setenv(local_jobs.REHEARSAL_VARIABLE, str(tmp_path / "logs"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PATH", f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}")
@@ -93,9 +98,8 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
         standard_artifacts.HyperParameters(),
         standard_artifacts.TunerResults(),
     )
-    examples.uri = str(Path(transformed.train_files[0]).parent.parent)
+    examples.uri, graph.uri = str(transform / "transformed_examples"), str(transform / "transform_graph")
     examples.split_names = '["train", "eval"]'
-    graph.uri = transformed.transform_graph_path
     best.uri, results.uri = str(tmp_path / "best"), str(tmp_path / "results")
     properties = {"train_args": "{}", "eval_args": "{}", "module_file": str(ROOT / "models/flights.py")}
     vizier.Executor().Do(
@@ -128,7 +132,7 @@ def test_a_rehearsal_is_compared_with_the_local_run(first, clone, rehearsed, reh
         return made
 
     (there,) = (clone / "output").glob("*/artifacts")
-    root = rehearsal_clone / "output/flights/rehearsal/artifacts/0"
+    root = artifacts_of(rehearsal_clone)
     evaluation, schema = next(root.glob("*/Evaluator_*/evaluation")), next(root.glob("*/SchemaGen_*/schema"))
     lines = list(compared(steps(evaluation, schema), there))
     assert any(re.fullmatch(r"auc: 0\.\d{4} there, 0\.\d{4} here, [+-]0\.\d{4}", line) for line in lines)

@@ -104,7 +104,7 @@ def test_a_tensorboard_without_a_service_account_is_refused():
 )
 def test_a_strategy_that_does_not_fit_the_machines_is_refused(strategy, machines, message):
     with pytest.raises(MachineError, match=message):
-        worker_pools.check_strategy(strategy, machines)
+        machines.check_strategy(strategy)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_strategy_that_does_not_fit_the_machines_is_refused(strategy, machines
     ],
 )
 def test_a_strategy_that_fits_is_taken(strategy, machines):
-    worker_pools.check_strategy(strategy, machines)
+    machines.check_strategy(strategy)
 
 
 @pytest.fixture
