@@ -15,6 +15,7 @@ import ast
 import hashlib
 import importlib.metadata
 import platform
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -123,11 +124,14 @@ def fingerprint_of(*modules: Path) -> str:
 
 
 def library_fingerprint() -> str:
-    """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code."""
+    """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code.
+
+    Over the bytes of the files, because it must come out the same on every version of Python.
+    """
     digest = hashlib.sha256(lock_digest().encode())
     for module in sorted((REPOSITORY / "pipeline").rglob("*.py")):
-        digest.update(module.relative_to(REPOSITORY).as_posix().encode())
-        digest.update(_normalised(module.read_text(encoding="utf-8")).encode())
+        digest.update(f"\n{module.relative_to(REPOSITORY).as_posix()}\n".encode())
+        digest.update(module.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -136,9 +140,9 @@ def lock_digest() -> str:
     return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()
 
 
-def image_name() -> str:
+def image_name(variant: str = "cpu") -> str:
     """Name and tag, below a project's registry, of the image that ``make image`` builds from this code."""
-    return f"{IMAGE_REPOSITORY}:{library_fingerprint()}"
+    return f"{IMAGE_REPOSITORY}:{library_fingerprint()}{'' if variant == 'cpu' else f'-{variant}'}"
 
 
 def cut(source: str, entry_points: Sequence[str]) -> str:
@@ -278,3 +282,8 @@ def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: P
             archive.writestr(zipfile.ZipInfo(path), text)
     partial.replace(wheel)
     return wheel
+
+
+if __name__ == "__main__":
+    # The Dockerfile asks: python -m pipeline.packaging fingerprint
+    print({"fingerprint": library_fingerprint, "lock": lock_digest}[sys.argv[1]]())

@@ -17,20 +17,21 @@ from pipeline.errors import UserError
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOGIN = "run gcloud auth application-default login, or point GOOGLE_APPLICATION_CREDENTIALS at a key file"
-# What goes away by itself: the network, a restart of the service, too many questions.
-PASSING = (
+# What goes away by itself: the network, a restart of the service.
+OUTAGES = (
     exceptions.ServiceUnavailable,
     exceptions.DeadlineExceeded,
     exceptions.GatewayTimeout,
     exceptions.InternalServerError,
     exceptions.BadGateway,
-    exceptions.TooManyRequests,
     exceptions.Aborted,
     exceptions.RetryError,
     TransportError,
     requests.ConnectionError,
     requests.Timeout,
 )
+# The same, and too many questions at a time.
+PASSING = (*OUTAGES, exceptions.TooManyRequests)
 SECONDS = 30.0  # that one question may take
 
 
@@ -119,12 +120,22 @@ class Cloud:
             except (requests.RequestException, TransportError) as error:
                 raise exceptions.ServiceUnavailable(str(error)) from error
         if not answer.ok:
-            raise exceptions.from_http_response(answer)
+            raise exceptions.from_http_status(answer.status_code, _message(answer))
         return answer.json()
+
+
+def _message(answer: requests.Response) -> str:
+    """What a refusal says, in the words of the service."""
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.reason or f"status {answer.status_code}"
 
 
 def explained(error: Exception, doing: str) -> UserError:
     """What a call failed for, in one message with its remedy."""
+    if isinstance(error, exceptions.RetryError) and isinstance(error.cause, Exception):
+        error = error.cause
     text = str(getattr(error, "message", None) or error).splitlines()[0]
     remedy = "try again"
     if isinstance(error, (exceptions.Unauthenticated, GoogleAuthError)):

@@ -167,7 +167,8 @@ def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> It
     act_as = "iam.serviceAccounts.actAs"
     answer = cloud.ask("iam", f"{address}:testIamPermissions", {"permissions": [act_as]})
     member = f"serviceAccount:{account}"
-    if act_as not in answer.get("permissions", []):
+    may_act = act_as in answer.get("permissions", [])
+    if not may_act:
         yield Finding(
             "service account",
             "wrong",
@@ -187,7 +188,7 @@ def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> It
             f"{account} may not {purpose}",
             f"gcloud projects add-iam-policy-binding {vertex.project} --member={member} --role={role}",
         )
-    if not lacks:
+    if may_act and not lacks:
         yield Finding("service account", "ok", account)
 
 

@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from pipeline.target import Vertex
 from pipeline.vertex import JOB, UPLOADS
-from pipeline.vertex.cloud import PASSING, Cloud, explained
+from pipeline.vertex.cloud import OUTAGES, PASSING, Cloud, explained
 
 ENDED = frozenset(
     {
@@ -30,8 +30,8 @@ ENDED = frozenset(
 )
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 SUBMISSION = "submission"
-# Submitting may be tried again at will: the job's id is the same each time.
-AGAIN = Retry(if_exception_type(*PASSING), initial=1.0, maximum=15.0, timeout=180.0)
+# Submitting may be tried again at will: the job's id is the same each time. A quota that is used up does not pass.
+AGAIN = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
 SECONDS_FOR_CONTEXT = 60.0
 
 

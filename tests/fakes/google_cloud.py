@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import requests
 from gcp_storage_emulator.server import create_server
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
@@ -27,13 +28,22 @@ class GoogleCloud:
         vertex: Vertex AI.
         rest: Tokens, APIs, roles, images, quota, BigQuery.
         storage: A client of Cloud Storage, with the bucket in it.
+        endpoints: Addresses of the services, by their names for gcloud.
         environment: Variables with which Google's clients talk to it, as its service account.
     """
 
     vertex: FakeVertex
     rest: FakeRest
     storage: storage.Client
+    endpoints: dict[str, str]
     environment: dict[str, str]
+
+    def create_bucket(self, name: str, location: str) -> None:
+        """Makes a bucket; the emulator only heeds a location that is set afterwards."""
+        if self.storage.lookup_bucket(name) is None:
+            self.storage.create_bucket(name)
+        address = f"{self.environment['STORAGE_EMULATOR_HOST']}/storage/v1/b/{name}"
+        requests.patch(address, json={"location": location.upper()}, timeout=10).raise_for_status()
 
     def empty(self) -> None:
         """Everything as it was when it started."""
@@ -62,20 +72,21 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
         client = storage.Client(
             project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator}
         )
-        client.create_bucket(BUCKET, location=REGION)
-        endpoints = {name: rest.endpoint(name) for name in SERVICES}
-        yield GoogleCloud(
+        endpoints = {name: rest.endpoint(name) for name in SERVICES} | {"aiplatform": f"https://{vertex.endpoint}/"}
+        there = GoogleCloud(
             vertex,
             rest,
             client,
+            endpoints,
             environment={
                 "GOOGLE_APPLICATION_CREDENTIALS": str(account),
                 "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(certificate),
                 "STORAGE_EMULATOR_HOST": emulator,
-                "CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM": f"https://{vertex.endpoint}/",
                 **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name.upper()}": at for name, at in endpoints.items()},
             },
         )
+        there.create_bucket(BUCKET, REGION)
+        yield there
 
 
 def _free_port() -> int:

@@ -56,6 +56,7 @@ class Script:
         outputs: By task and output name, the metadata of the one artifact.
         failing_jobs: Message of the error that custom and tuning jobs end with; None: they succeed.
         stuck: Jobs stay in the state they are in.
+        starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
         slow: Times a job must be asked for until it goes one step on.
         objective: The metric of a trial from its parameters, for tuning jobs.
     """
@@ -66,6 +67,7 @@ class Script:
     outputs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     failing_jobs: str | None = None
     stuck: bool = False
+    starts_at_once: bool = False
     slow: int = 1
     objective: Callable[[Mapping[str, Any]], float] = lambda parameters: 0.5
 
@@ -234,6 +236,8 @@ class FakeVertex:
         job.name, job.state = name, v1.PipelineState.PIPELINE_STATE_PENDING
         job.create_time = f"2026-01-01T00:00:{len(self.pipeline_jobs) % 60:02d}Z"
         self.pipeline_jobs[name] = job
+        if self.script.starts_at_once:
+            self._pipeline_goes_on(job)
         return job
 
     def _list_pipeline_jobs(self, ask: v1.ListPipelineJobsRequest) -> v1.ListPipelineJobsResponse:
