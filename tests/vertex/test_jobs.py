@@ -42,6 +42,7 @@ def build(hp):
 
 def tuner_fn(fn_args):
     from types import SimpleNamespace
+    assert fn_args.custom_config == {"epochs": 3}
     tuner = keras_tuner.RandomSearch(
         build, objective=keras_tuner.Objective("val_auc", "max"), max_trials=5, directory=fn_args.working_dir
     )
