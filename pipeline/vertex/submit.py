@@ -58,7 +58,7 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, said: Callable[[str], Non
         folder: With pipeline_job.json and uploads.json.
         vertex: As whom and how it runs.
         cloud: Where.
-        said: Told what is uploaded.
+        said: Told what is uploaded, and when the job runs but not in its experiment.
 
     Raises:
         UserError: Google Cloud refuses, or cannot be reached.
@@ -71,10 +71,13 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, said: Callable[[str], Non
     job, fingerprint = _job(compiled, vertex)
     try:
         submitted = _create(job, fingerprint, cloud)
-        if vertex.experiment and not submitted.already:
-            _add_to_experiment(submitted.name, vertex.experiment, cloud)
     except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
         raise explained(error, "submitting the job") from error
+    if vertex.experiment and not submitted.already:
+        try:
+            _add_to_experiment(submitted.name, vertex.experiment, cloud)
+        except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
+            said(f"the job runs, but not in its experiment: {explained(error, f'adding it to {vertex.experiment}')}")
     return submitted
 
 

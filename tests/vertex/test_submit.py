@@ -120,6 +120,16 @@ def test_the_run_is_shown_in_its_experiment(compiled, vertex, cloud, there: Goog
     assert there.vertex.children == {f"{store}/late-flights": [run]}
 
 
+def test_an_experiment_that_cannot_be_reached_does_not_make_the_submission_fail(compiled, vertex, cloud, there):
+    refused = Fault("CreateContext", grpc.StatusCode.PERMISSION_DENIED, "no metadata for you")
+    there.vertex.script.faults.append(refused)
+    said: list[str] = []
+    submitted = submit(compiled, replace(vertex, experiment="late-flights"), cloud, said.append)
+    assert submitted.name in there.vertex.pipeline_jobs
+    assert said[-1].startswith("the job runs, but not in its experiment: adding it to late-flights failed: ")
+    assert "no metadata for you" in said[-1]
+
+
 @pytest.mark.parametrize(
     ("code", "message", "expected"),
     [
