@@ -53,10 +53,12 @@ def main() -> int:
         print(f"vertex_runner.py: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print(
-            "vertex_runner.py: interrupted; a job that was submitted goes on, --watch JOB shows it again",
-            file=sys.stderr,
+        what = (
+            "finished tasks are kept, run again to go on"
+            if arguments.rehearse
+            else "a job that was submitted goes on, --watch JOB shows it again"
         )
+        print(f"vertex_runner.py: interrupted; {what}", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -47,10 +47,7 @@ class JobFailed(UserError):
 def command_of(
     executor: type[BaseExecutor], inputs: Artifacts, outputs: Artifacts, exec_properties: dict[str, Any]
 ) -> list[str]:
-    """The command that runs an executor in a container, the settings of the job taken out of its properties."""
-    settings = json_utils.loads(exec_properties["custom_config"])
-    settings.pop(SETTING)
-    properties = {**exec_properties, "custom_config": json_utils.dumps(settings)}
+    """The command that runs an executor in a container of the job."""
     return [
         "python",
         "-m",
@@ -62,13 +59,20 @@ def command_of(
         "--outputs",
         artifact_utils.jsonify_artifact_dict(outputs),
         "--exec-properties",
-        json.dumps(properties, sort_keys=True),
+        json.dumps(without_setting(exec_properties), sort_keys=True),
     ]
 
 
 def setting_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
     """The job that ``pipeline.vertex.worker_pools`` has put among the settings."""
     return copy.deepcopy(json_utils.loads(exec_properties["custom_config"])[SETTING])
+
+
+def without_setting(exec_properties: dict[str, Any]) -> dict[str, Any]:
+    """The same properties without the job, as the user's code expects them."""
+    settings = json_utils.loads(exec_properties["custom_config"])
+    settings.pop(SETTING)
+    return {**exec_properties, "custom_config": json_utils.dumps(settings)}
 
 
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
@@ -103,7 +107,6 @@ def run_custom_job(job: dict[str, Any], parent: str, marker: str) -> None:
         get=lambda name: client.get_custom_job(name=name),
         cancel=lambda name: client.cancel_custom_job(name=name),
         marker=marker,
-        page="training",
     )
 
 
@@ -129,7 +132,6 @@ def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, 
         get=lambda name: client.get_hyperparameter_tuning_job(name=name),
         cancel=lambda name: client.cancel_hyperparameter_tuning_job(name=name),
         marker=marker,
-        page="hyperparameter-tuning-jobs",
     )
     return [
         {
@@ -158,7 +160,6 @@ def _run(
     get: Callable[[str], _Job],
     cancel: Callable[[str], Any],
     marker: str,
-    page: str,
 ) -> _Job:
     from google.api_core import exceptions
 
@@ -178,7 +179,7 @@ def _run(
         fileio.makedirs(os.path.dirname(marker))
         with fileio.open(marker, "w") as file:
             file.write(job.name)
-    url = _url(job.name, page)
+    url = _url(job.name)
     logger.info("Waiting for %s: %s", job.name, url)
     with _cancelled_with_us(lambda: cancel(job.name)):
         job = _wait(job, get)
@@ -223,11 +224,7 @@ def _cancelled_with_us(cancel: Callable[[], Any]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _url(name: str, page: str) -> str:
+def _url(name: str) -> str:
     """The job's page in the Google Cloud console."""
     _, project, _, region, _, number = name.split("/")
-    return (
-        f"https://console.cloud.google.com/vertex-ai/training/{page}/{number}?project={project}"
-        if page != "training"
-        else f"https://console.cloud.google.com/ai/platform/locations/{region}/training/{number}?project={project}"
-    )
+    return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{number}?project={project}"

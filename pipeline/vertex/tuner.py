@@ -100,7 +100,7 @@ def place_in_cluster(text: str | None) -> tuple[str, int]:
         kind, index = spec["task"]["type"], int(spec["task"]["index"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"the environment variable CLUSTER_SPEC is {text!r} ({type(error).__name__}: {error}); expected "
-            '{"cluster": {"workerpool0": ["host:port"], ...}, "task": {"type": "workerpool0", "index": 0}}'
+            f"the environment variable CLUSTER_SPEC is {text!r} ({type(error).__name__}: {error}); expected that of "
+            'Vertex AI: {"cluster": {"workerpool0": ["host:port"], ...}, "task": {"type": "workerpool0", "index": 0}}'
         ) from error
     return first[0], 0 if kind in ("workerpool0", "chief") else 1 + index

@@ -40,7 +40,7 @@ class Executor(BaseExecutor):
     def Do(self, input_dict: jobs.Artifacts, output_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> None:
         """Runs the search as a job; takes and fills what TFX's Tuner does."""
         setting = jobs.setting_of(exec_properties)
-        tuner = _tuner(input_dict, exec_properties).tuner
+        tuner = _tuner(input_dict, jobs.without_setting(exec_properties)).tuner
         space = tuner.oracle.get_space()
         folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
         command = [*jobs.command_of(OneTrial, input_dict, output_dict, exec_properties), VALUES_FOLLOW]

@@ -42,6 +42,7 @@ def build(hp):
 
 def tuner_fn(fn_args):
     from types import SimpleNamespace
+    assert fn_args.custom_config == {"epochs": 3}
     tuner = keras_tuner.RandomSearch(
         build, objective=keras_tuner.Objective("val_auc", "max"), max_trials=5, directory=fn_args.working_dir
     )
@@ -103,9 +104,9 @@ def train(folder: str, job: Job = REDUCED) -> None:
     trainer.Executor().Do({}, outputs_of_trainer(folder), properties(job))
 
 
-def test_the_trainers_task_runs_its_job_to_the_end(cloud: GoogleCloud, bucket: str):
+def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: str):
     train(bucket)
-    (job,) = cloud.vertex.custom_jobs.values()
+    (job,) = there.vertex.custom_jobs.values()
     assert job.state == v1.JobState.JOB_STATE_SUCCEEDED
     chief, worker, reduction = job.job_spec.worker_pool_specs
     assert chief.container_spec.command == worker.container_spec.command
@@ -116,62 +117,80 @@ def test_the_trainers_task_runs_its_job_to_the_end(cloud: GoogleCloud, bucket: s
     assert json_utils.loads(given["custom_config"]) == {"epochs": 3}
 
 
-def test_the_tuners_task_runs_its_workers_as_a_job(cloud: GoogleCloud, bucket: str):
+def test_the_tuners_task_runs_its_workers_as_a_job(there: GoogleCloud, bucket: str):
     outputs = {
         "best_hyperparameters": artifact(standard_artifacts.HyperParameters, f"{bucket}/best"),
         "tuner_results": artifact(standard_artifacts.TunerResults, f"{bucket}/results"),
     }
     tuner.Executor().Do({}, outputs, properties(Job(replicas=3)))
-    (job,) = cloud.vertex.custom_jobs.values()
+    (job,) = there.vertex.custom_jobs.values()
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
     assert "pipeline.vertex.tuner.Replica" in job.job_spec.worker_pool_specs[1].container_spec.command
 
 
-def test_a_job_that_fails_ends_the_task_with_its_cause_and_page(cloud: GoogleCloud, bucket: str):
-    cloud.vertex.script.failing_jobs = "the replica workerpool1-0 exited with a non-zero status of 1"
+def test_a_job_that_fails_ends_the_task_with_its_cause_and_page(there: GoogleCloud, bucket: str):
+    there.vertex.script.failing_jobs = "the replica workerpool1-0 exited with a non-zero status of 1"
     with pytest.raises(jobs.JobFailed, match=r"JOB_STATE_FAILED: the replica workerpool1-0 .* https://console.cloud"):
         train(bucket)
 
 
-def test_short_outages_are_waited_through(cloud: GoogleCloud, bucket: str):
-    cloud.vertex.script.faults += [Fault("GetCustomJob", grpc.StatusCode.UNAVAILABLE, "not now", times=3)]
+def test_short_outages_are_waited_through(there: GoogleCloud, bucket: str):
+    there.vertex.script.faults += [Fault("GetCustomJob", grpc.StatusCode.UNAVAILABLE, "not now", times=3)]
     train(bucket)
-    assert cloud.vertex.count("CreateCustomJob") == 1
-    assert cloud.vertex.count("GetCustomJob") > 4
+    assert there.vertex.count("CreateCustomJob") == 1
+    assert there.vertex.count("GetCustomJob") > 4
 
 
-def test_a_long_outage_ends_the_wait(cloud: GoogleCloud, bucket: str, monkeypatch):
+def test_a_long_outage_ends_the_wait(there: GoogleCloud, bucket: str, monkeypatch):
     monkeypatch.setattr(jobs, "LONGEST_OUTAGE", 0.0)
-    cloud.vertex.script.faults += [Fault("GetCustomJob", grpc.StatusCode.UNAVAILABLE, "not now", times=1000)]
+    there.vertex.script.faults += [Fault("GetCustomJob", grpc.StatusCode.UNAVAILABLE, "not now", times=1000)]
     with pytest.raises(jobs.JobFailed, match=r"has not answered for 0 minutes"):
         train(bucket)
 
 
-def test_no_quota_is_said_with_its_remedy(cloud: GoogleCloud, bucket: str):
+def test_no_quota_is_said_with_its_remedy(there: GoogleCloud, bucket: str):
     message = "Quota exceeded for custom_model_training_nvidia_l4_gpus"
-    cloud.vertex.script.faults += [Fault("CreateCustomJob", grpc.StatusCode.RESOURCE_EXHAUSTED, message, times=100)]
+    there.vertex.script.faults += [Fault("CreateCustomJob", grpc.StatusCode.RESOURCE_EXHAUSTED, message, times=100)]
     with pytest.raises(UserError, match=r"starting the job failed: .*nvidia_l4_gpus.*more quota"):
         train(bucket)
 
 
-def test_a_task_that_is_started_again_waits_for_the_job_it_had_started(cloud: GoogleCloud, bucket: str):
+def test_a_task_that_is_started_again_waits_for_the_job_it_had_started(there: GoogleCloud, bucket: str):
     train(bucket)
     train(bucket)
-    assert cloud.vertex.count("CreateCustomJob") == 1
+    assert there.vertex.count("CreateCustomJob") == 1
 
 
-def test_a_task_that_is_ended_cancels_its_job(cloud: GoogleCloud, bucket: str):
-    cloud.vertex.script.stuck = True
+def test_a_task_that_is_ended_cancels_its_job(there: GoogleCloud, bucket: str):
+    there.vertex.script.stuck = True
 
     def end_once_it_waits() -> None:
-        while not cloud.vertex.count("GetCustomJob"):
+        while not there.vertex.count("GetCustomJob"):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_once_it_waits).start()
     with pytest.raises(jobs.JobFailed, match=r"its job was cancelled"):
         train(bucket)
-    assert cloud.vertex.count("CancelCustomJob") == 1
+    assert there.vertex.count("CancelCustomJob") == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "expected"),
+    [
+        ({"chief": ["a:2222"]}, {"type": "chief", "index": 0}, ("a:2222", 0)),
+        ({"workerpool0": ["a:1"], "workerpool1": ["b:1"]}, {"type": "workerpool0", "index": 0}, ("a:1", 0)),
+        ({"workerpool0": ["a:1"], "workerpool1": ["b:1", "c:1"]}, {"type": "workerpool1", "index": 1}, ("a:1", 2)),
+    ],
+)
+def test_every_replica_of_a_search_knows_the_first_and_its_own_place(cluster, task, expected):
+    assert tuner.place_in_cluster(json.dumps({"cluster": cluster, "task": task})) == expected
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}'])
+def test_a_cluster_that_is_not_as_documented_is_refused(text):
+    with pytest.raises(UserError, match=r"the environment variable CLUSTER_SPEC is .*; expected that of Vertex AI"):
+        tuner.place_in_cluster(text)
 
 
 @pytest.fixture
@@ -196,10 +215,10 @@ def search(bucket: str, tmp_path: Path) -> Any:
     return run
 
 
-def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_back(cloud: GoogleCloud, search):
-    cloud.vertex.script.objective = lambda values: values["learning_rate"]
+def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_back(there: GoogleCloud, search):
+    there.vertex.script.objective = lambda values: values["learning_rate"]
     best, results = search()
-    (job,) = cloud.vertex.tuning_jobs.values()
+    (job,) = there.vertex.tuning_jobs.values()
     assert (job.max_trial_count, job.parallel_trial_count) == (5, 2)
     (metric,) = job.study_spec.metrics
     assert (metric.metric_id, metric.goal.name) == ("val_auc", "MAXIMIZE")
@@ -219,8 +238,8 @@ def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_b
     assert isinstance(best.values["wide"], bool)
 
 
-def test_a_search_that_fails_says_why(cloud: GoogleCloud, search):
-    cloud.vertex.script.failing_jobs = "too many trials failed"
+def test_a_search_that_fails_says_why(there: GoogleCloud, search):
+    there.vertex.script.failing_jobs = "too many trials failed"
     with pytest.raises(jobs.JobFailed, match=r"hyperparameterTuningJobs/\d+ ended with JOB_STATE_FAILED: too many"):
         search()
 

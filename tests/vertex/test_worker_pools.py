@@ -11,14 +11,13 @@ import pytest
 from google.cloud import aiplatform_v1
 from tfx.utils import json_utils
 
-from pipeline.config import PipelineConfig, load_config
+from pipeline.config import PipelineConfig
 from pipeline.machines import Job, MachineError, Machines, Resources
 from pipeline.target import Vertex
 from pipeline.vertex import jobs, rehearsal, worker_pools
 from pipeline.vertex.compile import compile
 from tests.fakes import checks
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 VERTEX = Vertex(
     project="demo",
     region="us-central1",
@@ -123,13 +122,7 @@ def test_a_strategy_that_fits_is_taken(strategy, machines):
     machines.check_strategy(strategy)
 
 
-@pytest.fixture
-def config(few_flights: Path) -> PipelineConfig:
-    config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
-    return replace(config, data=replace(config.data, path=str(few_flights), prepare=None))
-
-
-def compiled(config: PipelineConfig, machines: Machines, folder: Path) -> dict[str, Any]:
+def spec_of(config: PipelineConfig, machines: Machines, folder: Path) -> dict[str, Any]:
     target = rehearsal.target_for(folder, "flights", machines)
     spec: dict[str, Any] = json.loads(compile(config, target, folder).read_text())["pipelineSpec"]
     return spec
@@ -144,7 +137,7 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
         tuning=Job(replicas=3),
         search_with="vizier",
     )
-    spec = compiled(config, table, tmp_path)
+    spec = spec_of(config, table, tmp_path)
     executors = spec["deploymentSpec"]["executors"]
     containers = {name: one["container"] for name, one in executors.items() if "container" in one}
     assert all(one["resources"]["memoryLimit"] for one in containers.values())
@@ -162,4 +155,4 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_resources_for_a_component_that_is_not_there_are_refused(config, tmp_path):
     with pytest.raises(MachineError, match=r"tasks names Trainor; expected .*Trainer.*default"):
-        compiled(config, Machines({"Trainor": Resources()}), tmp_path)
+        spec_of(config, Machines({"Trainor": Resources()}), tmp_path)
