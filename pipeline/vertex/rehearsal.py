@@ -30,7 +30,7 @@ from pipeline.local import Step, StepFailed
 from pipeline.machines import Machines
 from pipeline.packaging import REPOSITORY
 from pipeline.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex.compile import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
+from pipeline.vertex import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
 from pipeline.vertex.local_jobs import REHEARSAL_VARIABLE
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata
 from pipeline.vertex.task_failure import explained
