@@ -18,7 +18,7 @@ RUN python -m venv /uv \
 COPY pipeline pipeline
 # Only what setup.py asks for itself, not its extras, at the versions and hashes of the lock. Byte code that is not
 # checked against its source needs no times that survive the copy.
-ENV PYC_INVALIDATION_MODE=unchecked-hash
+ENV PYC_INVALIDATION_MODE=UNCHECKED_HASH
 RUN case "${VARIANT}" in \
         cpu) set -- . ;; \
         gpu) set -- . "tensorflow[and-cuda]" --constraint requirements-gpu.lock ;; \

@@ -110,7 +110,10 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
     if not arguments.rehearse:
         needed = ("project", "region") if arguments.watch else ("project", "region", "bucket")
         try:
-            vertex = replace(settings.read(arguments, os.environ, packaging.image_name(), needed), machines=machines)
+            vertex = replace(
+                settings.read(arguments, os.environ, packaging.image_name("gpu" if machines.gpus else "cpu"), needed),
+                machines=machines,
+            )
         except UserError as error:
             problems.insert(0, str(error))
     if problems:

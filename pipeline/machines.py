@@ -194,6 +194,12 @@ class Machines:
                     f"take it out of tasks[{component!r}]"
                 )
 
+    @property
+    def gpus(self) -> bool:
+        """Whether a task or job has GPUs, so that the image must have CUDA."""
+        machines = (*self.tasks.values(), self.training, self.tuning)
+        return any(one and (one.accelerator or "").startswith("NVIDIA") for one in machines)
+
     def task(self, component: str) -> Resources:
         """The resources of a component's task; one that only waits for a job gets little."""
         waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)

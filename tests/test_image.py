@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import py_compile
 import re
 import subprocess
 import sys
@@ -70,6 +71,8 @@ def test_the_packages_are_those_of_the_lock_by_their_hashes():
     assert "--constraint requirements.lock" in DOCKERFILE
     assert "--require-hashes" in DOCKERFILE
     assert "--compile-bytecode" in DOCKERFILE
+    (mode,) = re.findall(r"PYC_INVALIDATION_MODE=(\w+)", DOCKERFILE)
+    assert mode in py_compile.PycInvalidationMode.__members__
     assert re.search(r"^uv==.*\n(?: .*\n)*?    # via", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import packaging
 from pipeline.errors import UserError
+from pipeline.machines import Job, Machines, Resources
 from pipeline.target import Vertex
 from pipeline.vertex import settings
 
@@ -122,3 +124,24 @@ def test_an_encryption_key_of_another_region_is_refused():
 def test_addresses_of_services_come_from_gclouds_variables():
     found = settings.endpoints({"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM": "https://x/", "HOME": "/"})
     assert found == {"aiplatform": "https://x/"}
+
+
+def test_a_table_with_gpus_takes_the_image_with_cuda():
+    assert not Machines().gpus
+    assert not Machines(training=Job("ct5lp-hightpu-4t", tpu_topology="2x2")).gpus
+    assert Machines(tasks={"Trainer": Resources(8, 32, "NVIDIA_TESLA_T4", 1)}).gpus
+    assert Machines(tuning=Job("g2-standard-8", "NVIDIA_L4", 1)).gpus
+    assert packaging.image_name("gpu") == f"{packaging.image_name()}-gpu"
+
+
+def test_problems_of_the_machines_are_said_with_the_rest(tmp_path):
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "vertex_runner.py"), "--project=demo", "--training-workers=none"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert "--bucket (or VERTEX_BUCKET) is missing" in process.stderr
+    assert "--training-workers must be a whole number of 1 or more, got 'none'" in process.stderr
