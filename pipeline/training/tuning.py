@@ -13,7 +13,7 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.loop import fit
+from pipeline.training.loop import Fit
 from pipeline.training.run import BuildModel, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
@@ -75,7 +75,7 @@ class Search(keras_tuner.Tuner):
         try:
             with precision(self._settings, self._distribution), self._distribution.strategy.scope():
                 model = self.hypermodel.build(trial.hyperparameters)
-            history = fit(model, *self._splits, self._settings, self._distribution, seed=self._seed)
+            history = Fit(model, *self._splits, self._settings, self._distribution, seed=self._seed).run()
         except (TrainingError, tf.errors.ResourceExhaustedError) as error:
             self._failures.append(f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}")
             logger.warning("Failed: %s", self._failures[-1])
