@@ -41,6 +41,7 @@ class Fit:
         callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
             batch for them, as with Keras' ``steps_per_execution``.
         logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
+        tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
             ``delete_checkpoints`` when what came of the training is safe.
 
@@ -59,6 +60,7 @@ class Fit:
         seed: int,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         logs: str | None = None,
+        tensorboard: str | None = None,
         checkpoints: str | None = None,
     ):
         self.model = model
@@ -98,11 +100,13 @@ class Fit:
 
         self.epoch = 0
         self.profiling = False
-        self.journal = Journal(logs if distribution.is_chief else None)
-        self.logs = logs
+        chief = distribution.is_chief
+        tensorboard = tensorboard or logs
+        self.journal = Journal(logs if chief else None, tensorboard if chief else None)
+        self.tensorboard = tensorboard
         self.callbacks = [*every_training(settings), *callbacks]
-        if logs:
-            self.callbacks.append(keras.callbacks.TensorBoard(logs))
+        if tensorboard:
+            self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not distribution.is_chief:
             self._scratch = tempfile.TemporaryDirectory()
             write_elsewhere(self.callbacks, self._scratch.name)
@@ -258,12 +262,12 @@ class Fit:
         return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
 
     def _profile(self, step: int) -> None:
-        if not (self.settings.profile_steps and self.logs and self.distribution.is_chief):
+        if not (self.settings.profile_steps and self.tensorboard and self.distribution.is_chief):
             return
         first, last = self.settings.profile_steps
         if step == first:
             self.profiling = True
-            tf.profiler.experimental.start(self.logs)
+            tf.profiler.experimental.start(self.tensorboard)
         elif self.profiling and step >= last:
             self.profiling = False
             tf.profiler.experimental.stop()
