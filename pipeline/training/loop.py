@@ -257,7 +257,8 @@ class Fit:
         """Loss and metrics on the eval split."""
         batch_size = self.settings.batch_size * EVALUATION_BATCH
         if not self.judged:  # now and not earlier: this split is loaded after the train split
-            self.steps.judge_on(self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu))
+            batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
+            self.steps.judge_on(batches, self.evaluate.rows)
             self.judged = True
         return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
 

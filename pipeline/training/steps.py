@@ -114,9 +114,9 @@ class Steps:
         largest = max(range(len(norms)), key=lambda index: (norms[index] != norms[index], norms[index]))
         return self.model.trainable_variables[largest].path, norms[largest]
 
-    def judge_on(self, batches: tf.data.Dataset) -> None:
-        """Takes the evaluation batches from a dataset, as ``Split.evaluation`` makes it."""
-        self._batches = self._distributed(batches)
+    def judge_on(self, batches: tf.data.Dataset, rows: Rows) -> None:
+        """Takes the evaluation batches from a dataset, as ``Split.evaluation`` makes it, and unpacks them so."""
+        self._batches, self._judged = self._distributed(batches), rows
 
     def evaluate(self, steps: int) -> dict[str, float]:
         """The model's loss and metrics over the next batches."""
@@ -228,7 +228,7 @@ class Steps:
 
     @tf.autograph.experimental.do_not_convert
     def _judge(self, packed: tf.Tensor) -> None:
-        x, y = self._rows.unpack(packed)
+        x, y = self._judged.unpack(packed)
         predictions = self.model(x, training=False)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
         # Keras has divided it by the replicas, for it to be summed.

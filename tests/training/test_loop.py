@@ -38,7 +38,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(model: keras.Model, pattern: str, settings: Settings = SETTINGS, **arguments) -> dict[str, list[float]]:
-    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory") for _ in range(2))
+    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory", on_cpu=True) for _ in range(2))
     return Fit(model, train_split, eval_split, settings, ONE_DEVICE, seed=1, **arguments).run()
 
 
@@ -95,12 +95,14 @@ def test_the_history_has_every_epoch_and_every_step(pattern, tmp_path):
     assert list(tmp_path.glob("steps/events.*"))
 
 
-def test_the_evaluation_is_that_of_the_whole_split(pattern):
+@pytest.mark.parametrize(("cache", "on_cpu"), [("memory", True), ("memory", False), ("none", False)])
+def test_the_evaluation_is_that_of_the_eval_split(pattern, tmp_path, cache, on_cpu):
+    other = write(tmp_path, 50, seed=2)
+    splits = [read([files], SPEC, "y", cache=cache, on_cpu=on_cpu) for files in (pattern, other)]
     model = functional()
-    history = train(model, pattern, changed(epochs=1, batch_size=13))
-    assert model.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
-        {"loss": history["val_loss"][0], "auc": history["val_auc"][0]}, rel=1e-4
-    )
+    history = Fit(model, *splits, changed(epochs=1, batch_size=13), ONE_DEVICE, seed=1).run()
+    judged = model.evaluate(*whole(other), verbose=0, return_dict=True, batch_size=50)
+    assert {"loss": history["val_loss"][0], "auc": history["val_auc"][0]} == pytest.approx(judged, rel=1e-4)
 
 
 def test_the_best_weights_are_restored_and_training_stops_when_patience_ends(pattern):
