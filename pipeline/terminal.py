@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
@@ -79,6 +81,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A line of its own."""
+        self._clear_line()
         self._console.print(text, soft_wrap=True)
 
     def step_starts(self, name: str) -> None:
@@ -154,14 +157,21 @@ class Screen:
     def line(self, name: str, state: str, seconds: float, detail: str) -> None:
         """A step's line; one that runs is shown on a terminal only until there is the next line."""
         if state == "running" and self._console.is_terminal:
+            self._clear_line()
             self.step_starts(name)
             return
+        self._clear_line()
         self._console.print(
             Text.assemble(
                 f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")
             ),
             soft_wrap=True,
         )
+
+    def _clear_line(self) -> None:
+        """Takes away what says on a terminal that a step runs."""
+        if self._console.is_terminal:
+            self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))
 
 
 def _message(cause: BaseException | None) -> str:

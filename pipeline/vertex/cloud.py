@@ -59,7 +59,7 @@ class Cloud:
             UserError: there are none, or they have expired.
         """
         try:
-            credentials, _ = google.auth.default(scopes=SCOPES, quota_project_id=project)
+            credentials, _ = google.auth.default(scopes=SCOPES)
             credentials.refresh(google.auth.transport.requests.Request())
         except DefaultCredentialsError as error:
             raise UserError(f"no credentials for Google Cloud: {LOGIN}") from error

@@ -79,6 +79,7 @@ class FakeVertex:
         script: What will happen.
         calls: The methods called so far, in their order.
         pipeline_jobs, custom_jobs, tuning_jobs, models, endpoints, contexts: What was made, by resource name.
+        model_versions: Every version of every model, by "<name>@<version>"; ``models`` has the newest.
         children: Contexts in a context.
     """
 
@@ -102,6 +103,7 @@ class FakeVertex:
         self.custom_jobs: dict[str, v1.CustomJob] = {}
         self.tuning_jobs: dict[str, v1.HyperparameterTuningJob] = {}
         self.models: dict[str, v1.Model] = {}
+        self.model_versions: dict[str, v1.Model] = {}
         self.endpoints: dict[str, v1.Endpoint] = {}
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
@@ -146,7 +148,7 @@ class FakeVertex:
             },
             f"{PACKAGE}.ModelService": {
                 "UploadModel": (v1.UploadModelRequest, self._upload_model),
-                "GetModel": (v1.GetModelRequest, lambda ask: self._found(self.models, ask.name)),
+                "GetModel": (v1.GetModelRequest, lambda ask: self._found(self.models | self.model_versions, ask.name)),
                 "ListModels": (
                     v1.ListModelsRequest,
                     lambda ask: v1.ListModelsResponse(models=list(self.models.values())),
@@ -375,9 +377,9 @@ class FakeVertex:
         checks.require(ask.model.artifact_uri.startswith("gs://"), "model.artifact_uri must be a gs:// address")
         model = v1.Model(ask.model)
         name = ask.parent_model or self._new(ask.parent, "models")
-        earlier = [key for key in self.models if key.partition("@")[0] == name]
+        earlier = [key for key in self.model_versions if key.partition("@")[0] == name]
         model.name, model.version_id = name, str(len(earlier) + 1)
-        self.models[f"{name}@{model.version_id}"] = self.models[name] = model
+        self.model_versions[f"{name}@{model.version_id}"] = self.models[name] = model
         return _done(v1.UploadModelResponse(model=name, model_version_id=model.version_id))
 
     def _create_endpoint(self, ask: v1.CreateEndpointRequest) -> operations_pb2.Operation:

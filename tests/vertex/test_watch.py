@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -91,6 +92,12 @@ def test_waiting_that_was_given_up_can_be_taken_up_again(job, cloud, there: Goog
     there.vertex.script.faults.clear()
     ended, _, _ = watched(job, cloud)
     assert ended.state == "succeeded"
+
+
+def test_a_network_that_is_gone_ends_the_waiting_and_not_the_job(job, cloud):
+    without_network = replace(cloud, endpoints={**cloud.endpoints, "aiplatform": "https://localhost:9/"})
+    with pytest.raises(LostContact, match="The job goes on"):
+        watched(job, without_network, patience=0.2)
 
 
 def test_a_slow_job_is_looked_at_until_it_ends(job, cloud, there: GoogleCloud):
