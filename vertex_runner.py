@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import sys
@@ -160,7 +161,13 @@ def compile_here(out: Path, config: PipelineConfig, vertex: Vertex) -> Path:
     from pipeline.vertex.compile import compile
 
     shutil.rmtree(out / "upload", ignore_errors=True)
-    return compile(config, Target.on_vertex(vertex, config.name, out / "upload"), out)
+    try:
+        return compile(config, Target.on_vertex(vertex, config.name, out / "upload"), out)
+    except UserError:
+        raise
+    except Exception as error:
+        logging.getLogger("pipeline").exception("compiling failed")
+        raise UserError(f"compiling failed: {type(error).__name__}: {error}; the whole of it is in the log") from error
 
 
 def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex, output: Path) -> int:

@@ -76,6 +76,13 @@ def test_the_packages_are_those_of_the_lock_by_their_hashes():
     assert re.search(r"^uv==.*\n(?: .*\n)*?    # via", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
 
 
+def test_the_lock_for_gpus_names_no_index_and_has_a_hash_for_everything():
+    lock = (ROOT / "requirements-gpu.lock").read_text()
+    assert not re.search(r"://|^-|/home/|/root/|/work/|/tmp/", lock, re.MULTILINE)
+    for entry in re.findall(r"^\S.*\n(?:[ ].*\n)*", lock, re.MULTILINE):
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), entry
+
+
 def test_the_packages_for_gpus_only_add_to_the_lock():
     everywhere, gpu = locked("requirements.lock"), locked("requirements-gpu.lock")
     assert any(name.startswith("nvidia-cudnn") for name in gpu)
