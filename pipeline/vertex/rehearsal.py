@@ -21,7 +21,7 @@ from typing import Any, Literal
 from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
 from pipeline.errors import UserError
-from pipeline.local import Step, StepFailed
+from pipeline.local import NOT_FOUND, Step, StepFailed
 from pipeline.machines import Machines
 from pipeline.target import IN_PROCESS, Target, Vertex
 from pipeline.vertex import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
@@ -147,7 +147,10 @@ class _Rehearsal:
         if "importer" in executor:
             return "looked up", self._imported(executor["importer"], component)
         if "resolver" in executor:
-            return "looked up", self._resolved(executor["resolver"], inputs)
+            found = self._resolved(executor["resolver"], inputs)
+            if name in NOT_FOUND and not any(found.values()):
+                raise UserError(NOT_FOUND[name])
+            return "looked up", found
         return self._run_container(name, task, component, executor["container"], inputs)
 
     def _imported(self, importer: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, list[Artifact]]:
