@@ -87,24 +87,35 @@ def run(config: PipelineConfig, output: Path) -> int:
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline import local
         from pipeline.pipeline import create_pipeline, searches
-        from pipeline.results import read_results
+        from pipeline.results import read_results, warnings_of, write_verdict
 
+        def ended(step: local.Step) -> None:
+            screen.step_ends(step)
+            for sentence in warnings_of(step):
+                screen.warning(sentence)
+
+        verdict = output / "verdict.json"
         if config.tuning.mode == "search" and not searches(config):
             screen.note(f"No Tuner: {config.module} has no tuner_fn.")
         try:
             pipeline = create_pipeline(config, Target.local(output, config.name))
-            steps = local.run(pipeline, run_id, screen.step_starts, screen.step_ends)
+            steps = local.run(pipeline, run_id, screen.step_starts, ended)
         except local.StepFailed as failure:
-            screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            reason = screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            write_verdict(verdict, run_id, FAILED, [reason], None)
             return FAILED
-        except UserError:
+        except UserError as error:
+            write_verdict(verdict, run_id, FAILED, [str(error)], None)
             raise
         except Exception as error:
-            screen.failure("Pipeline", 0.0, error, config)
+            reason = screen.failure("Pipeline", 0.0, error, config)
+            write_verdict(verdict, run_id, FAILED, [reason], None)
             return FAILED
         results = read_results(steps)
         screen.results(results, config)
-        return PUSHED if results.pushed_to else NOT_BLESSED
+        code = PUSHED if results.pushed_to else NOT_BLESSED
+        write_verdict(verdict, run_id, code, [], results)
+        return code
 
 
 if __name__ == "__main__":
