@@ -3,9 +3,9 @@
     python benchmarks/gates.py
 
 Runs local_runner.py in a new output folder. The steps ExampleValidator, DataGate, ModelCheck and Verdict are there for
-the gates only. Of the Evaluator, which one would have without them, what counts is how much longer ours takes than TFX's
-on the same model and rows with the metrics and slices that are shown, the smaller of two times each. (The predictions
-that the Trainer writes for ModelCheck are one batch.) Exits 1 when the sum is more than 15 % of the run.
+the gates only. Of the Evaluator, which one would have without them, what counts is how much longer ours takes than
+TFX's on the same model and rows with the metrics and slices that are shown, the smaller of two times each. (The
+predictions that the Trainer writes for ModelCheck are one batch.) Exits 1 when the sum is more than 15 % of the run.
 """
 
 from __future__ import annotations

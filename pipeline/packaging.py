@@ -48,16 +48,7 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
     Raises:
         UserError: see ``read_module``.
     """
-    return _package(module_file, read_module(module_file), entry_points, folder)
-
-
-def package_own(module_file: Path, entry_point: str, folder: Path) -> UserCode:
-    """The same for a module of this repository that a component runs without a setting to hold its fingerprint."""
-    return _package(module_file, module_file.read_text(encoding="utf-8"), [entry_point], folder)
-
-
-def _package(module_file: Path, source: str, entry_points: Sequence[str], folder: Path) -> UserCode:
-    sources = {module_file.name: cut(source, entry_points)}
+    sources = {module_file.name: cut(read_module(module_file), entry_points)}
     for sibling in _siblings(module_file, sources[module_file.name]):
         sources[sibling.name] = sibling.read_text(encoding="utf-8")
 

@@ -135,8 +135,7 @@ def _write(artifact: types.Artifact, anomalies: dict[str, anomalies_pb2.Anomalie
     artifact.split_names = artifact_utils.encode_split_names(list(anomalies))
     for split, one in anomalies.items():
         writer_utils.write_anomalies(f"{artifact_utils.get_split_uri([artifact], split)}/{ANOMALIES}", one)
-    with fileio.open(f"{artifact.uri}/{finding_list.FILE}", "w") as file:
-        file.write(finding_list.to_json(found))
+    io_utils.write_string_file(f"{artifact.uri}/{finding_list.FILE}", finding_list.to_json(found))
     stops = [one for one in found if one.severity == "stop"]
     artifact.set_json_value_custom_property(
         "blessed", {split: int(all(split not in one.split.split(", ") for one in stops)) for split in anomalies}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
@@ -56,6 +58,7 @@ class Executor(BaseExecutor):
             "notes": [*gates.notes, *check["notes"]],
             "model_check": check["facts"],
         }
+        fileio.makedirs(os.path.dirname(verdict.uri))  # a value's address is a file
         verdict.write(json.dumps(found, indent=2))
         verdict.set_int_custom_property("blessed", int(not failed))
         verdict.set_string_custom_property("reasons", "; ".join(failed))
