@@ -59,21 +59,3 @@ def warnings_of(step: Step) -> list[str]:
     """What a step found in the data that does not end the run."""
     anomalies = step.outputs.get("anomalies", [])
     return [str(one) for artifact in anomalies for one in read_findings(artifact.uri) if one.severity == "warn"]
-
-
-def write_verdict(file: Path, run_id: str, exit_code: int, reasons: list[str], results: Results | None) -> None:
-    """Writes the outcome of a run as JSON for programs, however it ended.
-
-    Args:
-        file: Replaced.
-        run_id: Name of the run.
-        exit_code: Of the runner.
-        reasons: Why it failed, where there are no results.
-        results: Of a run that came to its end.
-    """
-    outcome: dict[str, Any] = {"run": run_id, "exit_code": exit_code}
-    if results:
-        outcome |= {**results.verdict, "metrics": results.metrics["overall"]}
-    else:
-        outcome |= {"blessed": False, "pushed_to": None, "failed": reasons}
-    file.write_text(json.dumps(outcome, indent=2) + "\n", encoding="utf-8")

@@ -7,6 +7,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pipeline import intervals
 from pipeline.gates import METRICS, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
@@ -179,3 +181,17 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
     if within:
         text += f", {100 * confidence:g} % interval {within[0]:.4f} to {within[1]:.4f}"
     return text
+
+
+def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> None:
+    """Writes what came of a run as JSON for programs, however it ended.
+
+    Args:
+        file: Replaced.
+        run_id: Name of the run.
+        exit_code: Of the runner.
+        outcome: What the step Verdict wrote; of a failed run "failed" alone, the reasons.
+    """
+    nothing: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
+    text = json.dumps({"run": run_id, "exit_code": exit_code, **nothing, **outcome}, indent=2)
+    file.write_text(text + "\n", encoding="utf-8")

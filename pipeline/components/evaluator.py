@@ -25,8 +25,9 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.utils import io_utils, json_utils, path_utils
 
 from pipeline import gates
-from pipeline.config import Evaluation, Label
+from pipeline.config import Label
 from pipeline.evaluation import BASELINE, eval_config, read_metrics
+from pipeline.gates import Evaluation
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 from pipeline.verdict import Verdict, judge
@@ -55,7 +56,9 @@ class Executor(tfx_evaluator.Executor):
                 del inputs["baseline_model"]
             elif differs:
                 notes.append(differs)
-        elif any(getattr(gate, "max_drop", None) is not None for gate in settings.gates):
+        elif settings.baseline != gates.NO_BASELINE and any(
+            getattr(gate, "max_drop", None) is not None for gate in settings.gates
+        ):
             notes.append("there is no earlier model to compare with; max_drop was not judged")
         # The name of a function, as TFX looks for it when there is no module file.
         ours = {"custom_extractors": f"{custom_extractors.__module__}.{custom_extractors.__qualname__}"}
