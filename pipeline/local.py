@@ -39,14 +39,15 @@ class Step:
 
     Attributes:
         name: Node of the graph.
-        state: "ran", "cached" (nothing it depends on has changed) or "looked up" (it only finds artifacts).
+        state: "ran", "cached" (nothing it depends on has changed), "looked up" (it only finds artifacts) or "skipped"
+            (its condition does not hold).
         seconds: From start to end.
         outputs: Its artifacts by output name.
         made: When the artifacts were made, for a cached step earlier than the run.
     """
 
     name: str
-    state: Literal["ran", "cached", "looked up"]
+    state: Literal["ran", "cached", "looked up", "skipped"]
     seconds: float
     outputs: dict[str, list[types.Artifact]]
     made: datetime.datetime | None

@@ -15,6 +15,7 @@ import ast
 import hashlib
 import importlib.metadata
 import platform
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from pipeline.errors import UserError
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A new version of one of these may train another model from the same code.
 VERSIONS_THAT_COUNT = ("keras", "keras-tuner", "tensorflow", "tensorflow-transform", "tfx")
+# Of the image of the Vertex tasks: repository of Artifact Registry, and the image in it.
+IMAGE_REPOSITORY = "pipelines/tfx-pipeline"
 # Code that looks names up at run time cannot be cut by reading it.
 DYNAMIC_NAMES = {"eval", "exec", "globals", "importlib", "vars", "__import__"}
 
@@ -34,11 +37,13 @@ class UserCode:
     """The part of a module file that one step runs, on disk as a wheel.
 
     Attributes:
-        module_path: "<module>@<wheel>", what TFX calls ``module_path``.
+        module: Name of the module file in the wheel.
+        wheel: Where it was written.
         fingerprint: 16 hexadecimal digits; equal for equal code, whatever its comments and line breaks.
     """
 
-    module_path: str
+    module: str
+    wheel: Path
     fingerprint: str
 
 
@@ -65,7 +70,7 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
     fingerprint = digest.hexdigest()[:16]
 
     wheel = _write_wheel(f"{module_file.stem}_{entry_points[0]}", fingerprint, sources, folder)
-    return UserCode(module_path=f"{module_file.stem}@{wheel}", fingerprint=fingerprint)
+    return UserCode(module=module_file.stem, wheel=wheel, fingerprint=fingerprint)
 
 
 def read_module(module_file: Path) -> str:
@@ -107,6 +112,28 @@ def fingerprint_of(*modules: Path) -> str:
         for imported in _repository_modules(source):
             digest.update(_normalised(imported.read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
+
+
+def library_fingerprint() -> str:
+    """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code.
+
+    Over the bytes of the files, because it must come out the same on every version of Python.
+    """
+    digest = hashlib.sha256(lock_digest().encode())
+    for module in sorted((REPOSITORY / "pipeline").rglob("*.py")):
+        digest.update(f"\n{module.relative_to(REPOSITORY).as_posix()}\n".encode())
+        digest.update(module.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def lock_digest() -> str:
+    """SHA-256 of the locked packages, hexadecimal."""
+    return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()
+
+
+def image_name(variant: str = "cpu") -> str:
+    """Name and tag, below a project's registry, of the image that ``make image`` builds from this code."""
+    return f"{IMAGE_REPOSITORY}:{library_fingerprint()}{'' if variant == 'cpu' else f'-{variant}'}"
 
 
 def cut(source: str, entry_points: Sequence[str]) -> str:
@@ -246,3 +273,8 @@ def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: P
             archive.writestr(zipfile.ZipInfo(path), text)
     partial.replace(wheel)
     return wheel
+
+
+if __name__ == "__main__":
+    # The Dockerfile asks: python -m pipeline.packaging fingerprint
+    print({"fingerprint": library_fingerprint, "lock": lock_digest}[sys.argv[1]]())

@@ -39,10 +39,10 @@ from pipeline.components import pusher as our_pusher
 from pipeline.components import transform as our_transform
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
-from pipeline.data import find_files, query_of
+from pipeline.data import find_files, locate, query_of
 from pipeline.errors import UserError
 from pipeline.gates import LAST_BLESSED, NO_BASELINE
-from pipeline.reading.files import wildcard
+from pipeline.reading.files import format_of, is_remote, wildcard
 from pipeline.target import Target
 from pipeline.validation.schema_text import parse
 
@@ -50,14 +50,14 @@ from pipeline.validation.schema_text import parse
 def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipeline:
     """Builds the pipeline. Going to another target changes nothing but the target.
 
-    Writes the wheels with the user's code and a copy of the reviewed schema below ``target.pipeline_root``, both under
-    names that hold their fingerprint, so that a step runs again exactly when what it reads has changed.
+    Writes the wheels with the user's code and a copy of the reviewed schema below ``target.files``, both under names
+    that hold their fingerprint, so that a step runs again exactly when what it reads has changed.
 
     Raises:
         UserError: the module file or a setting is not usable.
     """
     module_file = Path(config.module)
-    wheels = Path(target.pipeline_root) / "_wheels"
+    wheels = target.files / "_wheels"
     # What a module file may want to know of the config. It is part of the steps' cache key, so only what they use.
     about_the_data = {"label": config.label.name}
 
@@ -112,6 +112,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
             splits_config=transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"]),
         ),
         preprocessing,
+        target,
     )
     transform.executor_spec = executor_spec.BeamExecutorSpec(our_transform.Executor)
     transform.add_upstream_node(gate)
@@ -140,6 +141,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
                 **inputs_of_training,
             ),
             tuning,
+            target,
         )
         hyperparameters = tuner.outputs["best_hyperparameters"]
         components.append(tuner)
@@ -178,6 +180,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
             **inputs_of_training,
         ),
         running,
+        target,
     )
 
     # What the new model has to beat.
@@ -229,11 +232,12 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     )
 
     return tfx_pipeline.Pipeline(
-        pipeline_name=config.name,
+        pipeline_name=config.name.replace("_", "-"),  # Vertex AI takes no "_" here
         pipeline_root=target.pipeline_root,
         components=[*components, trainer, *([baseline] if baseline else []), judging, checking, pusher, ending],
-        enable_cache=True,
-        metadata_connection_config=metadata_store_pb2.ConnectionConfig(
+        enable_cache=target.caching,
+        metadata_connection_config=target.metadata
+        and metadata_store_pb2.ConnectionConfig(
             sqlite=metadata_store_pb2.SqliteMetadataSourceConfig(filename_uri=target.metadata)
         ),
         beam_pipeline_args=list(target.beam_args),
@@ -245,25 +249,6 @@ def searches(config: PipelineConfig) -> bool:
     return config.tuning.mode == "search" and "tuner_fn" in packaging.defined_names(
         packaging.read_module(Path(config.module))
     )
-
-
-def _baseline(wanted: str, trainer: BaseComponent, target: Target) -> Resolver | Importer | None:
-    """The step that finds the model to compare with, if there is to be one.
-
-    Raises:
-        UserError: there is no such run.
-    """
-    if wanted == NO_BASELINE:
-        return None
-    if wanted == LAST_BLESSED:
-        return Resolver(
-            strategy_class=LatestOtherBlessedModelStrategy,
-            model=Channel(type=standard_artifacts.Model),
-            model_blessing=Channel(type=standard_artifacts.ModelBlessing),
-            candidate=trainer.outputs["model"],
-        ).with_id("LatestBlessedModel")
-    address = model_of_run(target.metadata, wanted)
-    return Importer(source_uri=address, artifact_type=standard_artifacts.Model).with_id("BaselineModel")
 
 
 def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
@@ -282,23 +267,24 @@ def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
         query = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="all", pattern=query_of(config.data))])
         return BigQueryExampleGen(input_config=query, output_config=_output_config(config.data)).with_id("ExampleGen")
 
-    data = find_files(config.data)
+    folder, patterns = locate(config.data)
+    # Looking into a bucket takes credentials, which compiling does without: there, the patterns have to do.
+    remote = is_remote(folder)
+    formats = set(map(format_of, patterns.values())) if remote else {find_files(config.data).found.format}
     split_by = config.data.split_by
     input_config = example_gen_pb2.Input(
         # TFX's driver looks for changes in all spans; the executor reads the newest.
-        splits=[
-            example_gen_pb2.Input.Split(name=name, pattern=wildcard(pattern)) for name, pattern in data.patterns.items()
-        ]
+        splits=[example_gen_pb2.Input.Split(name=name, pattern=wildcard(pattern)) for name, pattern in patterns.items()]
     )
     return FileBasedExampleGen(
-        input_base=data.folder,
+        input_base=folder,
         input_config=input_config,
-        output_config=_output_config(config.data) if list(data.patterns) == ["all"] else example_gen_pb2.Output(),
+        output_config=_output_config(config.data) if list(patterns) == ["all"] else example_gen_pb2.Output(),
         custom_config=arrow_example_gen.settings(
-            patterns=data.patterns,
+            patterns=patterns,
             last_spans=config.data.last_spans,
-            types=_types_of(Path(config.schema)) if config.schema and data.found.format == "csv" else {},
-            time_column=split_by.column if isinstance(split_by, TimeSplit) and list(data.patterns) == ["all"] else None,
+            types=_types_of(Path(config.schema)) if config.schema and formats & {"csv", None} else {},
+            time_column=split_by.column if isinstance(split_by, TimeSplit) and list(patterns) == ["all"] else None,
             max_bad_rows=config.data.max_bad_rows,
             code=packaging.fingerprint_of(Path(arrow_example_gen.__file__)),
         ),
@@ -341,14 +327,46 @@ def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
         raise UserError(
             f"{schema_file} has no feature {label!r}, the label; add it or name another label in the config"
         )
-    folder = Path(target.pipeline_root) / "_schemas" / hashlib.sha256(content).hexdigest()[:16]
+    folder = target.files / "_schemas" / hashlib.sha256(content).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "schema.pbtxt").write_bytes(content)
-    return str(folder)
+    return target.address(folder)
 
 
-def _run_from_wheel(component: BaseComponent, code: packaging.UserCode) -> BaseComponent:
+def _run_from_wheel(component: BaseComponent, code: packaging.UserCode, target: Target) -> BaseComponent:
     """Lets a component run packaged code, in place of the wheel that TFX would make of the module file's folder."""
     component.exec_properties["module_file"] = None
-    component.exec_properties["module_path"] = code.module_path
+    component.exec_properties["module_path"] = _module_path(code, target)
     return component
+
+
+def _module_path(code: packaging.UserCode, target: Target) -> str:
+    """What TFX calls a module path: the module and the wheel it is in."""
+    return f"{code.module}@{target.address(code.wheel)}"
+
+
+def _baseline(wanted: str, trainer: BaseComponent, target: Target) -> Resolver | Importer | None:
+    """The step that finds the model to compare with, if there is to be one.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    if wanted == NO_BASELINE:
+        return None
+    if wanted != LAST_BLESSED:
+        address = model_of_run(target.metadata, wanted)
+        return Importer(source_uri=address, artifact_type=standard_artifacts.Model).with_id("BaselineModel")
+    channels = {
+        "model": Channel(type=standard_artifacts.Model),
+        "model_blessing": Channel(type=standard_artifacts.ModelBlessing),
+    }
+    if target.vertex is None:
+        # Any other than the one just trained.
+        baseline = Resolver(
+            strategy_class=LatestOtherBlessedModelStrategy, candidate=trainer.outputs["model"], **channels
+        )
+    else:
+        # Vertex AI resolves by queries of its own and knows TFX's strategy only.
+        baseline = Resolver(strategy_class=LatestBlessedModelStrategy, **channels)
+        baseline.add_upstream_node(trainer)
+    return baseline.with_id("LatestBlessedModel")

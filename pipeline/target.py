@@ -6,14 +6,44 @@ Frozen, standard library only. The graph is the same for every target; WHAT it d
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 from pipeline.errors import UserError
+from pipeline.machines import Machines
+
+FailurePolicy = Literal["fast", "slow"]
+# One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
+# TensorFlow again.
+# Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and only without
+# a network on this one.
+IN_PROCESS = ("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1")
+# What the names of Google Cloud look like, and how to say so.
+PATTERNS = {
+    "project": (r"[a-z][a-z0-9.:-]+", "a project id, such as my-project"),
+    "region": (r"[a-z]+-[a-z]+\d+", "a region, such as europe-west4"),
+    "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket without gs://, such as my-bucket"),
+    "image": (r"[^/\s]+/.*\S[:@]\S+", "an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag"),
+    "service_account": (r"[^@\s]+@[^@\s]+\.gserviceaccount\.com", "its e-mail address, ...gserviceaccount.com"),
+    "network": (r"projects/\d+/global/networks/[a-z0-9-]+", "projects/PROJECT_NUMBER/global/networks/NAME"),
+    "subnetwork": (
+        r"(https://\S+/)?(projects/[^/]+/)?regions/[^/]+/subnetworks/[a-z0-9-]+",
+        "regions/REGION/subnetworks/NAME",
+    ),
+    "encryption_key": (
+        r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
+        "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
+    ),
+    "experiment": (r"[a-z0-9][a-z0-9-]{0,127}", "lower-case letters, digits and -"),
+    "temp_location": (r"gs://[a-z0-9][^/]+(/.*)?", "a folder gs://bucket/folder"),
+    "machine_type": (r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
+}
 
 
 @dataclass(frozen=True)
@@ -21,16 +51,23 @@ class Target:
     """One place to run.
 
     Attributes:
-        pipeline_root: Folder of all artifacts.
+        pipeline_root: Folder of all artifacts, here or gs://bucket/folder.
         push_to: Folder that receives pushed models as ``<version>/``, as TensorFlow Serving expects them.
-        metadata: SQLite file of ML Metadata, which remembers every run and makes steps cacheable.
+        metadata: SQLite file of ML Metadata, which remembers every run and makes steps cacheable; None: Vertex AI does.
         beam_args: Options of the Beam runner for the data steps.
+        staging: Folder here that takes what the steps read below ``pipeline_root`` (the user's code, the schema), to be
+            uploaded before the run; None: it is written to ``pipeline_root`` itself.
+        caching: Whether a step whose inputs have not changed is passed over.
+        vertex: Where on Vertex AI; None: this machine.
     """
 
     pipeline_root: str
     push_to: str
-    metadata: str
+    metadata: str | None
     beam_args: tuple[str, ...] = ()
+    staging: str | None = None
+    caching: bool = True
+    vertex: Vertex | None = None
 
     @classmethod
     def local(cls, output: Path, name: str) -> Target:
@@ -39,12 +76,86 @@ class Target:
             pipeline_root=str(output / "artifacts"),
             push_to=str(output / "serving" / name),
             metadata=str(output / "metadata.sqlite"),
-            # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each
-            # imports TensorFlow again.
-            # Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and
-            # only without a network on this one.
-            beam_args=("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1"),
+            beam_args=IN_PROCESS,
         )
+
+    @classmethod
+    def on_vertex(cls, vertex: Vertex, name: str, staging: Path) -> Target:
+        """Vertex AI, everything below ``gs://<bucket>/<name>``; ``staging`` is a folder here."""
+        root = f"gs://{vertex.bucket}/{name}"
+        # BigQuery asks for the first two, whatever engine Beam runs on.
+        beam_args = (*IN_PROCESS, f"--project={vertex.project}", f"--temp_location={root}/temp")
+        return cls(
+            pipeline_root=f"{root}/artifacts",
+            push_to=f"{root}/serving",
+            metadata=None,
+            beam_args=vertex.dataflow.beam_args if vertex.dataflow else beam_args,
+            staging=str(staging),
+            caching=vertex.caching,
+            vertex=vertex,
+        )
+
+    @property
+    def files(self) -> Path:
+        """Folder here in which what the steps read below ``pipeline_root`` is written."""
+        return Path(self.staging or self.pipeline_root)
+
+    def address(self, file: Path) -> str:
+        """Where the steps find something that lies below ``files`` here."""
+        return f"{self.pipeline_root}/{file.relative_to(self.files).as_posix()}"
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """Vertex AI Pipelines: where and as whom its jobs run.
+
+    Attributes:
+        project: Google Cloud project that runs and pays the jobs.
+        region: Such as "europe-west4".
+        bucket: Name of a bucket in that region, without gs://.
+        image: Container image of every task, as ``make image`` builds it.
+        service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
+        network: VPC network to peer with, "projects/<number>/global/networks/<name>".
+        encryption_key: Customer-managed key, "projects/<p>/locations/<region>/keyRings/<ring>/cryptoKeys/<key>".
+        labels: For the bill and for finding things; on the job and what it starts.
+        caching: Whether a step whose inputs have not changed is passed over.
+        experiment: Vertex AI Experiment that collects the runs.
+        failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
+        dataflow: Runs the data steps there; None: in their tasks.
+        machines: What each task runs on, and what runs as a job of its own.
+    """
+
+    project: str
+    region: str
+    bucket: str
+    image: str
+    service_account: str | None = None
+    network: str | None = None
+    encryption_key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    caching: bool = True
+    experiment: str | None = None
+    failure_policy: FailurePolicy = "fast"
+    dataflow: Dataflow | None = None
+    machines: Machines = field(default_factory=Machines)
+
+    def __post_init__(self) -> None:
+        problems = [*_mismatches(self, "vertex"), *self._other_problems()]
+        if problems:
+            raise UserError("\n".join(problems))
+
+    def _other_problems(self) -> Iterator[str]:
+        if self.failure_policy not in get_args(FailurePolicy):
+            yield f"vertex.failure_policy must be fast or slow, got {self.failure_policy!r}"
+        for key, value in self.labels.items():
+            # https://cloud.google.com/resource-manager/docs/labels-overview
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
+                yield (
+                    f"vertex.labels must be lower-case letters, digits, _ and -, at most 63 of each, "
+                    f"such as team=flights, got {key}={value}"
+                )
+        if self.encryption_key and f"/locations/{self.region}/" not in self.encryption_key:
+            yield f"vertex.encryption_key must be in the region {self.region}, got {self.encryption_key!r}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +171,8 @@ class Dataflow:
         machine_type: Of a worker.
         max_workers: Most workers; Dataflow takes as many as the work at hand keeps busy.
         service_account: E-mail address the workers act as; None: the project's default.
+        encryption_key: Customer-managed key, as ``Vertex.encryption_key``.
+        subnetwork: Of the workers, "regions/<region>/subnetworks/<name>"; they get no public addresses then.
     """
 
     project: str
@@ -69,22 +182,12 @@ class Dataflow:
     machine_type: str = "n2-standard-4"
     max_workers: int = 10
     service_account: str | None = None
+    encryption_key: str | None = None
+    subnetwork: str | None = None
 
     def __post_init__(self) -> None:
-        expected = {
-            "project": (r"[a-z][a-z0-9.:-]+", "a project id, such as my-project"),
-            "region": (r"[a-z]+-[a-z]+\d+", "a region, such as europe-west4"),
-            "temp_location": (r"gs://[a-z0-9][^/]+(/.*)?", "a folder gs://bucket/folder"),
-            "image": (
-                r"[^/\s]+/.*\S[:@]\S+",
-                "an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag",
-            ),
-            "machine_type": (r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
-        }
-        for name, (pattern, example) in expected.items():
-            value = getattr(self, name)
-            if not isinstance(value, str) or not re.fullmatch(pattern, value):
-                raise UserError(f"dataflow.{name} must be {example}, got {value!r}")
+        for problem in _mismatches(self, "dataflow"):
+            raise UserError(problem)
         if not isinstance(self.max_workers, int) or isinstance(self.max_workers, bool) or self.max_workers < 1:
             raise UserError(f"dataflow.max_workers must be a whole number of 1 or more, got {self.max_workers!r}")
 
@@ -105,7 +208,25 @@ class Dataflow:
         ]
         if self.service_account:
             arguments.append(f"--service_account_email={self.service_account}")
+        if self.encryption_key:
+            arguments.append(f"--dataflow_kms_key={self.encryption_key}")
+        if self.subnetwork:
+            arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
         return tuple(arguments)
+
+
+def _mismatches(settings: Vertex | Dataflow, name: str) -> Iterator[str]:
+    """A sentence for every setting that does not look as its kind does."""
+    for key, (pattern, example) in PATTERNS.items():
+        value: Any = getattr(settings, key, None)
+        if value is None and not _is_required(settings, key):
+            continue
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            yield f"{name}.{key} must be {example}, got {value!r}"
+
+
+def _is_required(settings: Vertex | Dataflow, key: str) -> bool:
+    return key in {one.name for one in dataclasses.fields(settings) if one.default is not None}
 
 
 @contextlib.contextmanager

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from pipeline.local import Step
     from pipeline.results import Results
 
-STATE_STYLES = {"ran": "green", "cached": "cyan", "looked up": "dim", "failed": "bold red"}
+STATE_STYLES = {
+    "ran": "green",
+    "ok": "green",
+    "cached": "cyan",
+    "looked up": "dim",
+    "skipped": "dim",
+    "not run": "dim",
+    "running": "dim",
+    "not readable": "yellow",
+    "failed": "bold red",
+    "cancelled": "bold red",
+    "wrong": "bold red",
+}
 
 
 @contextlib.contextmanager
@@ -83,7 +95,13 @@ class Screen:
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
                 detail = f"{bad:,} bad rows left out, kept in {_short(examples.uri)}/bad_rows  {detail}"
-        self._line(step.name, step.state, step.seconds, detail)
+        self.line(step.name, step.state, step.seconds, detail)
+
+    def finding(self, what: str, state: str, text: str, remedy: str) -> None:
+        """What a look at one thing came to, and below it what to do."""
+        self._console.print(Text.assemble(f"  {what:<17}", (f"{state:<14}", STATE_STYLES[state]), text), soft_wrap=True)
+        if remedy:
+            self._console.print(f"{'':<33}-> {remedy}", soft_wrap=True)
 
     def warning(self, sentence: str) -> None:
         """Something about the data that does not end the run."""
@@ -91,7 +109,7 @@ class Screen:
 
     def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> str:
         """The failed step's line and one message with the cause, which it returns, the user's line, and the log."""
-        self._line(step, "failed", seconds, "")
+        self.line(step, "failed", seconds, "")
         logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
         self._console.print()
         message = f"{step} failed: {_message(cause)}"
@@ -138,7 +156,11 @@ class Screen:
         )
         self._console.print(where, soft_wrap=True)
 
-    def _line(self, name: str, state: str, seconds: float, detail: str) -> None:
+    def line(self, name: str, state: str, seconds: float, detail: str) -> None:
+        """A step's line; one that runs is shown on a terminal only until there is the next line."""
+        if state == "running" and self._console.is_terminal:
+            self.step_starts(name)
+            return
         self._console.print(
             Text.assemble(
                 f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")

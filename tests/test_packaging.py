@@ -135,7 +135,7 @@ def test_a_module_beside_the_module_file_travels_with_the_steps_that_import_it(m
     (module.parent / "unrelated.py").write_text("WIDTH = 9\n")
     module.write_text(MODULE.replace("def build_model(hp):", "def build_model(hp):\n    import shapes"))
     code = packaging.package(module, ["run_fn"], module.parent)
-    with zipfile.ZipFile(code.module_path.split("@")[1]) as wheel:
+    with zipfile.ZipFile(code.wheel) as wheel:
         names = {name for name in wheel.namelist() if name.endswith(".py")}
     assert names == {"mine.py", "shapes.py"}
     before = fingerprints(module)
@@ -165,9 +165,9 @@ def test_the_library_counts_for_the_steps_that_import_it(module, monkeypatch, tm
 
 def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path):
     code = packaging.package(module, ["preprocessing_fn"], tmp_path / "wheels")
-    name, wheel = code.module_path.split("@")
+    name = code.module
     installed = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(installed), wheel]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(installed), str(code.wheel)]
     subprocess.run(pip, check=True)
     answer = subprocess.run(
         [sys.executable, "-c", f"import {name}; print({name}.preprocessing_fn({{'x': 4}}))"],

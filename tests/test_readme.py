@@ -51,13 +51,14 @@ def test_every_script_and_module_exists(document):
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
 
 
-def test_every_option_of_the_runner_exists(document):
+@pytest.mark.parametrize("runner", ["local_runner.py", "vertex_runner.py"])
+def test_every_option_of_the_runners_exists(document, runner):
     help_text = subprocess.run(
-        [sys.executable, "local_runner.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, runner, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     for line in document.read_text().splitlines():
-        if "local_runner.py" in line:
-            for option in re.findall(r"--[a-z]+", line):
+        if f"{runner} " in line:
+            for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", line):
                 assert option in help_text, line
 
 

@@ -34,10 +34,6 @@ from pipeline.validation.statistics import Draft, Remedies, Statistics, validate
 ANOMALIES = "SchemaDiff.pb"
 
 
-class DataRefused(UserError):
-    """Findings that stop the run."""
-
-
 class ValidateExecutor(BaseExecutor):
     """Finds what is wrong with the data, and never fails because of it."""
 
@@ -88,17 +84,19 @@ class GateExecutor(BaseExecutor):
         """Reads "anomalies".
 
         Raises:
-            DataRefused: a finding stops the run.
+            UserError: a finding stops the run.
         """
         self._log_startup(input_dict, output_dict, exec_properties)
         anomalies = artifact_utils.get_single_instance(input_dict["anomalies"])
         stops = [one for one in read_findings(anomalies.uri) if one.severity == "stop"]
         if stops:
-            noun = "finding stops" if len(stops) == 1 else "findings stop"
-            lines = [f"{len(stops)} {noun} the run before Transform"]
-            for one in stops:
+            # The first stands on the first line, which is all that some logs show of an error.
+            first, *others = stops
+            noun = "finding stops" if not others else "findings stop"
+            lines = [f"{len(stops)} {noun} the run before Transform: {first}", f"    {first.remedy}"]
+            for one in others:
                 lines += [f"  {one}", f"    {one.remedy}"]
-            raise DataRefused("\n".join([*lines, f"  anomalies: {_short(anomalies.uri)}"]))
+            raise UserError("\n".join([*lines, f"  anomalies: {_short(anomalies.uri)}"]))
 
 
 def read_findings(anomalies_uri: str) -> list[Finding]:

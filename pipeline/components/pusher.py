@@ -12,6 +12,8 @@ from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils
 from tfx.utils import proto_utils
 
+from pipeline.reading.files import is_remote
+
 # Model servers look for folders whose name is a number, so they pass over this one.
 STAGING = ".being-pushed"
 
@@ -32,6 +34,10 @@ class AtomicExecutor(tfx_pusher.Executor):
         """Pushes "model" if "model_blessing" allows it; sets "pushed_destination" and "pushed_version"."""
         destination = pusher_pb2.PushDestination()
         proto_utils.json_to_proto(exec_properties["push_destination"], destination)
+        if is_remote(destination.filesystem.base_directory):
+            # A bucket has no renaming of folders.
+            super().Do(input_dict, output_dict, exec_properties)
+            return
         versions = Path(destination.filesystem.base_directory)
         staging = versions / STAGING
         shutil.rmtree(staging, ignore_errors=True)  # of a push that was cut off

@@ -17,18 +17,20 @@ STEPS_FILE = "steps.csv"
 
 
 class Journal:
-    """Writes ``history.csv``, a row an epoch, ``steps.csv``, a row a step, and TensorBoard scalars into a folder.
+    """Writes ``history.csv``, a row an epoch, ``steps.csv``, a row a step, and TensorBoard scalars.
 
     Attributes:
         steps: A row [step, epoch, *RECORDED] for every step; step and epoch count from 0.
         epochs: Metrics by name for every epoch.
     """
 
-    def __init__(self, folder: str | None):
+    def __init__(self, folder: str | None, tensorboard: str | None = None):
         self._folder = folder
         self.steps: list[list[float]] = []
         self.epochs: list[dict[str, float]] = []
-        self._scalars = tf.summary.create_file_writer(f"{folder}/steps") if folder else tf.summary.create_noop_writer()
+        self._scalars = (
+            tf.summary.create_file_writer(f"{tensorboard}/steps") if tensorboard else tf.summary.create_noop_writer()
+        )
 
     def add_steps(self, first: int, epoch: int, records: Sequence[Sequence[float]]) -> None:
         """Adds the steps of one call; TensorBoard gets the last of them."""

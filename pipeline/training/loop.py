@@ -37,6 +37,7 @@ def fit(
     seed: int,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     logs: str | None = None,
+    tensorboard: str | None = None,
     checkpoints: str | None = None,
 ) -> dict[str, list[float]]:
     """Fits a compiled model until the objective on the eval split stops growing; restores the best weights.
@@ -51,6 +52,7 @@ def fit(
         callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
             batch for them, as with Keras' ``steps_per_execution``.
         logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
+        tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
             ``delete_checkpoints`` when what came of the training is safe.
 
@@ -60,7 +62,9 @@ def fit(
     Raises:
         TrainingError: the data cannot fill a batch, the loss is not finite, or one example does not fit into memory.
     """
-    return _Fit(model, train, evaluate, settings, distribution, seed, callbacks, logs, checkpoints).run()
+    return _Fit(
+        model, train, evaluate, settings, distribution, seed, callbacks, logs, tensorboard or logs, checkpoints
+    ).run()
 
 
 def delete_checkpoints(folder: str, distribution: Distribution) -> None:
@@ -90,6 +94,7 @@ class _Fit:
         seed: int,
         callbacks: Sequence[keras.callbacks.Callback],
         logs: str | None,
+        tensorboard: str | None,
         checkpoints: str | None,
     ):
         self.model = model
@@ -129,11 +134,12 @@ class _Fit:
 
         self.epoch = 0
         self.profiling = False
-        self.journal = Journal(logs if distribution.is_chief else None)
-        self.logs = logs
+        chief = distribution.is_chief
+        self.journal = Journal(logs if chief else None, tensorboard if chief else None)
+        self.tensorboard = tensorboard
         self.callbacks = [*standard_callbacks(settings), *callbacks]
-        if logs:
-            self.callbacks.append(keras.callbacks.TensorBoard(logs))
+        if tensorboard:
+            self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not distribution.is_chief:
             self._scratch = tempfile.TemporaryDirectory()
             _write_elsewhere(self.callbacks, self._scratch.name)
@@ -283,12 +289,12 @@ class _Fit:
         return self.steps.evaluate(self.evaluation, steps)
 
     def _profile(self, step: int) -> None:
-        if not (self.settings.profile_steps and self.logs and self.distribution.is_chief):
+        if not (self.settings.profile_steps and self.tensorboard and self.distribution.is_chief):
             return
         first, last = self.settings.profile_steps
         if step == first:
             self.profiling = True
-            tf.profiler.experimental.start(self.logs)
+            tf.profiler.experimental.start(self.tensorboard)
         elif self.profiling and step >= last:
             self.profiling = False
             tf.profiler.experimental.stop()

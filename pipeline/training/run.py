@@ -27,6 +27,10 @@ from pipeline.training.warm_start import start_from
 
 logger = logging.getLogger("pipeline.training")
 
+# Set in Vertex AI jobs (cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables): the folder
+# that outlives a lost machine, and the one whose TensorBoard files are shown live.
+CHECKPOINT_VARIABLE = "AIP_CHECKPOINT_DIR"
+LOG_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
@@ -71,6 +75,7 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
         seed=seed,
         callbacks=callbacks,
         logs=fn_args.model_run_dir,
+        tensorboard=os.environ.get(LOG_VARIABLE),
         checkpoints=checkpoints,
     )
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
@@ -137,7 +142,8 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 def checkpoint_folder(fn_args: Any) -> str:
     """Where this training keeps its state: the same folder whenever all that decides its result is the same.
 
-    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one.
+    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
+    names a folder that stays the same when it is started again.
     """
     decides = [
         fn_args.train_files,
@@ -148,4 +154,7 @@ def checkpoint_folder(fn_args: Any) -> str:
         fn_args.custom_config,
     ]
     name = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return os.path.join(os.path.dirname(os.path.dirname(fn_args.model_run_dir.rstrip("/"))), "checkpoints", name)
+    folder = os.environ.get(CHECKPOINT_VARIABLE)
+    if not folder:
+        folder = os.path.join(os.path.dirname(os.path.dirname(fn_args.model_run_dir.rstrip("/"))), "checkpoints")
+    return os.path.join(folder, name)

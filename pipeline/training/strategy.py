@@ -81,7 +81,7 @@ def choose(
     """
     if name not in NAMES:
         raise TrainingError(f"no strategy {name!r}; expected one of {', '.join(NAMES)}")
-    workers, index = (1, 0) if alone else _cluster()
+    workers, index = (1, 0) if alone else cluster()
     if alone and name == "multi_worker":
         name = "auto"
     tpu_variable = next((variable for variable in TPU_VARIABLES if os.environ.get(variable)), None)
@@ -106,8 +106,11 @@ def _one_machine(name: str) -> Distribution:
     return Distribution(tf.distribute.OneDeviceStrategy(f"/{device}:0"), f"Training on 1 {device}: {reason}.")
 
 
-def _cluster() -> tuple[int, int]:
+def cluster() -> tuple[int, int]:
     """Number of workers in TF_CONFIG and the place of this one; (1, 0) without a cluster.
+
+    On Vertex AI the Reduction Servers stand in TF_CONFIG where parameter servers would. They take no part in the
+    training as TensorFlow sees it, so they are taken out of the variable.
 
     Raises:
         TrainingError: TF_CONFIG is not what tf.distribute expects, or names other kinds of task than workers.
@@ -119,6 +122,8 @@ def _cluster() -> tuple[int, int]:
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
+        if "CLUSTER_SPEC" in os.environ and cluster.pop("ps", None):
+            os.environ["TF_CONFIG"] = json.dumps(config)
         addresses = [address for kind in ("chief", "worker") for address in cluster.get(kind, ())]
         if len(addresses) < 2:
             return 1, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any, NamedTuple
 
 import keras
@@ -13,9 +15,13 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
+from pipeline.training.input_pipeline import Split
 from pipeline.training.loop import fit
-from pipeline.training.run import BuildModel, logger, precision, seed_of, splits
+from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
+
+# Set in a Vertex AI job that is one trial of a HyperparameterTuningJob.
+TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 
 
 class TunerFnResult(NamedTuple):
@@ -40,7 +46,8 @@ class Search(keras_tuner.Tuner):
     """Trains every trial in the same loop as the final model.
 
     With KERASTUNER_TUNER_ID, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process with "chief" in its id
-    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning").
+    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). Nothing
+    is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
     """
 
     def __init__(self, fn_args: Any, build_model: BuildModel, settings: Settings):
@@ -50,7 +57,7 @@ class Search(keras_tuner.Tuner):
         self._seed = seed_of(settings, self._distribution)
         transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
         features = Features.of(transform_output, settings.label)
-        self._splits = splits(fn_args, transform_output, settings, self._distribution)
+        self._read_splits = lambda: splits(fn_args, transform_output, settings, self._distribution)
         self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
@@ -64,6 +71,10 @@ class Search(keras_tuner.Tuner):
             project_name="search",
         )
 
+    @functools.cached_property
+    def _splits(self) -> tuple[Split, Split]:
+        return self._read_splits()
+
     def run_trial(self, trial: Trial) -> dict[str, float]:
         """Trains one model; returns its best objective.
 
@@ -75,7 +86,14 @@ class Search(keras_tuner.Tuner):
         try:
             with precision(self._settings, self._distribution), self._distribution.strategy.scope():
                 model = self.hypermodel.build(trial.hyperparameters)
-            history = fit(model, *self._splits, self._settings, self._distribution, seed=self._seed)
+            history = fit(
+                model,
+                *self._splits,
+                self._settings,
+                self._distribution,
+                seed=self._seed,
+                checkpoints=_checkpoints_of(trial),
+            )
         except (TrainingError, tf.errors.ResourceExhaustedError) as error:
             self._failures.append(f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}")
             logger.warning("Failed: %s", self._failures[-1])
@@ -86,16 +104,27 @@ class Search(keras_tuner.Tuner):
         )
         return {objective: max(history[objective])}
 
-    def on_search_end(self) -> None:
-        """Ends the search.
+    def search(self, *args: Any, **kwargs: Any) -> None:
+        """Searches, or hands trials out, or trains those handed out.
 
         Raises:
             TrainingError: no trial could be trained.
         """
-        super().on_search_end()
+        super().search(*args, **kwargs)
+        if not isinstance(self.oracle, keras_tuner.Oracle):
+            return  # one of several workers: the chief, which may be gone by now, knows how it went
         # KerasTuner fills the list up with failed trials.
         if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
-            raise TrainingError("every trial of the search failed. " + "; ".join(self._failures[-1:]))
+            failures = self._failures or [str(trial.message) for trial in self.oracle.trials.values()]
+            raise TrainingError("every trial of the search failed. " + "; ".join(failures[-1:]))
+
+
+def _checkpoints_of(trial: Trial) -> str | None:
+    """Folder of a trial that is a job of its own, under Vertex AI Vizier: it outlives a lost machine."""
+    folder = os.environ.get(CHECKPOINT_VARIABLE)
+    if folder and os.environ.get(TRIAL_VARIABLE) == trial.trial_id:
+        return os.path.join(folder, f"trial-{trial.trial_id}")
+    return None
 
 
 def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:

@@ -72,7 +72,7 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
             artifact.uri = str(tmp_path / name / key)
             output_dict[key] = [artifact]
         properties = {
-            "module_path": module.module_path,
+            "module_path": f"{module.module}@{module.wheel}",
             "custom_config": "{}",
             "disable_statistics": 1,
             "splits_config": proto_utils.proto_to_json(

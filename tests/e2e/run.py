@@ -11,7 +11,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a clone needs to run; tests and README are here because editing them must re-run nothing.
-CODE = ("configs", "data/prepare_flights.py", "models", "pipeline", "schema", "tests/e2e", "local_runner.py")
+CODE = (
+    "configs",
+    "data/prepare_flights.py",
+    "models",
+    "pipeline",
+    "schema",
+    "tests/e2e",
+    "local_runner.py",
+    "vertex_runner.py",
+)
 
 SMALL = """\
 from dataclasses import replace
@@ -67,9 +76,9 @@ def copy_repository(to: Path) -> Path:
     return to
 
 
-def run(repository: Path, *arguments: str | Path) -> Run:
+def run(repository: Path, *arguments: str | Path, runner: str = "local_runner.py") -> Run:
     """Runs the small config there."""
-    command = [sys.executable, "local_runner.py", "--config", "configs/small.py", *map(str, arguments)]
+    command = [sys.executable, runner, "--config", "configs/small.py", *map(str, arguments)]
     process = subprocess.run(
         command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

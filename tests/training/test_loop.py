@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from pipeline.training import strategy
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.input_pipeline import Part, read
 from pipeline.training.loop import fit
+from pipeline.training.run import checkpoint_folder
 from pipeline.training.settings import Settings
 from tests.training.records import SETTINGS, SPEC, compiled, functional, write
 from tests.training.worker import FitsUpTo
@@ -108,6 +110,28 @@ def test_the_best_weights_are_restored_and_training_stops_when_patience_ends(pat
     assert len(history["val_auc"]) in (best + 3, 12)
     judged = model.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
     assert judged["auc"] == pytest.approx(history["val_auc"][best], abs=1e-4)
+
+
+def test_tensorboard_files_go_to_the_folder_that_vertex_ai_shows_live(pattern, tmp_path):
+    train(functional(), pattern, logs=str(tmp_path / "run"), tensorboard=str(tmp_path / "shown"))
+    assert (tmp_path / "run/history.csv").exists()
+    assert not list((tmp_path / "run").rglob("events.*"))
+    assert {path.parent.name for path in (tmp_path / "shown").rglob("events.*")} == {"steps", "train", "validation"}
+
+
+def test_a_job_of_vertex_ai_names_the_folder_of_the_checkpoints(monkeypatch):
+    fn_args = SimpleNamespace(
+        train_files=["a"],
+        eval_files=["b"],
+        transform_graph_path="graph",
+        hyperparameters=None,
+        custom_config={"epochs": 1},
+        model_run_dir="/root/Trainer/model_run/7",
+    )
+    at_home = checkpoint_folder(fn_args)
+    assert at_home.startswith("/root/Trainer/checkpoints/")
+    monkeypatch.setenv("AIP_CHECKPOINT_DIR", "/bucket/job/checkpoints/")
+    assert checkpoint_folder(fn_args) == f"/bucket/job/checkpoints/{at_home.rsplit('/', 1)[-1]}"
 
 
 def test_keras_callbacks_work(pattern, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 
 import keras
@@ -89,7 +90,15 @@ def test_the_places_of_the_workers_follow_the_chiefs(monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
     for kind, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
         monkeypatch.setenv("TF_CONFIG", tf_config(cluster, kind, index))
-        assert strategy._cluster() == (3, place)
+        assert strategy.cluster() == (3, place)
+
+
+def test_reduction_servers_of_vertex_ai_do_not_train(monkeypatch):
+    text = tf_config({"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1", "d:1"]}, "worker")
+    monkeypatch.setenv("TF_CONFIG", text)
+    monkeypatch.setenv("CLUSTER_SPEC", "{}")
+    assert strategy.cluster() == (2, 1)
+    assert json.loads(os.environ["TF_CONFIG"])["cluster"] == {"chief": ["a:1"], "worker": ["b:1"]}
 
 
 def test_a_tpu_that_is_not_there_is_refused_at_once():

@@ -1,0 +1,12 @@
+"""What the default pipeline's components run on, on Vertex AI: see ``pipeline.machines``."""
+
+from pipeline.machines import Machines, Resources
+
+MACHINES = Machines(
+    tasks={
+        "default": Resources(cpu=4, memory_gib=16),
+        "Transform": Resources(cpu=8, memory_gib=32),
+        "Tuner": Resources(cpu=8, memory_gib=32),
+        "Trainer": Resources(cpu=8, memory_gib=32),
+    },
+)

@@ -1,0 +1,356 @@
+"""Looks at all that a run on Vertex AI needs, before anything is paid for; what is wrong is listed together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from google.api_core import exceptions
+from google.auth.exceptions import GoogleAuthError
+
+from pipeline import packaging
+from pipeline.config import PipelineConfig
+from pipeline.data import locate, query_of
+from pipeline.errors import UserError
+from pipeline.reading import files
+from pipeline.target import Vertex
+from pipeline.vertex.cloud import PASSING, Cloud
+
+# Labels of the image, written by the Dockerfile.
+FINGERPRINT_LABEL = "pipeline.library-fingerprint"
+VERSIONS_LABEL = "pipeline.lock-sha256"
+# Multi-regions and the regions in them: a bucket there is as good as one in the region.
+MULTI_REGIONS = {"us": "US", "europe": "EU", "asia": "ASIA"}
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, "
+    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
+)
+# One of the roles of each is enough.
+ROLES = {
+    "run jobs": ("roles/aiplatform.user", "roles/aiplatform.admin", "roles/editor", "roles/owner"),
+    "read and write the bucket": (
+        "roles/storage.objectAdmin",
+        "roles/storage.objectUser",
+        "roles/storage.admin",
+        "roles/editor",
+        "roles/owner",
+    ),
+}
+ROLES_FOR_DATAFLOW = {
+    "be a Dataflow worker": ("roles/dataflow.worker", "roles/editor", "roles/owner"),
+    "start Dataflow jobs": ("roles/dataflow.developer", "roles/dataflow.admin", "roles/editor", "roles/owner"),
+}
+ROLES_FOR_BIGQUERY = {
+    "run queries": (
+        "roles/bigquery.jobUser",
+        "roles/bigquery.user",
+        "roles/bigquery.admin",
+        "roles/editor",
+        "roles/owner",
+    ),
+}
+State = Literal["ok", "wrong", "not readable"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look at one thing came to.
+
+    Attributes:
+        what: The thing, such as "bucket".
+        state: "ok", "wrong", or "not readable" when the caller may not look or nobody answers.
+        text: What was found, and expected.
+        remedy: What to do; empty when there is nothing.
+    """
+
+    what: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
+    """Looks at everything.
+
+    Args:
+        config: WHAT is to run.
+        vertex: Where.
+        connect: Makes the way to Google Cloud; raises UserError when there are no credentials.
+    """
+    try:
+        cloud = connect()
+    except UserError as error:
+        text, _, remedy = str(error).partition(": ")
+        return [Finding("credentials", "wrong", text, remedy)]
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "APIs": lambda: _apis(config, vertex, cloud),
+        "bucket": lambda: _bucket(vertex, cloud),
+        "service account": lambda: _service_account(config, vertex, cloud),
+        "image": lambda: _image(vertex, cloud),
+        "machines": lambda: _machines(vertex, cloud),
+        "quota": lambda: _quota(vertex, cloud),
+        "data": lambda: _data(config, cloud),
+    }
+    with ThreadPoolExecutor(len(checks)) as pool:
+        several = list(pool.map(lambda item: _looked(*item), checks.items()))
+    return [Finding("credentials", "ok", f"{cloud.caller}"), *(finding for some in several for finding in some)]
+
+
+def _looked(what: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What a check finds, or why it could not look."""
+    try:
+        return list(look())
+    except exceptions.Forbidden as error:
+        return [Finding(what, "not readable", f"you may not look: {_text(error)}")]
+    except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
+        return [Finding(what, "not readable", f"no answer: {_text(error)}")]
+
+
+def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    wanted = ["aiplatform", "storage", "compute"]
+    if "pkg.dev/" in vertex.image:
+        wanted.append("artifactregistry")
+    if vertex.dataflow:
+        wanted.append("dataflow")
+    if config.data.query_source:
+        wanted.append("bigquery")
+    parent = f"projects/{vertex.project}"
+    names = "&".join(f"names={parent}/services/{name}.googleapis.com" for name in wanted)
+    answer = cloud.ask("serviceusage", f"v1/{parent}/services:batchGet?{names}")
+    off = [one["name"].rpartition("/")[2] for one in answer.get("services", []) if one.get("state") != "ENABLED"]
+    if off:
+        remedy = f"gcloud services enable {' '.join(off)} --project={vertex.project}"
+        yield Finding("APIs", "wrong", f"not enabled: {', '.join(off)}", remedy)
+    else:
+        yield Finding("APIs", "ok", ", ".join(wanted))
+
+
+def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    try:
+        bucket = cloud.storage().get_bucket(vertex.bucket, timeout=30)
+    except exceptions.NotFound:
+        remedy = f"gcloud storage buckets create gs://{vertex.bucket} --location={vertex.region}"
+        yield Finding("bucket", "wrong", f"gs://{vertex.bucket} does not exist", remedy)
+        return
+    location = (bucket.location or "").upper()
+    if location in (vertex.region.upper(), MULTI_REGIONS.get(vertex.region.partition("-")[0])):
+        yield Finding("bucket", "ok", f"gs://{vertex.bucket} in {location.lower()}")
+    else:
+        yield Finding(
+            "bucket",
+            "wrong",
+            f"gs://{vertex.bucket} is in {location.lower()}, the jobs are to run in {vertex.region}",
+            f"take --region {location.lower()}, or a bucket in {vertex.region}: "
+            f"gcloud storage buckets create gs://NAME --location={vertex.region}",
+        )
+
+
+def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    account = vertex.service_account
+    if account is None:
+        yield Finding(
+            "service account", "ok", "the project's default; name one with --service-account to allow it less"
+        )
+        return
+    address = f"v1/projects/-/serviceAccounts/{account}"
+    try:
+        cloud.ask("iam", address)
+    except exceptions.NotFound:
+        name = account.partition("@")[0]
+        remedy = f"gcloud iam service-accounts create {name} --project={vertex.project}"
+        yield Finding("service account", "wrong", f"{account} does not exist", remedy)
+        return
+    act_as = "iam.serviceAccounts.actAs"
+    answer = cloud.ask("iam", f"{address}:testIamPermissions", {"permissions": [act_as]})
+    member = f"serviceAccount:{account}"
+    may_act = act_as in answer.get("permissions", [])
+    if not may_act:
+        yield Finding(
+            "service account",
+            "wrong",
+            f"you may not let jobs act as {account}",
+            f"gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
+            "--role=roles/iam.serviceAccountUser",
+        )
+    policy = cloud.ask("cloudresourcemanager", f"v1/projects/{vertex.project}:getIamPolicy", {})
+    has = {one["role"] for one in policy.get("bindings", []) if member in one.get("members", [])}
+    wanted = ROLES | (ROLES_FOR_DATAFLOW if vertex.dataflow else {})
+    wanted = wanted | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
+    lacks = {purpose: roles[0] for purpose, roles in wanted.items() if not has & set(roles)}
+    for purpose, role in lacks.items():
+        yield Finding(
+            "service account",
+            "wrong",
+            f"{account} may not {purpose}",
+            f"gcloud projects add-iam-policy-binding {vertex.project} --member={member} --role={role}",
+        )
+    if may_act and not lacks:
+        yield Finding("service account", "ok", account)
+
+
+def _image(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    host, _, rest = vertex.image.partition("/")
+    name, reference = rest.split("@", 1) if "@" in rest else rest.rsplit(":", 1)
+    # As docker does it: a registry on this machine is asked without TLS.
+    address = f"{'http' if host.startswith('localhost') else 'https'}://{host}/v2/{name}"
+    build = f"make image IMAGE={vertex.image}"
+    try:
+        manifest = cloud.ask_url(f"{address}/manifests/{reference}", accept=MANIFESTS)
+        if "manifests" in manifest:  # one for each platform
+            platforms = {one.get("platform", {}).get("architecture"): one["digest"] for one in manifest["manifests"]}
+            if "amd64" not in platforms:
+                yield Finding("image", "wrong", f"{vertex.image} is not for x86-64, which Vertex AI runs", build)
+                return
+            manifest = cloud.ask_url(f"{address}/manifests/{platforms['amd64']}", accept=MANIFESTS)
+        config = cloud.ask_url(f"{address}/blobs/{manifest['config']['digest']}")
+    except exceptions.NotFound:
+        yield Finding("image", "wrong", f"{vertex.image} does not exist", build)
+        return
+    labels: Mapping[str, str] = config.get("config", {}).get("Labels") or {}
+    differ = []
+    if labels.get(VERSIONS_LABEL) != packaging.lock_digest():
+        differ.append("other package versions than requirements.lock")
+    if labels.get(FINGERPRINT_LABEL) != packaging.library_fingerprint():
+        differ.append("another state of pipeline/ than here")
+    if differ:
+        yield Finding("image", "wrong", f"{vertex.image} holds {' and '.join(differ)}", build)
+    else:
+        yield Finding("image", "ok", f"{vertex.image}, the same packages and library as here")
+
+
+def _machines(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    """Whether the region has the machines and accelerators; which go together is checked when the table is built."""
+    machines, accelerators = _wanted_machines(vertex)
+    lacking = []
+    for kind, names in (("machineTypes", machines), ("acceleratorTypes", accelerators)):
+        for name in sorted(names):
+            path = f"compute/v1/projects/{vertex.project}/aggregated/{kind}?filter=name={name}"
+            items = cloud.ask("compute", path).get("items", {})
+            zones = {zone.rpartition("/")[2] for zone, found in items.items() if found.get(kind)}
+            if not any(zone.startswith(f"{vertex.region}-") for zone in zones):
+                regions = sorted({zone.rpartition("-")[0] for zone in zones})
+                lacking.append(f"{name} (in {', '.join(regions[:4]) or 'no region'})")
+    if lacking:
+        remedy = "take another machine in the table of machines, or another --region"
+        yield Finding("machines", "wrong", f"{vertex.region} does not have {'; '.join(lacking)}", remedy)
+    elif machines or accelerators:
+        yield Finding("machines", "ok", ", ".join(sorted(machines | accelerators)))
+
+
+def _wanted_machines(vertex: Vertex) -> tuple[set[str], set[str]]:
+    """Machine and accelerator types, as Compute Engine names them."""
+    table = vertex.machines
+    machines, accelerators = set(), {one.accelerator for one in table.tasks.values()}
+    for job in (table.training, table.tuning):
+        if job:
+            machines.add(job.machine_type)
+            accelerators.add(job.accelerator)
+            if job.reduction_servers:
+                machines.add(job.reduction_machine_type)
+    if vertex.dataflow:
+        machines.add(vertex.dataflow.machine_type)
+    gpus = {name for name in accelerators if name and not name.startswith("TPU")}
+    # cloud-tpu is Vertex AI's own name; Compute Engine does not know it.
+    return machines - {"cloud-tpu"}, {name.lower().replace("_", "-") for name in gpus}
+
+
+def _quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    """The limits of accelerators in training jobs; CPUs have generous ones."""
+    wanted: dict[str, int] = {}
+    for job in (vertex.machines.training, vertex.machines.tuning):
+        if job and job.accelerator:
+            kind = "preemptible_" if job.spot else ""
+            name = job.accelerator.lower().replace("nvidia_tesla_", "nvidia_")
+            metric = f"custom_model_training_{kind}{name}_gpus"
+            wanted[metric] = max(wanted.get(metric, 0), job.replicas * job.accelerators)
+    for metric, count in wanted.items():
+        path = f"consumerQuotaMetrics/{quote(f'aiplatform.googleapis.com/{metric}', safe='')}"
+        try:
+            answer = cloud.ask(
+                "serviceusage", f"v1beta1/projects/{vertex.project}/services/aiplatform.googleapis.com/{path}"
+            )
+        except exceptions.NotFound:
+            yield Finding("quota", "not readable", f"no limit named {metric}")
+            continue
+        limit = _limit(answer, vertex.region)
+        if limit is None:
+            yield Finding("quota", "not readable", f"{metric} has no limit for {vertex.region}")
+        elif 0 <= limit < count:
+            yield Finding(
+                "quota",
+                "wrong",
+                f"{metric} is {limit} in {vertex.region}, the job takes {count}",
+                "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines",
+            )
+        else:
+            yield Finding("quota", "ok", f"{metric}: {count} of {limit if limit >= 0 else 'no limit'}")
+
+
+def _limit(answer: Mapping[str, Any], region: str) -> int | None:
+    """The limit of a region, of all regions where it has none of its own; -1 means no limit."""
+    general = None
+    for one in answer.get("consumerQuotaLimits", []):
+        for bucket in one.get("quotaBuckets", []):
+            value = int(bucket.get("effectiveLimit", 0))
+            where = bucket.get("dimensions", {}).get("region")
+            if where == region:
+                return value
+            if where is None:
+                general = value
+    return general
+
+
+def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
+    data = config.data
+    if data.query_source:
+        body = {"query": query_of(data), "useLegacySql": False, "dryRun": True}
+        try:
+            answer = cloud.ask("bigquery", f"bigquery/v2/projects/{cloud.project}/queries", body)
+        except exceptions.ClientError as error:
+            yield Finding(
+                "data", "wrong", f"BigQuery: {_text(error)}", "correct the query or table in the config's data.path"
+            )
+            return
+        yield Finding("data", "ok", f"BigQuery, {int(answer.get('totalBytesProcessed', 0)) / 1e6:,.1f} MB to read")
+        return
+    folder, patterns = locate(data)
+    if not files.is_remote(folder):
+        yield Finding("data", "ok", f"{folder} on this machine, uploaded with the job")
+        return
+    if not folder.startswith("gs://"):
+        yield Finding("data", "not readable", f"{folder} is not on Google Cloud")
+        return
+    bucket, _, prefix = folder.removeprefix("gs://").partition("/")
+    prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+    try:
+        names = [
+            blob.name.removeprefix(prefix) for blob in cloud.storage().list_blobs(bucket, prefix=prefix, timeout=30)
+        ]
+    except exceptions.NotFound:
+        yield Finding(
+            "data", "wrong", f"gs://{bucket} does not exist", "correct data.path in the config, or give --data"
+        )
+        return
+    without = [pattern for pattern in patterns.values() if not any(_matches(name, pattern) for name in names)]
+    if without:
+        looked = ", ".join(f"{folder}/{pattern}" for pattern in without)
+        yield Finding("data", "wrong", f"nothing matches {looked}", "correct data.path and data.splits, or give --data")
+    else:
+        yield Finding("data", "ok", f"{folder}, {len(names)} objects")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    # "*" stands for text within one name, as in pipeline.reading.files.
+    parts = (
+        re.escape(files.wildcard(pattern)).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+    )
+    return bool(re.fullmatch(parts, name))
+
+
+def _text(error: Exception) -> str:
+    text = str(getattr(error, "message", None) or error)
+    return (text.splitlines() or [type(error).__name__])[0][:300]

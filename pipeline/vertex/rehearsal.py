@@ -1,0 +1,429 @@
+"""Runs a PipelineJob compiled for Vertex AI on this machine, task by task, as Vertex AI would.
+
+What there is a container is here a fresh process: with the container's command, in an empty folder, with an environment
+that has nothing of this shell's, and with the packages that are in the image and no other code. What goes between the
+tasks is what Vertex AI hands over: ExecutorInput and executor_output.json, by the spec.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import graphlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
+
+from pipeline.errors import UserError
+from pipeline.local import Step, StepFailed
+from pipeline.machines import Machines
+from pipeline.packaging import REPOSITORY
+from pipeline.target import IN_PROCESS, Target, Vertex
+from pipeline.vertex.compile import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
+from pipeline.vertex.local_jobs import REHEARSAL_VARIABLE
+from pipeline.vertex.local_metadata import Artifact, LocalMetadata
+from pipeline.vertex.task_failure import explained
+
+# Variables of this shell that a task gets all the same: which GPUs there are and how they are reached.
+KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
+# Takes this repository off the path, where it was installed in place; the image has pipeline/ and nothing else of it.
+HIDES_THE_REPOSITORY = f"""\
+import sys
+sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r}]
+sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
+"""
+
+
+def target_for(output: Path, name: str, machines: Machines) -> Target:
+    """The target of a rehearsal: compiled for Vertex AI, with folders on this machine in place of the bucket."""
+    vertex = Vertex(
+        project="rehearsal",
+        region="us-central1",
+        bucket="rehearsal",
+        image="rehearsal/pipeline:this",
+        machines=machines,
+        service_account="rehearsal@rehearsal.iam.gserviceaccount.com",
+    )
+    return Target(
+        pipeline_root=str(output / "artifacts"),
+        push_to=str(output / "serving" / name),
+        metadata=None,
+        beam_args=IN_PROCESS,
+        vertex=vertex,
+    )
+
+
+def run(
+    job: Mapping[str, Any],
+    run_id: str,
+    folder: Path,
+    module: Path,
+    on_start: Callable[[str], None],
+    on_end: Callable[[Step], None],
+) -> dict[str, Step]:
+    """Runs every task of a PipelineJob in the order of its spec.
+
+    Args:
+        job: The PipelineJob, as compiled.
+        run_id: Name of the run; the logs go to ``folder/logs/<run_id>/``.
+        folder: Holds the metadata and logs.
+        module: The user's module file, for messages.
+        on_start: Told the name of a step before it starts.
+        on_end: Told how it ended.
+
+    Returns:
+        The steps by name; the two tasks of a resolver are one step.
+
+    Raises:
+        StepFailed: a task failed; nothing after it has run.
+    """
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as scratch:
+        return _Rehearsal(job, run_id, folder, module, Path(scratch)).run(on_start, on_end)
+
+
+class _Rehearsal:
+    """One run of one job."""
+
+    def __init__(self, job: Mapping[str, Any], run_id: str, folder: Path, module: Path, scratch: Path):
+        spec = job["pipelineSpec"]
+        self._tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
+        self._components = spec["components"]
+        self._executors = spec["deploymentSpec"]["executors"]
+        # <root>/<project number>/<job>/<task>_<number>/<output>, as on Vertex AI
+        self._root = Path(job["runtimeConfig"]["gcsOutputDirectory"]) / "0" / f"{spec['pipelineInfo']['name']}-{run_id}"
+        self._logs = folder / "logs" / run_id
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._module = module
+        self._scratch = scratch
+        self._image = scratch / "image"
+        self._image.mkdir()
+        (self._image / "pipeline").symlink_to(REPOSITORY / "pipeline")
+        (self._image / "sitecustomize.py").write_text(HIDES_THE_REPOSITORY)
+        self._metadata = LocalMetadata(folder / "vertex_metadata.json")
+        self._outputs: dict[str, dict[str, list[Artifact]]] = {}
+
+    def run(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> dict[str, Step]:
+        steps = {}
+        for name in self._in_order():
+            step_name = name.removesuffix(LAST_OF_RESOLVER)
+            is_shown = not name.endswith(FIRST_OF_RESOLVER)
+            if is_shown:
+                on_start(step_name)
+            started = time.monotonic()
+            try:
+                state, outputs = self._run_task(name)
+            except UserError as error:
+                raise StepFailed(step_name, time.monotonic() - started) from error
+            self._outputs[name] = outputs
+            if is_shown:
+                made = [self._metadata.made(one["name"]) for several in outputs.values() for one in several]
+                steps[step_name] = Step(
+                    name=step_name,
+                    state=state,
+                    seconds=time.monotonic() - started,
+                    outputs=parse_raw_artifact_dict(_as_messages(outputs)),
+                    made=datetime.datetime.fromtimestamp(max(made)) if made else None,
+                )
+                on_end(steps[step_name])
+        return steps
+
+    def _in_order(self) -> list[str]:
+        waits_for = {
+            name: {
+                *task.get("dependentTasks", ()),
+                *(one["taskOutputArtifact"]["producerTask"] for one in _inputs(task, "artifacts").values()),
+            }
+            for name, task in self._tasks.items()
+        }
+        return list(graphlib.TopologicalSorter(waits_for).static_order())
+
+    def _run_task(
+        self, name: str
+    ) -> tuple[Literal["ran", "cached", "looked up", "skipped"], dict[str, list[Artifact]]]:
+        task = self._tasks[name]
+        component = self._components[task["componentRef"]["name"]]
+        executor = self._executors[component["executorLabel"]]
+        producers = {key: one["taskOutputArtifact"] for key, one in _inputs(task, "artifacts").items()}
+        skipped = any(self._outputs[one["producerTask"]] is SKIPPED for one in producers.values())
+        inputs = {
+            key: self._outputs[one["producerTask"]].get(one["outputArtifactKey"], []) for key, one in producers.items()
+        }
+        condition = task.get("triggerPolicy", {}).get("condition")
+        if skipped or (condition and not holds(condition, inputs)):
+            return "skipped", SKIPPED
+        if "importer" in executor:
+            return "looked up", self._imported(executor["importer"], component)
+        if "resolver" in executor:
+            return "looked up", self._resolved(executor["resolver"], inputs)
+        return self._run_container(name, task, component, executor["container"], inputs)
+
+    def _imported(self, importer: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, list[Artifact]]:
+        (output,) = component["outputDefinitions"]["artifacts"]
+        uri = importer["artifactUri"]["constantValue"]["stringValue"]
+        schema = importer["typeSchema"]["instanceSchema"]
+        if not Path(uri).exists():
+            raise UserError(f"there is nothing at {uri}, which is to be imported")
+        known = None if importer.get("reimport") else self._metadata.imported(uri, schema)
+        artifact = known or {
+            "name": self._metadata.new_name(),
+            "uri": uri,
+            "type": {"instanceSchema": schema},
+            "metadata": importer.get("metadata", {}),
+        }
+        self._metadata.add({output: [artifact]})
+        return {output: [artifact]}
+
+    def _resolved(self, resolver: Mapping[str, Any], inputs: Mapping[str, list[Artifact]]) -> dict[str, list[Artifact]]:
+        outputs: dict[str, list[Artifact]] = {}
+        for key, query in resolver["outputArtifactQueries"].items():
+            try:
+                found = self._metadata.latest(_filled_in(query["filter"], inputs))
+            except IndexError:  # it asks for something of an input that is not there
+                found = None
+            outputs[key] = [found] if found else []
+        return outputs
+
+    def _run_container(
+        self,
+        name: str,
+        task: Mapping[str, Any],
+        component: Mapping[str, Any],
+        container: Mapping[str, Any],
+        inputs: Mapping[str, list[Artifact]],
+    ) -> tuple[Literal["ran", "cached"], dict[str, list[Artifact]]]:
+        folder = self._root / f"{name}_{len(self._outputs) + 1}"
+        schemas = {
+            key: one["artifactType"]["instanceSchema"]
+            for key, one in component.get("outputDefinitions", {}).get("artifacts", {}).items()
+        }
+        outputs: dict[str, list[Artifact]] = {
+            key: [
+                {
+                    "name": self._metadata.new_name(),
+                    "uri": str(folder / key),
+                    "type": {"instanceSchema": schema},
+                    "metadata": {},
+                }
+            ]
+            for key, schema in schemas.items()
+        }
+        output_file = folder / "executor_output.json"
+        executor_input: dict[str, Any] = {
+            "inputs": {
+                "parameters": {key: _constant(key, name, one) for key, one in _inputs(task, "parameters").items()},
+                "artifacts": {key: {"artifacts": _given(several)} for key, several in inputs.items()},
+            },
+            "outputs": {
+                "artifacts": {key: {"artifacts": several} for key, several in outputs.items()},
+                "outputFile": str(output_file),
+            },
+        }
+        driver = container.get("lifecycle", {}).get("preCacheCheck")
+        if driver:
+            # It finds out what the data is, so that other data is another key of the cache.
+            self._run_process(f"{name}-driver", driver, executor_input)
+            said = json.loads(output_file.read_text(encoding="utf-8"))
+            executor_input["inputs"]["parameterValues"] = said.get("parameterValues", {})
+            _take_over(outputs, said)
+
+        key = _cache_key(container, schemas, executor_input["inputs"])
+        if task.get("cachingOptions", {}).get("enableCache"):
+            cached = self._metadata.cached(key)
+            if cached is not None:
+                return "cached", cached
+        for several in outputs.values():
+            Path(several[0]["uri"]).parent.mkdir(parents=True, exist_ok=True)
+        self._run_process(name, container, executor_input)
+        if output_file.exists():
+            _take_over(outputs, json.loads(output_file.read_text(encoding="utf-8")))
+        self._metadata.add(outputs, key)
+        return "ran", outputs
+
+    def _run_process(self, name: str, container: Mapping[str, Any], executor_input: Mapping[str, Any]) -> None:
+        """Runs a container's command; raises a UserError that says why, if it fails."""
+        command = [
+            json.dumps(executor_input) if word == "{{$}}" else word
+            for word in (*container.get("command", ()), *container.get("args", ()))
+        ]
+        unknown = [word for word in command if "{{$" in word]
+        if unknown or not container.get("command"):
+            raise UserError(
+                f"{name} runs the image {container.get('image')} with {unknown or 'its own command'}: only tasks with "
+                "this pipeline's image can be rehearsed"
+            )
+        folder = self._scratch / name
+        for part in ("work", "home", "tmp"):
+            (folder / part).mkdir(parents=True)
+        environment = {
+            **{variable: os.environ[variable] for variable in KEPT_VARIABLES if variable in os.environ},
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+            "PYTHONPATH": str(self._image),
+            "PYTHONUNBUFFERED": "1",
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "LANG": "C.UTF-8",
+            REHEARSAL_VARIABLE: str(self._logs),
+        }
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as file:
+            # A session of its own, so that what it starts ends with it.
+            process = subprocess.Popen(
+                command,
+                cwd=folder / "work",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait()
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+        if code:
+            raise UserError(explained(log, code, self._module))
+
+
+# What a task has that has not run.
+SKIPPED: dict[str, list[Artifact]] = {}
+
+
+def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
+    """Whether a task's condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
+
+    Args:
+        condition: In the part of the Common Expression Language (cel.dev) that TFX writes.
+        inputs: The task's artifacts.
+
+    Raises:
+        UserError: it has an operator that is not known here.
+    """
+    words = {"&&": " and ", "||": " or ", "!": " not "}
+    python = re.sub(r"'[^']*'|&&|\|\||!(?==)|!", lambda match: words.get(match[0], match[0]), condition)
+    python = python.replace(" not =", "!=")
+    artifacts = {key: {"artifacts": several} for key, several in inputs.items()}
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name(id="inputs"):
+                return {"artifacts": artifacts}
+            case ast.Attribute(value=of, attr=name):
+                return value(of)[name]
+            case ast.Subscript(value=of, slice=key):
+                return value(of)[value(key)]
+            case ast.UnaryOp(op=ast.Not(), operand=of):
+                return not value(of)
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(value(part) for part in parts)
+            case ast.BoolOp(op=ast.Or(), values=parts):
+                return any(value(part) for part in parts)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                a, b = value(left), value(right)
+                match operator:
+                    case ast.Eq():
+                        return a == b
+                    case ast.NotEq():
+                        return a != b
+                    case ast.Lt():
+                        return a < b
+                    case ast.Gt():
+                        return a > b
+        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}")
+
+    try:
+        return bool(value(ast.parse(python.strip(), mode="eval").body))
+    except (SyntaxError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}: {error!r}") from error
+
+
+def not_rehearsed(machines: Machines) -> Iterator[str]:
+    """What a run on Vertex AI has that this rehearsal had not, a phrase each."""
+    yield "permissions, quotas and networks"
+    yield "the image (these are the packages of this environment) and the bucket (these are folders here)"
+    yield "machine types, memory and accelerators"
+    yield "Dataflow, if the data steps run there (here they ran in their tasks), and deployment to an endpoint"
+    jobs = [job for job in (machines.training, machines.tuning) if job]
+    if any(job.reduction_servers for job in jobs):
+        yield "Reduction Servers"
+    if any(job.spot for job in jobs):
+        yield "spot machines that are taken away"
+    if machines.search_with == "vizier" and machines.tuning:
+        yield "Vizier's choice of values (these were random)"
+
+
+def _inputs(task: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = task.get("inputs", {}).get(kind, {})
+    return found
+
+
+def _given(artifacts: list[Artifact]) -> list[Artifact]:
+    return [{key: one[key] for key in ("name", "uri", "type", "metadata")} for one in artifacts]
+
+
+def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
+    try:
+        return parameter["runtimeValue"]["constantValue"]
+    except KeyError as error:
+        raise UserError(f"the parameter {key} of {task} is no constant, which the rehearsal needs") from error
+
+
+def _take_over(outputs: dict[str, list[Artifact]], said: Mapping[str, Any]) -> None:
+    """Takes over what a process says of its artifacts."""
+    for key, one in said.get("artifacts", {}).items():
+        (told,) = one["artifacts"]
+        (artifact,) = outputs[key]
+        artifact["uri"] = told.get("uri", artifact["uri"])
+        artifact["metadata"] = {**artifact["metadata"], **told.get("metadata", {})}
+
+
+def _cache_key(container: Mapping[str, Any], schemas: Mapping[str, str], inputs: Mapping[str, Any]) -> str:
+    """What decides about the outputs: container, parameters, input artifacts by name, and kinds of outputs.
+
+    cloud.google.com/vertex-ai/docs/pipelines/configure-caching
+    """
+    decides = {
+        "container": {key: container.get(key) for key in ("image", "command", "args")},
+        "outputs": schemas,
+        "parameters": [inputs["parameters"], inputs.get("parameterValues")],
+        "artifacts": {
+            key: [artifact["name"] for artifact in one["artifacts"]] for key, one in inputs["artifacts"].items()
+        },
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _filled_in(query: str, inputs: Mapping[str, list[Artifact]]) -> str:
+    """A query with {{$.inputs.artifacts['a'].metadata['b']}} replaced; IndexError if there is no such artifact."""
+    return re.sub(
+        r"\{\{\$\.inputs\.artifacts\['(\w+)'\]\.metadata\['(\w+)'\]\}\}",
+        lambda match: str(inputs[match[1]][0]["metadata"][match[2]]),
+        query,
+    )
+
+
+def _as_messages(outputs: Mapping[str, list[Artifact]]) -> dict[str, Any]:
+    """The artifacts in the form that TFX's reader of ExecutorInput takes."""
+    from google.protobuf import json_format
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    return {
+        key: json_format.ParseDict({"artifacts": _given(several)}, pipeline_spec_pb2.ArtifactList())
+        for key, several in outputs.items()
+    }

@@ -1,0 +1,76 @@
+"""One fake Google Cloud for all tests of a session, emptied before each, and one compiled job."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import packaging
+from pipeline.config import PipelineConfig, load_config
+from pipeline.target import Target, Vertex
+from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.compile import compile
+from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
+
+ROOT = Path(__file__).resolve().parents[2]
+ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
+
+
+@pytest.fixture(scope="session")
+def _google_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleCloud]:
+    with google_cloud(tmp_path_factory.mktemp("google_cloud")) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def there(_google_cloud: GoogleCloud, monkeypatch: pytest.MonkeyPatch) -> GoogleCloud:
+    """A Google Cloud with the project and the bucket and nothing else; this process' environment leads to it."""
+    _google_cloud.empty()
+    for name, value in _google_cloud.environment.items():
+        monkeypatch.setenv(name, value)
+    return _google_cloud
+
+
+@pytest.fixture
+def cloud(there: GoogleCloud) -> Cloud:
+    """Our way to it."""
+    return Cloud.connect(PROJECT, REGION, there.endpoints)
+
+
+@pytest.fixture
+def vertex(there: GoogleCloud) -> Vertex:
+    """Settings with which everything is in order there."""
+    image = f"localhost:{there.rest.port}/{PROJECT}/{packaging.image_name()}"
+    there.rest.project.images[image.partition("/")[2]] = {
+        "pipeline.lock-sha256": packaging.lock_digest(),
+        "pipeline.library-fingerprint": packaging.library_fingerprint(),
+    }
+    there.rest.project.accounts.add(ACCOUNT)
+    for role in ("roles/aiplatform.user", "roles/storage.objectAdmin"):
+        there.rest.project.roles[role] = {f"serviceAccount:{ACCOUNT}"}
+    return Vertex(PROJECT, REGION, BUCKET, image, service_account=ACCOUNT)
+
+
+@pytest.fixture(scope="session")
+def config(few_flights: Path) -> PipelineConfig:
+    """The default pipeline on a few flights."""
+    config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
+    return replace(config, data=replace(config.data, path=str(few_flights), prepare=None))
+
+
+@pytest.fixture(scope="session")
+def compiled_once(config: PipelineConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compiled")
+    vertex = Vertex(PROJECT, REGION, BUCKET, f"{REGION}-docker.pkg.dev/{PROJECT}/pipelines/pipeline:1")
+    compile(config, Target.on_vertex(vertex, config.name, folder / "upload"), folder)
+    return folder
+
+
+@pytest.fixture
+def compiled(compiled_once: Path, tmp_path: Path) -> Path:
+    """A folder with the compiled job, to change at will."""
+    return Path(shutil.copytree(compiled_once, tmp_path / "compiled"))

@@ -1,0 +1,46 @@
+"""A step that reads from and writes to a bucket."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.types import standard_artifacts
+
+from pipeline.components.arrow_example_gen import Executor
+from pipeline.config import PipelineConfig
+from pipeline.pipeline import example_gen_of
+from pipeline.target import Target
+from tests.fakes.google_cloud import BUCKET, GoogleCloud
+
+
+@pytest.mark.slow
+def test_example_gen_reads_a_bucket_and_writes_whole_files_to_it(
+    config: PipelineConfig, few_flights: Path, there: GoogleCloud, tmp_path: Path
+):
+    bucket = there.storage.bucket(BUCKET)
+    for file in sorted(few_flights.glob("*/*.parquet")):
+        bucket.blob(f"rows/{file.relative_to(few_flights)}").upload_from_filename(str(file))
+    config = replace(config, data=replace(config.data, path=f"gs://{BUCKET}/rows"))
+    target = Target.local(tmp_path, "flights")
+    example_gen = example_gen_of(config, target)
+
+    def write(uri: str) -> None:
+        examples = standard_artifacts.Examples()
+        examples.uri = uri
+        context = BaseBeamExecutor.Context(beam_pipeline_args=list(target.beam_args))
+        Executor(context).Do({}, {"examples": [examples]}, example_gen.exec_properties)
+        assert examples.split_names == '["train", "eval", "test"]'
+
+    write(f"gs://{BUCKET}/examples")
+    local = tmp_path / "examples"
+    write(str(local))
+    in_bucket = {blob.name: blob.download_as_bytes() for blob in bucket.list_blobs(prefix="examples/")}
+    on_disk = {
+        str(file.relative_to(tmp_path)): file.read_bytes() for file in sorted(local.rglob("*")) if file.is_file()
+    }
+    assert json.loads(in_bucket.pop("examples/summary.json")) == json.loads(on_disk.pop("examples/summary.json"))
+    assert in_bucket == on_disk

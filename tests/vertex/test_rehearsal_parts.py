@@ -1,0 +1,102 @@
+"""What a rehearsal reads off the spec: conditions, queries of resolvers, and why a task failed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.vertex.local_metadata import LocalMetadata
+from pipeline.vertex.rehearsal import holds
+from pipeline.vertex.task_failure import explained
+
+BLESSED = {"x": [{"uri": "/a", "metadata": {"blessed": 1.0, "kind": "a && b"}}]}
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("(inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0)", True),
+        ("!((inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0))", False),
+        ("(inputs.artifacts['x'].artifacts[0].uri == '/a') && (1.0 < 2.0)", True),
+        ("((1.0 > 2.0) || (inputs.artifacts['x'].artifacts[0].metadata['kind'] == 'a && b'))", True),
+        ("(inputs.artifacts['x'].artifacts[0].metadata['kind'] != 'b') && !(1.0 < 2.0)", False),
+    ],
+)
+def test_conditions_that_tfx_writes_are_evaluated(condition, expected):
+    assert holds(condition, BLESSED) is expected
+
+
+@pytest.mark.parametrize("condition", ["size(inputs.artifacts['x']) == 1", "inputs.parameters['y'] == 1.0", "1 +"])
+def test_other_conditions_are_refused(condition):
+    with pytest.raises(UserError, match=r"cannot evaluate the condition"):
+        holds(condition, BLESSED)
+
+
+def artifact(metadata: LocalMetadata, folder: Path, title: str, **more: Any) -> dict[str, Any]:
+    made = {"name": metadata.new_name(), "uri": str(folder), "type": {"instanceSchema": f"title: {title}\n"}}
+    return {**made, "metadata": more}
+
+
+def test_queries_find_the_newest_artifact_also_in_another_process(tmp_path):
+    metadata = LocalMetadata(tmp_path / "metadata.json")
+    models = [artifact(metadata, tmp_path, "tfx.Model") for _ in range(2)]
+    blessings = [
+        artifact(metadata, tmp_path, "tfx.ModelBlessing", blessed=float(index), current_model_id=model["name"])
+        for index, model in enumerate(models)
+    ]
+    for several in (models, blessings):
+        for one in several:
+            metadata.add({"output": [one]}, cache_key=one["name"])
+    again = LocalMetadata(tmp_path / "metadata.json")
+    query = 'schema_title="tfx.ModelBlessing" AND state=LIVE AND metadata.blessed.number_value=1'
+    found = again.latest(query)
+    assert found is not None
+    assert found["metadata"]["current_model_id"] == models[1]["name"]
+    named = again.latest(f'schema_title="tfx.Model" AND name="{models[0]["name"]}"')
+    assert named is not None
+    assert named["name"] == models[0]["name"]
+    assert again.latest('schema_title="tfx.Schema" AND state=LIVE') is None
+    assert again.new_name() not in {one["name"] for one in (*models, *blessings)}
+    with pytest.raises(UserError, match=r"cannot answer the condition 'create_time>3'"):
+        again.latest("create_time>3")
+
+
+def test_what_was_deleted_is_not_taken_from_the_cache(tmp_path):
+    metadata = LocalMetadata(tmp_path / "metadata.json")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    metadata.add({"model": [artifact(metadata, folder, "tfx.Model")]}, "key")
+    assert metadata.cached("key")
+    folder.rmdir()
+    assert metadata.cached("key") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (
+            'Traceback\n  File "/tmp/x/flights.py", line 7, in run_fn\n    import models.other\n'
+            "ModuleNotFoundError: No module named 'models'\n",
+            1,
+            r"No module named 'models'\n  at .*flights.py, line 7, in run_fn: import models.other\n"
+            r"  models/ is in this repository but not in the image of the tasks",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file: 'words.txt'\n",
+            1,
+            r"words.txt'\n  a task runs on a machine of its",
+        ),
+        ("pipeline.errors.UserError: the file x has no header\n", 1, r"^the file x has no header\n"),
+        ("working\n", -9, r"^ended by SIGKILL, which is how a machine without memory left ends it\n"),
+        ("working\n", 3, r"^ended with exit code 3\n"),
+    ],
+)
+def test_why_a_task_failed_is_read_from_its_log(tmp_path, text, code, message):
+    log = tmp_path / "Trainer.log"
+    log.write_text(text)
+    module = Path(__file__).resolve().parent.parent.parent / "models/flights.py"
+    assert re.search(message, explained(log, code, module))

@@ -1,0 +1,117 @@
+"""vertex_runner.py as a user calls it, against the fake Google Cloud."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pipeline.vertex.submit import submit
+from tests.fakes.google_cloud import GoogleCloud
+from tests.fakes.vertex import Fault
+from tests.vertex.conftest import ACCOUNT
+from tests.vertex.test_watch import PUSHED
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
+
+
+@pytest.fixture
+def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
+    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        process = subprocess.run(
+            [
+                sys.executable,
+                "vertex_runner.py",
+                *SETTINGS,
+                f"--image={vertex.image}",
+                f"--data={few_flights}",
+                f"--output={tmp_path / 'output'}",
+                "--poll=0.01",
+                *arguments,
+            ],
+            cwd=ROOT,
+            env={**os.environ, **there.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return process.returncode, process.stdout
+
+    return run
+
+
+@pytest.fixture
+def submitted(compiled: Path, vertex, cloud, there: GoogleCloud) -> str:
+    """A job that is submitted and has not started."""
+    return submit(compiled, vertex, cloud, lambda _: None).name
+
+
+@pytest.mark.slow
+def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: GoogleCloud):
+    there.vertex.script.outputs = PUSHED
+    there.vertex.script.starts_at_once = True
+    code, text = runner("--labels=team=flights", "--experiment=late")
+    assert code == 0, text
+    assert "  credentials      ok" in text
+    assert "uploading 17 files" in text
+    assert "page  https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/flights-" in text
+    assert "  Trainer             ran          90.0 s" in text
+    assert "pushed to gs://demo-bucket/flights/serving/17" in text
+    (job,) = there.vertex.pipeline_jobs.values()
+    assert job.labels["team"] == "flights"
+
+
+@pytest.mark.slow
+def test_submitting_without_waiting_returns_with_the_name_and_page_of_the_job(runner, there: GoogleCloud):
+    code, text = runner("--no-wait")
+    assert code == 0, text
+    (name,) = there.vertex.pipeline_jobs
+    assert f"submitted\n  job   {name}\n  page  https://" in text
+    assert there.vertex.count("GetPipelineJob") == 0
+
+
+def test_check_lists_what_is_wrong_and_submits_nothing(runner, there: GoogleCloud):
+    there.rest.project.images.clear()
+    code, text = runner("--check", "--bucket=not-there")
+    assert code == 1, text
+    assert "gs://not-there does not exist" in text
+    assert "-> gcloud storage buckets create gs://not-there --location=us-central1" in text
+    assert "-> make image IMAGE=localhost" in text
+    assert "2 of these must be put right first. Nothing was submitted." in text
+    assert there.vertex.pipeline_jobs == {}
+
+
+def test_check_alone_is_quick_and_submits_nothing_when_all_is_well(runner, there: GoogleCloud):
+    code, text = runner("--check")
+    assert code == 0, text
+    assert there.vertex.calls == []
+
+
+def test_lost_contact_has_an_exit_code_of_its_own_and_says_how_to_go_on(runner, submitted: str, there: GoogleCloud):
+    there.vertex.script.faults.append(Fault("GetPipelineJob", grpc.StatusCode.UNAVAILABLE, "down", times=10_000))
+    code, text = runner("--watch", submitted, "--patience=0.3")
+    assert code == 4, text
+    assert f"python vertex_runner.py --watch {submitted}" in text
+
+
+def test_a_failed_job_is_watched_to_its_end_by_its_id(runner, submitted: str, there: GoogleCloud):
+    there.vertex.script.failing_tasks = {"Transform": "out of memory"}
+    code, text = runner("--watch", submitted.rpartition("/")[2])
+    assert code == 1, text
+    assert "Transform           failed" in text
+    assert "out of memory" in text
+    assert f"job  {submitted}" in text
+
+
+def test_a_model_that_is_not_blessed_has_an_exit_code_of_its_own(runner, submitted: str):
+    code, text = runner("--watch", submitted)
+    assert code == 3, text
+    assert "not pushed" in text

@@ -1,0 +1,147 @@
+"""Flags and environment become settings; all that is wrong is said together, at once and without Google Cloud."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import packaging
+from pipeline.errors import UserError
+from pipeline.machines import Job, Machines, Resources
+from pipeline.target import Vertex
+from pipeline.vertex import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = "pipelines/tfx-pipeline:1"
+COMPLETE = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket")
+
+
+def read(*flags: str, **environment: str) -> Vertex:
+    parser = argparse.ArgumentParser()
+    settings.add_arguments(parser)
+    return settings.read(parser.parse_args(flags), environment, IMAGE)
+
+
+def test_without_settings_every_missing_one_is_named_with_its_remedy_at_once(tmp_path):
+    started = time.monotonic()
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "vertex_runner.py")],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - started
+    assert process.returncode == 2
+    assert process.stdout == ""
+    lines = process.stderr.splitlines()
+    assert [line.split(" is missing: ")[0] for line in lines[:-1]] == [
+        "vertex_runner.py: --project (or GOOGLE_CLOUD_PROJECT)",
+        "vertex_runner.py: --region (or GOOGLE_CLOUD_REGION)",
+        "vertex_runner.py: --bucket (or VERTEX_BUCKET)",
+    ]
+    assert "gcloud storage buckets create" in lines[2]
+    assert "vertex_runner.py --rehearse" in lines[-1]
+    assert seconds < 3, "something heavy was imported"
+
+
+def test_the_image_is_the_one_that_make_image_builds_from_this_code():
+    assert read(*COMPLETE).image == f"us-central1-docker.pkg.dev/demo/{IMAGE}"
+    assert read(*COMPLETE, "--image=eu.gcr.io/p/other:2").image == "eu.gcr.io/p/other:2"
+
+
+def test_a_flag_goes_before_its_variable_and_a_blank_variable_is_none():
+    vertex = read(*COMPLETE, "--project=flag", GOOGLE_CLOUD_PROJECT="variable", VERTEX_NETWORK=" ")
+    assert vertex.project == "flag"
+    assert vertex.network is None
+
+
+def test_every_setting_may_come_from_the_environment():
+    vertex = read(
+        GOOGLE_CLOUD_PROJECT="demo",
+        GOOGLE_CLOUD_LOCATION="europe-west4",
+        VERTEX_BUCKET="gs://demo-bucket/",
+        VERTEX_SERVICE_ACCOUNT="p@demo.iam.gserviceaccount.com",
+        VERTEX_NETWORK="projects/12/global/networks/default",
+        VERTEX_ENCRYPTION_KEY="projects/demo/locations/europe-west4/keyRings/r/cryptoKeys/k",
+        VERTEX_LABELS="team=flights, stage=test",
+        VERTEX_CACHING="off",
+        VERTEX_EXPERIMENT="late-flights",
+        VERTEX_FAILURE_POLICY="slow",
+        VERTEX_DATAFLOW="on",
+        VERTEX_DATAFLOW_MAX_WORKERS="7",
+    )
+    assert (vertex.region, vertex.bucket) == ("europe-west4", "demo-bucket")
+    assert vertex.labels == {"team": "flights", "stage": "test"}
+    assert (vertex.caching, vertex.experiment, vertex.failure_policy) == (False, "late-flights", "slow")
+    assert vertex.dataflow is not None
+    assert (vertex.dataflow.max_workers, vertex.dataflow.service_account) == (7, "p@demo.iam.gserviceaccount.com")
+    assert f"--dataflow_kms_key={vertex.encryption_key}" in vertex.dataflow.beam_args
+
+
+def test_all_that_is_wrong_is_said_together():
+    with pytest.raises(UserError) as caught:
+        read(
+            "--project=Demo",
+            "--bucket=gs://b/folder",
+            "--service-account=me",
+            "--network=default",
+            "--encryption-key=k",
+            "--labels=team,Stage=x",
+            "--caching=maybe",
+            "--failure-policy=never",
+            "--experiment=Late Flights",
+            "--dataflow-max-workers=none",
+        )
+    text = str(caught.value)
+    for expected in (
+        "--region (or GOOGLE_CLOUD_REGION) is missing",
+        "vertex.project must be a project id, such as my-project, got 'Demo'",
+        "vertex.bucket must be the name of a bucket without gs://, such as my-bucket, got 'b/folder'",
+        "vertex.service_account must be its e-mail address",
+        "vertex.network must be projects/PROJECT_NUMBER/global/networks/NAME, got 'default'",
+        "vertex.encryption_key must be projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, got 'k'",
+        "--labels must be key=value,key=value, got 'team'",
+        "such as team=flights, got Stage=x",
+        "--caching must be on or off, got 'maybe'",
+        "--failure-policy must be fast or slow, got 'never'",
+        "vertex.experiment must be lower-case letters, digits and -, got 'Late Flights'",
+        "--dataflow-max-workers must be a whole number of 1 or more, got 'none'",
+    ):
+        assert expected in text, expected
+
+
+def test_an_encryption_key_of_another_region_is_refused():
+    with pytest.raises(UserError, match="must be in the region us-central1"):
+        read(*COMPLETE, "--encryption-key=projects/p/locations/us-east1/keyRings/r/cryptoKeys/k")
+
+
+def test_addresses_of_services_come_from_gclouds_variables():
+    found = settings.endpoints({"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM": "https://x/", "HOME": "/"})
+    assert found == {"aiplatform": "https://x/"}
+
+
+def test_a_table_with_gpus_takes_the_image_with_cuda():
+    assert not Machines().gpus
+    assert not Machines(training=Job("ct5lp-hightpu-4t", tpu_topology="2x2")).gpus
+    assert Machines(tasks={"Trainer": Resources(8, 32, "NVIDIA_TESLA_T4", 1)}).gpus
+    assert Machines(tuning=Job("g2-standard-8", "NVIDIA_L4", 1)).gpus
+    assert packaging.image_name("gpu") == f"{packaging.image_name()}-gpu"
+
+
+def test_problems_of_the_machines_are_said_with_the_rest(tmp_path):
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "vertex_runner.py"), "--project=demo", "--training-workers=none"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert "--bucket (or VERTEX_BUCKET) is missing" in process.stderr
+    assert "--training-workers must be a whole number of 1 or more, got 'none'" in process.stderr

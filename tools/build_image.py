@@ -1,0 +1,110 @@
+"""Builds and pushes the image of the Vertex tasks, with docker or, where there is none, with Cloud Build.
+
+    python tools/build_image.py --image europe-west4-docker.pkg.dev/my-project/pipelines/tfx-pipeline:TAG
+
+Without --image the name is the one that vertex_runner.py looks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from pipeline import packaging  # noqa: E402 the repository is not installed
+
+VARIANTS = ("cpu", "gpu")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="make image", description=__doc__.splitlines()[0])
+    parser.add_argument("--image", default=os.environ.get("IMAGE") or os.environ.get("VERTEX_IMAGE"), help="its name")
+    parser.add_argument("--variant", default=os.environ.get("VARIANT") or "cpu", help="cpu or gpu (%(default)s)")
+    parser.add_argument("--with", dest="builder", choices=("docker", "gcloud"), help="default: docker if it runs")
+    parser.add_argument("--dry-run", action="store_true", help="only print the commands")
+    arguments = parser.parse_args()
+    if arguments.variant not in VARIANTS:
+        return _refused(f"VARIANT must be cpu or gpu, got {arguments.variant!r}")
+    image = arguments.image or default_image(arguments.variant)
+    if not image:
+        return _refused(
+            "which registry? Set GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_REGION, or name the image: make image IMAGE=..."
+        )
+    builder = arguments.builder or found_builder()
+    if not builder:
+        return _refused(
+            "neither docker nor gcloud is here. Install one: https://docs.docker.com/engine/install or "
+            "https://cloud.google.com/sdk/docs/install"
+        )
+    for command in commands(builder, image, arguments.variant):
+        print("+", " ".join(command), flush=True)
+        if not arguments.dry_run and subprocess.run(command, cwd=ROOT, check=False).returncode:
+            return _refused(f"{command[0]} failed; its message stands above{_hint(image)}")
+    return 0
+
+
+def default_image(variant: str) -> str | None:
+    """The image that vertex_runner.py looks for in the project and region of the environment."""
+    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+    region = os.environ.get("GOOGLE_CLOUD_REGION") or os.environ.get("GOOGLE_CLOUD_LOCATION")
+    if not project or not region:
+        return None
+    return f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{packaging.image_name(variant)}"
+
+
+def found_builder() -> str | None:
+    """What can build here."""
+    if shutil.which("docker") and not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        return "docker"
+    return "gcloud" if shutil.which("gcloud") else None
+
+
+def commands(builder: str, image: str, variant: str) -> list[list[str]]:
+    """What builds and pushes the image."""
+    values = {
+        # The same Python as here: what is tested here is what runs there.
+        "PYTHON": ".".join(platform.python_version_tuple()[:2]),
+        "VARIANT": variant,
+        "FINGERPRINT": packaging.library_fingerprint(),
+        "LOCK": packaging.lock_digest(),
+    }
+    if builder == "docker":
+        arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
+        # Vertex AI runs x86-64, whatever this machine is.
+        return [
+            ["docker", "build", "--platform=linux/amd64", f"--tag={image}", *arguments, "."],
+            ["docker", "push", image],
+        ]
+    substitutions = ",".join([f"_IMAGE={image}", *(f"_{name}={value}" for name, value in values.items())])
+    command = ["gcloud", "builds", "submit", "--config=cloudbuild.yaml", f"--substitutions={substitutions}"]
+    host, _, rest = image.partition("-docker.pkg.dev/")
+    return [[*command, f"--project={rest.split('/')[0]}", f"--region={host}", "."] if rest else [*command, "."]]
+
+
+def _hint(image: str) -> str:
+    host, _, rest = image.partition("-docker.pkg.dev/")
+    if not rest:
+        return ""
+    project, repository = rest.split("/")[:2]
+    return (
+        f". If the repository is missing: gcloud artifacts repositories create {repository} --location={host} "
+        f"--repository-format=docker --project={project}. If docker may not push: gcloud auth configure-docker "
+        f"{host}-docker.pkg.dev"
+    )
+
+
+def _refused(message: str) -> int:
+    print(f"make image: {message}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
