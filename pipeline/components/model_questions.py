@@ -81,9 +81,11 @@ class Model:
         for name, signature in sorted(loaded.signatures.items()):
             try:
                 whole = self.ask(name, signature, self.examples, f"{len(self.examples):,} rows")
+                # Odd rows first: there one column alone is missing, so the sentence can name it.
+                of_odd = self.check_odd_rows(name, signature, odd, odd_names)
                 self.check_answer(name, whole)
                 self.check_single_rows(name, signature, whole)
-                answered[name] = (whole, self.check_odd_rows(name, signature, odd, odd_names))
+                answered[name] = (whole, of_odd)
             except Problem as problem:
                 self.problems.append(str(problem))
         self.compare_signatures(answered)
@@ -176,7 +178,10 @@ class Model:
             self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
 
     def odd_rows(self) -> tuple[list[Any], list[str]]:
-        """The first row with a value missing or unseen, and what is odd about it."""
+        """The most complete row with a value missing or unseen, and what is odd about it."""
+        self.complete = max(
+            self.examples, key=lambda one: sum(bool(f.WhichOneof("kind")) for f in one.features.feature.values())
+        )
         odd, names = [], []
         for name in self.questions["optional"]:
             odd.append(self.changed({name: None}))
@@ -189,9 +194,9 @@ class Model:
         return odd, names
 
     def changed(self, values: dict[str, str | None]) -> Any:
-        """The first row with other values."""
+        """That row with other values."""
         example = self.tf.train.Example()
-        example.CopyFrom(self.examples[0])
+        example.CopyFrom(self.complete)
         for name, value in values.items():
             example.features.feature.pop(name, None)
             if value is not None:

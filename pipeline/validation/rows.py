@@ -113,7 +113,8 @@ def wrong_values(
     counts: dict[str, Counter[str]] = {name: Counter() for name in tests}
     for table in _tables(files, BLOCK):
         for name, is_wrong in tests.items():
-            if name in table.column_names:
+            # A column without any value in these rows has no type either.
+            if name in table.column_names and not pa.types.is_null(table.column(name).type):
                 values = pc.list_flatten(table.column(name)).combine_chunks()
                 for one in pc.value_counts(values.filter(is_wrong(values))).tolist():
                     counts[name][_text(one["values"])] += one["counts"]
@@ -157,7 +158,7 @@ def _tables(files: Sequence[str], rows: int) -> Iterator[pa.Table]:
 
 def _labels(table: pa.Table, label: str) -> np.ndarray | None:
     """Labels as 0.0 or 1.0, [rows]; None where some row has none, or another."""
-    if label not in table.column_names:
+    if label not in table.column_names or pa.types.is_null(table.column(label).type):
         return None
     values = pc.list_flatten(table.column(label)).combine_chunks()
     if len(values) != table.num_rows or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):

@@ -153,9 +153,3 @@ def test_what_no_file_may_be_like_ends_the_run_before_anything_else(bad, months,
     assert "StatisticsGen" not in again.states
     assert sentence in again.text
     assert "2013-05.parquet" in again.text
-
-
-def test_a_column_renamed_in_every_file_ends_the_run_at_the_data_gate(bad):
-    again = bad("*/*.parquet", renamed)
-    assert "temp in train, eval, test: there is no such column; the schema has it" in again.text
-    assert "warning: temperature in train, eval, test: the schema does not have this column" in again.text

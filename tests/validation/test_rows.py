@@ -107,6 +107,17 @@ def test_the_auc_of_a_column_is_that_of_scikit_learn():
     assert area == pytest.approx(roc_auc_score(label[1000:], codes[1000:]))
 
 
+def test_columns_without_any_value_are_passed_over(flights_of, write):
+    empty = {
+        split: frame.assign(nothing=pd.array([None] * len(frame), dtype="string"))
+        for split, frame in flights_of.items()
+    }
+    files = {split: write(split, frame) for split, frame in empty.items()}
+    assert list(rows.leaks(files, "late", DataChecks())) == []
+    assert list(rows.leaks(files, "nothing", DataChecks())) == []
+    assert rows.wrong_values(files["train"], {"nothing": pc.is_valid}) == {"nothing": (0, ())}
+
+
 def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
     files = write("train", flights_of["train"])
     found = rows.wrong_values(files, {"origin": lambda values: pc.equal(values, b"JFK")})
