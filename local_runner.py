@@ -15,9 +15,11 @@ from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.packaging import read_module
 from pipeline.target import Target, only_run_in
+from pipeline.verdict import write_outcome
 
 ROOT = Path(__file__).resolve().parent
 PUSHED, FAILED, NOT_BLESSED, INTERRUPTED = 0, 1, 3, 130
+VERDICT = "verdict.json"
 
 
 def main() -> int:
@@ -29,9 +31,14 @@ def main() -> int:
         config = configure(arguments)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         with only_run_in(output):
-            prepare(config)
-            check_data(config)
-            return run(config, output)
+            run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+            try:
+                prepare(config)
+                check_data(config)
+                return run(config, output, run_id)
+            except UserError as error:
+                write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
+                raise
     except UserError as error:
         print(f"local_runner.py: {error}", file=sys.stderr)
         return FAILED
@@ -70,32 +77,40 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path) -> int:
-    """Runs the graph and shows how it went."""
-    run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+def run(config: PipelineConfig, output: Path, run_id: str) -> int:
+    """Runs the graph, shows how it went, and writes verdict.json."""
     with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline import local
         from pipeline.pipeline import create_pipeline, searches
-        from pipeline.results import read_results
+        from pipeline.results import read_results, warnings_of
+
+        def ended(step: local.Step) -> None:
+            screen.step_ends(step)
+            for sentence in warnings_of(step):
+                screen.warning(sentence)
 
         if config.tuning.mode == "search" and not searches(config):
             screen.note(f"No Tuner: {config.module} has no tuner_fn.")
         try:
             pipeline = create_pipeline(config, Target.local(output, config.name))
-            steps = local.run(pipeline, run_id, screen.step_starts, screen.step_ends)
+            steps = local.run(pipeline, run_id, screen.step_starts, ended)
         except local.StepFailed as failure:
-            screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            reason = screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
             return FAILED
         except UserError:
             raise
         except Exception as error:
-            screen.failure("Pipeline", 0.0, error, config)
+            reason = screen.failure("Pipeline", 0.0, error, config)
+            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
             return FAILED
         results = read_results(steps)
         screen.results(results, config)
-        return PUSHED if results.pushed_to else NOT_BLESSED
+        code = PUSHED if results.pushed_to else NOT_BLESSED
+        write_outcome(output / VERDICT, run_id, code, {**results.verdict, "metrics": results.metrics["overall"]})
+        return code
 
 
 if __name__ == "__main__":

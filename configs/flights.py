@@ -1,6 +1,6 @@
 """Will a flight out of New York arrive 15 or more minutes late? The default pipeline."""
 
-from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig, Training, Tuning
+from pipeline.config import Data, Evaluation, FairnessGate, Gate, Label, PipelineConfig, SliceGate, Training, Tuning
 
 CONFIG = PipelineConfig(
     name="flights",
@@ -15,7 +15,11 @@ CONFIG = PipelineConfig(
     tuning=Tuning(trials=6, epochs=3),
     training=Training(epochs=3, batch_size=2048),
     evaluation=Evaluation(
-        gates=(Gate("auc", floor=0.67),),
+        gates=(
+            Gate("auc", floor=0.67),
+            SliceGate("auc", by="carrier", floor=0.6),
+            FairnessGate("auc", by="origin", max_gap=0.1),
+        ),
         slices=("origin", "carrier"),
         threshold=0.3,
     ),

@@ -9,13 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from pipeline.errors import UserError
+from pipeline.checks import ConfigError as ConfigError
+from pipeline.checks import check_choice, check_positive, check_share, listed, read_settings
+from pipeline.gates import DataChecks as DataChecks
+from pipeline.gates import Evaluation as Evaluation
+from pipeline.gates import FairnessGate as FairnessGate
+from pipeline.gates import Gate as Gate
+from pipeline.gates import ModelChecks as ModelChecks
+from pipeline.gates import SliceGate as SliceGate
 
 TuningMode = Literal["search", "reuse", "off"]
 Schedule = Literal["cosine", "constant"]
@@ -24,10 +30,6 @@ Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
-
-
-class ConfigError(UserError, ValueError):
-    """A setting is not usable: names the setting, what it is, and what it should be."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Data:
     def __post_init__(self) -> None:
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
-                f"data.splits must name exactly train, eval and test, got {_listed(self.splits)}; "
+                f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
                 "leave it empty to deal all rows by data.split_by"
             )
         if self.splits and self.files != "*":
@@ -103,8 +105,8 @@ class Data:
         if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
             raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
         if self.last_spans is not None:
-            _check_positive("data.last_spans", self.last_spans)
-        _check_share("data.max_bad_rows", self.max_bad_rows)
+            check_positive("data.last_spans", self.last_spans)
+        check_share("data.max_bad_rows", self.max_bad_rows)
         if self.query_source:
             if self.splits:
                 raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
@@ -154,9 +156,9 @@ class Tuning:
     epochs: int = 3
 
     def __post_init__(self) -> None:
-        _check_choice("tuning.mode", self.mode, get_args(TuningMode))
-        _check_positive("tuning.trials", self.trials)
-        _check_positive("tuning.epochs", self.epochs)
+        check_choice("tuning.mode", self.mode, get_args(TuningMode))
+        check_positive("tuning.trials", self.trials)
+        check_positive("tuning.epochs", self.epochs)
 
 
 @dataclass(frozen=True)
@@ -206,16 +208,16 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "patience", "steps_per_call"):
-            _check_positive(f"training.{name}", getattr(self, name))
+            check_positive(f"training.{name}", getattr(self, name))
         if self.checkpoint_steps is not None:
-            _check_positive("training.checkpoint_steps", self.checkpoint_steps)
+            check_positive("training.checkpoint_steps", self.checkpoint_steps)
         for name, kind in (
             ("schedule", Schedule),
             ("strategy", StrategyName),
             ("precision", Precision),
             ("cache", Cache),
         ):
-            _check_choice(f"training.{name}", getattr(self, name), get_args(kind))
+            check_choice(f"training.{name}", getattr(self, name), get_args(kind))
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise ConfigError(
                 f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
@@ -230,53 +232,6 @@ class Training:
                     f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
                     f"got {self.profile_steps!r}"
                 )
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A condition a model must meet on the test split to be pushed.
-
-    Attributes:
-        metric: One of ``evaluation.METRICS``; higher is better.
-        floor: Lowest accepted value, 0 to 1.
-        max_drop: Most it may be below the last blessed model, 0 to 1; None compares with no earlier model.
-    """
-
-    metric: str
-    floor: float
-    max_drop: float | None = 0.0
-
-    def __post_init__(self) -> None:
-        _check_share(f"{self.metric} floor", self.floor)
-        if self.max_drop is not None:
-            _check_share(f"{self.metric} max_drop", self.max_drop)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How the Evaluator judges, on the test split.
-
-    Attributes:
-        gates: All must hold, over all rows; at least one.
-        slices: Columns whose values get metrics of their own; the overall metrics are always there.
-        threshold: Probability from which a row counts as class 1, for precision, recall and the served label.
-    """
-
-    gates: tuple[Gate, ...]
-    slices: tuple[str, ...] = ()
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.gates:
-            raise ConfigError(
-                "evaluation.gates is empty: without a gate TFX blesses no model and says nothing. "
-                'Give at least one, such as Gate("auc", floor=0.6)'
-            )
-        _check_share("evaluation.threshold", self.threshold)
-        if isinstance(self.slices, str):
-            raise ConfigError(
-                f"evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma"
-            )
 
 
 @dataclass(frozen=True)
@@ -297,6 +252,8 @@ class PipelineConfig:
     schema: str | None = None
     tuning: Tuning = field(default_factory=Tuning)
     training: Training = field(default_factory=Training)
+    data_checks: DataChecks = field(default_factory=DataChecks)
+    model_checks: ModelChecks = field(default_factory=ModelChecks)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,48}", self.name):
@@ -329,43 +286,11 @@ def load_config(path: Path) -> PipelineConfig:
     Raises:
         ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
     """
-    if not path.is_file():
-        raise ConfigError(f"no config file {path}; expected a Python file with CONFIG = PipelineConfig(...)")
-    try:
-        found = runpy.run_path(str(path)).get("CONFIG")
-    except UserError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except Exception as error:
-        raise ConfigError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    if not isinstance(found, PipelineConfig):
-        raise ConfigError(f"{path} defines no CONFIG = PipelineConfig(...), found {type(found).__name__}")
-    return found
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return read_settings(path, "CONFIG", PipelineConfig)
 
 
 def _check_shares(shares: Mapping[str, int]) -> None:
     if tuple(shares) != SPLITS:
-        raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {_listed(shares)}")
+        raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {listed(shares)}")
     for split, share in shares.items():
-        _check_positive(f"split_by.shares[{split!r}]", share)
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
-
-
-def _check_share(name: str, value: float) -> None:
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
-        hint = (
-            f"; for {value:g} % write {value / 100:g}" if isinstance(value, (int, float)) and 1 < value <= 100 else ""
-        )
-        raise ConfigError(f"{name} must be between 0 and 1, got {value!r}{hint}")
+        check_positive(f"split_by.shares[{split!r}]", share)

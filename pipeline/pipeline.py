@@ -1,6 +1,7 @@
 """The graph, once, for every target.
 
-ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → Transform → Tuner → Trainer → Evaluator → Pusher
+ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Transform → Tuner → Trainer → Evaluator →
+ModelCheck → Pusher → Verdict
 """
 
 from __future__ import annotations
@@ -10,12 +11,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
 from ml_metadata.proto import metadata_store_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.components import (
-    Evaluator,
-    ExampleValidator,
     FileBasedExampleGen,
     Pusher,
     SchemaGen,
@@ -36,17 +34,17 @@ from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
 from tfx.types import Channel, standard_artifacts
 
 from pipeline import packaging
-from pipeline.components import arrow_example_gen
-from pipeline.components import evaluator as our_evaluator
+from pipeline.components import arrow_example_gen, data_gate, evaluator, model_check, model_questions, verdict
 from pipeline.components import pusher as our_pusher
 from pipeline.components import transform as our_transform
-from pipeline.components.baseline import LatestOtherBlessedModelStrategy
+from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
 from pipeline.data import find_files, locate, query_of
 from pipeline.errors import UserError
-from pipeline.evaluation import eval_config
+from pipeline.gates import LAST_BLESSED, NO_BASELINE
 from pipeline.reading.files import format_of, is_remote, wildcard
 from pipeline.target import Target
+from pipeline.validation.schema_text import parse
 
 
 def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipeline:
@@ -82,10 +80,22 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         schema = reviewed_schema.outputs["result"]
         components.append(reviewed_schema)
 
-    # Where the data departs from the schema.
-    example_validator = ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
+    # Where the data departs from the schema, from the data of the model pushed last, and from common sense; what is
+    # grave ends the run before anything is made of it.
+    pushed_statistics = f"{target.pipeline_root}/_pushed/{config.name}"
+    example_validator = data_gate.ExampleValidator(
+        statistics=statistics_gen.outputs["statistics"],
+        examples=example_gen.outputs["examples"],
+        schema=schema,
+        label=config.label.name,
+        checks=config.data_checks,
+        schema_file=config.schema,
+        reference_root=pushed_statistics,
+        code=packaging.fingerprint_of(Path(data_gate.__file__)),
+    )
     example_validator.add_upstream_node(schema_gen)
-    components.append(example_validator)
+    gate = data_gate.DataGate(anomalies=example_validator.outputs["anomalies"])
+    components += [example_validator, gate]
 
     # Raw features → model features, by statistics of the train split only.
     preprocessing = packaging.package(module_file, ["preprocessing_fn", "stats_options_updater_fn"], wheels)
@@ -105,7 +115,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         target,
     )
     transform.executor_spec = executor_spec.BeamExecutorSpec(our_transform.Executor)
-    transform.add_upstream_node(example_validator)  # what is wrong with the data is said before it is used
+    transform.add_upstream_node(gate)
     components.append(transform)
 
     inputs_of_training = {
@@ -174,24 +184,36 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     )
 
     # What the new model has to beat.
-    baseline = _baseline_for(trainer, target)
+    baseline = _baseline(config.evaluation.baseline, trainer, target)
 
-    # The verdict, on the test split, which nothing before has seen.
-    slicing = packaging.package_own(Path(our_evaluator.__file__), "custom_extractors", wheels)
-    evaluator = Evaluator(
+    # Whether the new model is good enough, on the test split, which nothing before has seen.
+    judging = evaluator.Evaluator(
         examples=example_gen.outputs["examples"],
-        example_splits=["test"],
         model=trainer.outputs["model"],
-        baseline_model=baseline.outputs["model"],
-        eval_config=eval_config(config.evaluation, config.label),
+        baseline_model=baseline and baseline.outputs["result" if isinstance(baseline, Importer) else "model"],
         schema=schema,
-        module_path=_module_path(slicing, target),
+        settings=config.evaluation,
+        label=config.label,
+        code=packaging.fingerprint_of(Path(evaluator.__file__)),
     )
 
-    # A blessed model goes to where it is served from.
+    # Whether it answers where it will be served as it did in training.
+    checking = model_check.ModelCheck(
+        model=trainer.outputs["model"],
+        model_run=trainer.outputs["model_run"],
+        examples=example_gen.outputs["examples"],
+        schema=schema,
+        checks=config.model_checks,
+        label=config.label,
+        threshold=config.evaluation.threshold,
+        code=packaging.fingerprint_of(Path(model_check.__file__), Path(model_questions.__file__)),
+    )
+
+    # A model with both blessings goes to where it is served from.
     pusher = Pusher(
         model=trainer.outputs["model"],
-        model_blessing=evaluator.outputs["blessing"],
+        model_blessing=judging.outputs["blessing"],
+        infra_blessing=checking.outputs["blessing"],
         push_destination=pusher_pb2.PushDestination(
             filesystem=pusher_pb2.PushDestination.Filesystem(base_directory=target.push_to)
         ),
@@ -199,10 +221,20 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         custom_executor_spec=executor_spec.ExecutorClassSpec(our_pusher.AtomicExecutor),
     )
 
+    # What came of it, and why.
+    ending = verdict.Verdict(
+        model_blessing=judging.outputs["blessing"],
+        infra_blessing=checking.outputs["blessing"],
+        pushed_model=pusher.outputs["pushed_model"],
+        statistics=statistics_gen.outputs["statistics"],
+        reference_root=pushed_statistics,
+        code=packaging.fingerprint_of(Path(verdict.__file__)),
+    )
+
     return tfx_pipeline.Pipeline(
         pipeline_name=config.name.replace("_", "-"),  # Vertex AI takes no "_" here
         pipeline_root=target.pipeline_root,
-        components=[*components, trainer, baseline, evaluator, pusher],
+        components=[*components, trainer, *([baseline] if baseline else []), judging, checking, pusher, ending],
         enable_cache=target.caching,
         metadata_connection_config=target.metadata
         and metadata_store_pb2.ConnectionConfig(
@@ -275,25 +307,13 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
 
 def _types_of(schema_file: Path) -> dict[str, str]:
     """The types that a reviewed schema gives to CSV columns."""
-    schema = _read_schema(schema_file)
+    schema = parse(schema_file)
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
     return {feature.name: names[feature.type] for feature in schema.feature if feature.type in names}
 
 
 def _is_set(option: str, beam_args: tuple[str, ...]) -> bool:
     return any(argument == option or argument.startswith(f"{option}=") for argument in beam_args)
-
-
-def _read_schema(schema_file: Path) -> schema_pb2.Schema:
-    """Reads a schema.
-
-    Raises:
-        UserError: the file is not a schema.
-    """
-    try:
-        return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
-    except text_format.ParseError as error:
-        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
 
 
 def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
@@ -303,7 +323,7 @@ def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
         UserError: the file is not a schema, or lacks the label.
     """
     content = schema_file.read_bytes()
-    if label not in {feature.name for feature in _read_schema(schema_file).feature}:
+    if label not in {feature.name for feature in parse(schema_file).feature}:
         raise UserError(
             f"{schema_file} has no feature {label!r}, the label; add it or name another label in the config"
         )
@@ -325,13 +345,23 @@ def _module_path(code: packaging.UserCode, target: Target) -> str:
     return f"{code.module}@{target.address(code.wheel)}"
 
 
-def _baseline_for(trainer: BaseComponent, target: Target) -> Resolver:
-    """Looks up the latest blessed model other than the one just trained."""
+def _baseline(wanted: str, trainer: BaseComponent, target: Target) -> Resolver | Importer | None:
+    """The step that finds the model to compare with, if there is to be one.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    if wanted == NO_BASELINE:
+        return None
+    if wanted != LAST_BLESSED:
+        address = model_of_run(target.metadata, wanted)
+        return Importer(source_uri=address, artifact_type=standard_artifacts.Model).with_id("BaselineModel")
     channels = {
         "model": Channel(type=standard_artifacts.Model),
         "model_blessing": Channel(type=standard_artifacts.ModelBlessing),
     }
     if target.vertex is None:
+        # Any other than the one just trained.
         baseline = Resolver(
             strategy_class=LatestOtherBlessedModelStrategy, candidate=trainer.outputs["model"], **channels
         )

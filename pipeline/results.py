@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pipeline.components.data_gate import read_findings
 from pipeline.errors import UserError
-from pipeline.evaluation import read_metrics, read_verdict
+from pipeline.evaluation import read_metrics
 from pipeline.local import Step
 
 
@@ -17,32 +20,42 @@ class Results:
 
     Attributes:
         metrics: On the test split, by slice ("overall" first), then by metric.
-        blessed: Whether every gate held.
-        reasons: One sentence for each gate that did not hold.
-        pushed_to: Folder of the pushed model; None when it was not pushed.
+        verdict: What the step Verdict wrote: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check".
     """
 
     metrics: dict[str, dict[str, float]]
-    blessed: bool
-    reasons: list[str]
-    pushed_to: str | None
+    verdict: dict[str, Any]
+
+    @property
+    def blessed(self) -> bool:
+        """Whether every gate held."""
+        return bool(self.verdict["blessed"])
+
+    @property
+    def pushed_to(self) -> str | None:
+        """Folder of the pushed model; None when it was not pushed."""
+        pushed_to: str | None = self.verdict["pushed_to"]
+        return pushed_to
 
 
 def read_results(steps: Mapping[str, Step]) -> Results:
-    """Reads the outcome from the artifacts of the Evaluator and the Pusher.
+    """Reads the outcome from the artifacts of the last steps.
 
     Raises:
         UserError: the Pusher is cached, and the model it pushed then has been deleted since.
     """
-    evaluation = steps["Evaluator"].outputs["evaluation"][0].uri
-    blessed, reasons = read_verdict(evaluation)
-    pushed_model = steps["Pusher"].outputs["pushed_model"][0]
-    pushed_to = None
-    if pushed_model.get_int_custom_property("pushed"):
-        pushed_to = pushed_model.get_string_custom_property("pushed_destination")
-        if not Path(pushed_to).is_dir():
-            raise UserError(
-                f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it "
-                f"again; copy it from {pushed_model.uri}, or start in a new folder with --output"
-            )
-    return Results(metrics=read_metrics(evaluation), blessed=blessed, reasons=reasons, pushed_to=pushed_to)
+    artifact = steps["Verdict"].outputs["verdict"][0]
+    verdict = json.loads(Path(artifact.uri).read_text(encoding="utf-8"))
+    pushed_to = verdict["pushed_to"]
+    if pushed_to and not Path(pushed_to).is_dir():
+        raise UserError(
+            f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
+            f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
+        )
+    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=verdict)
+
+
+def warnings_of(step: Step) -> list[str]:
+    """What a step found in the data that does not end the run."""
+    anomalies = step.outputs.get("anomalies", [])
+    return [str(one) for artifact in anomalies for one in read_findings(artifact.uri) if one.severity == "warn"]

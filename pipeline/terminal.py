@@ -18,7 +18,7 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.config import PipelineConfig
+from pipeline.config import Gate, PipelineConfig
 from pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,17 +106,23 @@ class Screen:
         if remedy:
             self._console.print(f"{'':<33}-> {remedy}", soft_wrap=True)
 
-    def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> None:
-        """The failed step's line and one message with the cause, the user's line it arose in, and the log."""
+    def warning(self, sentence: str) -> None:
+        """Something about the data that does not end the run."""
+        self._console.print(Text(f"    warning: {sentence}", style="yellow"), soft_wrap=True)
+
+    def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> str:
+        """The failed step's line and one message with the cause, which it returns, the user's line, and the log."""
         self.line(step, "failed", seconds, "")
         logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
         self._console.print()
-        self._console.print(Text(f"{step} failed: {_message(cause)}", style="bold red"), soft_wrap=True)
+        message = f"{step} failed: {_message(cause)}"
+        self._console.print(Text(message, style="bold red"), soft_wrap=True)
         place = _place_in_module(cause, Path(config.module))
         if place:
             self._console.print(f"  at   {place}", soft_wrap=True)
         self._console.print(f"  log  {_short(str(self._log))}", soft_wrap=True)
         self._console.print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
+        return message
 
     def results(self, results: Results, config: PipelineConfig) -> None:
         """Metrics on the test split, verdict, and where the model lies."""
@@ -139,14 +145,13 @@ class Screen:
         self._console.print()
         self._console.print(table)
         self._console.print()
+        verdict = results.verdict
+        for sentence in [*verdict["passed_over"], *verdict["notes"]]:
+            self._console.print(Text(f"note: {sentence}", style="dim"), soft_wrap=True)
         if results.blessed:
-            overall = results.metrics["overall"]
-            gates = ", ".join(
-                f"{gate.metric} {overall[gate.metric]:.4f} (floor {gate.floor:g})" for gate in config.evaluation.gates
-            )
-            self._console.print(Text(f"blessed: {gates}", style="bold green"), soft_wrap=True)
-        else:
-            self._console.print(Text(f"not blessed: {'; '.join(results.reasons)}", style="bold red"), soft_wrap=True)
+            self._console.print(Text(f"blessed: {_held(results, config)}", style="bold green"), soft_wrap=True)
+        for sentence in verdict["failed"]:
+            self._console.print(Text(f"not blessed: {sentence}", style="bold red"), soft_wrap=True)
         where = (
             f"pushed to {_short(results.pushed_to)}"
             if results.pushed_to
@@ -172,6 +177,21 @@ class Screen:
         """Takes away what says on a terminal that a step runs."""
         if self._console.is_terminal:
             self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))
+
+
+def _held(results: Results, config: PipelineConfig) -> str:
+    """The gates over all rows, with their values; the number of the others."""
+    overall = results.metrics["overall"]
+    parts = []
+    for gate in config.evaluation.gates:
+        if isinstance(gate, Gate):
+            limits = {"floor": gate.floor, "ceiling": gate.ceiling}
+            text = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit is not None)
+            parts.append(f"{gate.metric} {overall[gate.metric]:.4f}{f' ({text})' if text else ''}")
+    others = len(config.evaluation.gates) - len(parts)
+    if others:
+        parts.append(f"{others} {'gate' if others == 1 else 'gates'} on slices")
+    return ", ".join(parts)
 
 
 def _message(cause: BaseException | None) -> str:

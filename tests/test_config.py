@@ -11,11 +11,14 @@ import pytest
 from pipeline.config import (
     ConfigError,
     Data,
+    DataChecks,
     Evaluation,
+    FairnessGate,
     Gate,
     HashSplit,
     Label,
     PipelineConfig,
+    SliceGate,
     TimeSplit,
     Training,
     Tuning,
@@ -39,6 +42,17 @@ def config(**changes) -> PipelineConfig:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Evaluation(gates=(Gate("auroc", 0.6),)), r"Gate.metric must be one of auc, .*, got 'auroc'"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6), Gate("auc", 0.7))), r"two Gates of auc; leave one"),
+        (lambda: Gate("auc", floor=0.7, ceiling=0.6), r"auc: the floor 0.7 is above the ceiling 0.6"),
+        (lambda: SliceGate("auc", by="carrier"), r"auc by carrier: give a floor, a ceiling or max_drop"),
+        (lambda: SliceGate("auc", "carrier", 0.6, confidence=95), r"confidence must be from 0 to less than 1, got 95"),
+        (lambda: FairnessGate("auc", by="carrier=MQ", max_gap=0.1), r"a gap is between the values of a column"),
+        (lambda: Evaluation((Gate("calibration", 0.9, max_drop=0.1),)), r"calibration has no better direction"),
+        (lambda: DataChecks(severity={"domian": "warn"}), r"domian is no finding; there are missing_column, "),
+        (lambda: DataChecks(severity={"domain": "halt"}), r"must be one of stop, warn, ignore, got 'halt'"),
+        (lambda: DataChecks(label_share=(0.9, 0.1)), r"must be the lowest and the highest, got \(0.9, 0.1\)"),
+        (lambda: DataChecks(max_shared_rows=5), r"max_shared_rows must be between 0 and 1, got 5; for 5 % write 0.05"),
         (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
         (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
         (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
@@ -85,7 +99,7 @@ def test_relative_paths_start_at_the_root_and_addresses_stay(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no config file"),
+        (None, "no file .*; expected a Python file with CONFIG"),
         ("CONFIG = 3", "defines no CONFIG = PipelineConfig"),
         ("1/0", "does not run: ZeroDivisionError"),
         ("from pipeline.config import Gate; Gate('auc', 60)", "for 60 % write 0.6"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from tfx.components import FileBasedExampleGen
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.extensions.google_cloud_big_query.example_gen.executor import Executor as BigQueryExecutor
+from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 from tfx.orchestration.metadata import sqlite_metadata_connection_config
 from tfx.orchestration.pipeline import Pipeline
 
@@ -109,3 +110,39 @@ def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
     steps = local.run(only_example_gen, "run", screen.step_starts, screen.step_ends)
     uri = steps["ExampleGen"].outputs["examples"][0].uri
     assert f"1 bad rows left out, kept in {uri}/bad_rows" in console.file.getvalue()
+
+
+def test_the_gates_stand_before_transform_and_before_the_pusher(config, few_flights, tmp_path):
+    made = pipeline_for(config, replace(config.data, path=str(few_flights)), tmp_path)
+    nodes = {node.id: node for node in made.components}
+    assert "DataGate" in {node.id for node in nodes["Transform"].upstream_nodes}
+    assert {"Evaluator", "ModelCheck"} <= {node.id for node in nodes["Pusher"].upstream_nodes}
+    assert set(nodes["Pusher"].inputs) == {"model", "model_blessing", "infra_blessing"}
+
+
+def test_the_gates_are_in_the_job_that_vertex_ai_runs(config, few_flights, tmp_path):
+    # What finds the last blessed model on Vertex AI is another thing.
+    config = replace(config, evaluation=replace(config.evaluation, baseline="none"))
+    made = pipeline_for(config, replace(config.data, path=str(few_flights)), tmp_path)
+    runner_config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image="some/image:1")
+    kubeflow_v2_dag_runner.KubeflowV2DagRunner(runner_config, str(tmp_path), "job.json").run(made)
+    job = json.loads((tmp_path / "job.json").read_text())["pipelineSpec"]
+    tasks = job["root"]["dag"]["tasks"]
+    assert "DataGate" in tasks["Transform"]["dependentTasks"]
+    blessings = {
+        name: one["taskOutputArtifact"]["producerTask"] for name, one in tasks["Pusher"]["inputs"]["artifacts"].items()
+    }
+    assert blessings == {"model": "Trainer", "model_blessing": "Evaluator", "infra_blessing": "ModelCheck"}
+    arguments = job["deploymentSpec"]["executors"]["DataGate_executor"]["container"]["args"]
+    assert "pipeline.components.data_gate.GateExecutor" in arguments
+
+
+@pytest.mark.parametrize(
+    ("baseline", "step"), [("none", None), ("last blessed", "LatestBlessedModel"), ("some/model", "BaselineModel")]
+)
+def test_what_a_model_is_compared_with_is_a_setting(config, few_flights, tmp_path, baseline, step):
+    config = replace(config, evaluation=replace(config.evaluation, baseline=baseline))
+    made = pipeline_for(config, replace(config.data, path=str(few_flights)), tmp_path)
+    nodes = {node.id: node for node in made.components}
+    assert {"LatestBlessedModel", "BaselineModel"} & set(nodes) == ({step} if step else set())
+    assert (step in {node.id for node in nodes["Evaluator"].upstream_nodes}) == bool(step)

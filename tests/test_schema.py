@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import difflib
+import re
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +15,7 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline import schema
 from pipeline.config import load_config
 from pipeline.errors import UserError
 from pipeline.pipeline import create_pipeline
@@ -30,9 +33,9 @@ def month(flights: Path) -> pd.DataFrame:
 
 def anomalies(rows: pd.DataFrame) -> dict[str, str]:
     """What TFDV finds, by column."""
-    schema = text_format.Parse(REVIEWED.read_text(), schema_pb2.Schema())
+    reviewed = text_format.Parse(REVIEWED.read_text(), schema_pb2.Schema())
     statistics = tfdv.generate_statistics_from_dataframe(rows)
-    found = tfdv.validate_statistics(statistics, schema).anomaly_info
+    found = tfdv.validate_statistics(statistics, reviewed).anomaly_info
     return {name: info.short_description for name, info in found.items()}
 
 
@@ -47,32 +50,108 @@ def test_what_does_not_fit_is_found(month):
     assert set(anomalies(rows)) == {"origin", "temp", "extra", "dest"}
 
 
-def write(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.schema", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def output(month: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output folder after a run over flights with something new in them."""
+    folder = tmp_path_factory.mktemp("output")
+    rows = month[:3000].assign(extra=1.5)
+    rows["origin"] = rows["origin"].where(rows.index % 10 != 0, "XXX")
+    rows["carrier"] = rows["carrier"].where(rows.index % 3 != 0, None)
+    rows["seats"] = "many"
+    rows["temp"] = rows["temp"] + 200
+    rows = rows.drop(columns=["dest"])
+    for execution, data in ((9, month[:100]), (10, rows)):
+        split = folder / f"artifacts/StatisticsGen/statistics/{execution}/Split-train"
+        split.mkdir(parents=True)
+        (split / "FeatureStats.pb").write_bytes(tfdv.generate_statistics_from_dataframe(data).SerializeToString())
+    return folder
 
 
-def test_the_newest_inferred_schema_is_written_and_a_review_is_not_overwritten(tmp_path):
-    for execution, text in ((9, "# older"), (10, "# newest")):
-        folder = tmp_path / f"artifacts/SchemaGen/schema/{execution}"
-        folder.mkdir(parents=True)
-        (folder / "schema.pbtxt").write_text(text)
+@dataclass(frozen=True)
+class Answer:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def schema_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """The command line, without the seconds that a process of its own takes to import TensorFlow."""
+
+    def call(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["pipeline.schema", *map(str, arguments)])
+        code = schema.main()
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return call
+
+
+def test_the_difference_is_shown_column_by_column(output, schema_command):
+    answer = schema_command("diff", "--output", output)
+    assert answer.returncode == 3
+    assert answer.stderr == ""
+    expected = [
+        "carrier",
+        "  ~ in 100 % of the rows -> 66.67 %",
+        "  ~ exactly one value -> may be missing",
+        "origin",
+        "  + value 'XXX'",
+        "dest",
+        "  - no longer in the data: taken out of use (lifecycle_stage: DEPRECATED)",
+        "seats",
+        "  ~ type FLOAT -> BYTES",
+        "temp",
+        "extra",
+        "  + new column: FLOAT, in every row",
+    ]
+    lines = [line for line in answer.stdout.splitlines() if not line.startswith("  ~ range")]
+    assert [line for line in lines if line in expected] == expected
+    assert "  ~ range -60 to 130 -> range -60 to 2" in answer.stdout
+    assert "accept carrier origin dest seats temp extra --schema" in answer.stdout
+
+
+def test_accepting_changes_these_columns_and_leaves_the_rest_of_the_file_as_it_is(output, tmp_path, schema_command):
+    copy = tmp_path / "schema.pbtxt"
+    copy.write_text(REVIEWED.read_text())
+    answer = schema_command("accept", "temp", "origin", "extra", "--output", output, "--schema", copy)
+    assert answer.returncode == 0, answer.stderr
+    before, after = REVIEWED.read_text().splitlines(), copy.read_text().splitlines()
+    changed = [line[2:] for line in difflib.ndiff(before, after) if line.startswith(("- ", "+ "))]
+    assert all(
+        re.search(r"temp|float|XXX|extra|FLOAT|presence|value_count|^[}]?$|Accepted|{$", line) for line in changed
+    )
+    comments = [line for line in before if line.startswith("#")]
+    assert [line for line in after if line in comments] == comments
+    left = schema_command("diff", "--output", output, "--schema", copy)
+    assert left.returncode == 3
+    assert {line for line in left.stdout.splitlines() if line and line[0] not in " T"} == {"carrier", "dest", "seats"}
+    again = schema_command("accept", "temp", "--output", output, "--schema", copy)
+    assert again.returncode == 1
+    assert "the data changes nothing about temp" in again.stderr
+
+
+def test_an_inferred_schema_does_without_the_label_when_serving_and_a_review_is_not_overwritten(
+    output, tmp_path, schema_command
+):
     to = tmp_path / "mine/schema.pbtxt"
-    assert write("--output", tmp_path, "--to", to).returncode == 0
-    assert to.read_text() == "# newest"
+    assert schema_command("write", "--output", output, "--to", to).returncode == 0
+    inferred = text_format.Parse(to.read_text(), schema_pb2.Schema())
+    serving = tfdv.generate_statistics_from_dataframe(pd.DataFrame({"weekday": ["Mon"], "month": [11]}))
+    found = tfdv.validate_statistics(serving, inferred, environment="SERVING").anomaly_info
+    assert "late" not in found
+    assert "late" in tfdv.validate_statistics(serving, inferred, environment="TRAINING").anomaly_info
     to.write_text("# reviewed")
-    again = write("--output", tmp_path, "--to", to)
+    again = schema_command("write", "--output", output, "--to", to)
     assert again.returncode == 1
     assert "exists and may hold a review" in again.stderr
     assert to.read_text() == "# reviewed"
-    assert write("--output", tmp_path, "--to", to, "--replace").returncode == 0
-    assert to.read_text() == "# newest"
 
 
-def test_without_a_run_there_is_nothing_to_write(tmp_path):
-    answer = write("--output", tmp_path, "--to", tmp_path / "schema.pbtxt")
+def test_without_a_run_there_is_nothing_to_compare_with(tmp_path, schema_command):
+    answer = schema_command("diff", "--output", tmp_path)
     assert answer.returncode == 1
-    assert "no inferred schema below" in answer.stderr
+    assert "no statistics below" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,9 +159,9 @@ def test_without_a_run_there_is_nothing_to_write(tmp_path):
     [("feature { nme: 1 }", "is not a schema in text format: line 1:11"), ("", "has no feature 'late', the label")],
 )
 def test_a_schema_that_is_none_or_lacks_the_label_is_refused(tmp_path, few_flights, text, message):
-    schema = tmp_path / "schema.pbtxt"
-    schema.write_text(text)
+    file = tmp_path / "schema.pbtxt"
+    file.write_text(text)
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
-    config = replace(config, schema=str(schema), data=replace(config.data, path=str(few_flights)))
+    config = replace(config, schema=str(file), data=replace(config.data, path=str(few_flights)))
     with pytest.raises(UserError, match=message):
         create_pipeline(config, Target.local(tmp_path / "output", "flights"))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ml_metadata import errors
+from ml_metadata.proto import metadata_store_pb2
 from tfx import types
 from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
+from tfx.orchestration import metadata
+
+from pipeline.errors import UserError
 
 
 class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
@@ -38,3 +44,46 @@ class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
             },
         )
         return {**(resolved or {"model": [], "model_blessing": []}), "candidate": candidates}
+
+
+def model_of_run(store_file: str | None, run: str) -> str:
+    """The address of the model that a run has trained.
+
+    Args:
+        store_file: SQLite file with the metadata of the runs.
+        run: Name of a run, such as "2026-11-21T09-47-15", or the address of a model itself, which is given back.
+
+    Raises:
+        UserError: there is no such run, or it trained no model.
+    """
+    if "/" in run:
+        return run
+    runs: dict[str, str] = {}
+    if store_file and Path(store_file).is_file():
+        with metadata.Metadata(metadata.sqlite_metadata_connection_config(store_file)) as handle:
+            runs = _models_by_run(handle.store)
+    if run not in runs:
+        known = ", ".join(sorted(runs)[-5:]) or "none"
+        raise UserError(
+            f"evaluation.baseline: no run {run!r} with a model; the last runs with one: {known}. Name one of them, the "
+            'address of a model, "last blessed" or "none"'
+        )
+    return runs[run]
+
+
+def _models_by_run(store: Any) -> dict[str, str]:
+    try:
+        contexts = store.get_contexts_by_type("pipeline_run")
+    except errors.NotFoundError:
+        return {}
+    found = {}
+    for context in contexts:
+        executions = [one.id for one in store.get_executions_by_context(context.id) if one.type.endswith(".Trainer")]
+        if not executions:
+            continue
+        events = store.get_events_by_execution_ids(executions)
+        made = [one.artifact_id for one in events if one.type == metadata_store_pb2.Event.OUTPUT]
+        models = [one.uri for one in store.get_artifacts_by_id(made) if one.type == "Model"]
+        if models:
+            found[context.name] = models[-1]
+    return found

@@ -1,7 +1,6 @@
-"""What TFX's Evaluator takes from the examples: predictions, labels, and only the features that it slices by.
+"""TFX's Evaluator, with our gates: TFMA measures, ``pipeline.verdict`` judges.
 
-TensorFlow Model Analysis turns every feature of every batch into one Python object per example before it slices, which
-takes longer than all the metrics. What no metric or slice reads is left out before that.
+TFMA's own thresholds know neither a minimum of examples nor intervals, and its failures are not sentences.
 """
 
 from __future__ import annotations
@@ -9,16 +8,211 @@ from __future__ import annotations
 from typing import Any
 
 import apache_beam as beam
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_model_analysis import constants
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.extractors import extractor, unbatch_extractor
 from tensorflow_model_analysis.proto import config_pb2
+from tfx import types
+from tfx.components.evaluator import constants as evaluator_constants
+from tfx.components.evaluator import executor as tfx_evaluator
+from tfx.dsl.components.base import executor_spec
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils, standard_artifacts, standard_component_specs
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.utils import io_utils, json_utils, path_utils
+
+from pipeline import gates
+from pipeline.config import Label
+from pipeline.evaluation import BASELINE, eval_config, read_metrics
+from pipeline.gates import Evaluation
+from pipeline.reading import files
+from pipeline.reading.tfrecord_files import read_records
+from pipeline.verdict import Verdict, judge
+
+VERDICT = "verdict.json"
+# Rows that a baseline is asked before it may be compared with.
+PROBE = 100
+
+
+class Executor(tfx_evaluator.Executor):
+    """Measures with TFMA, judges by our gates, and blesses."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Writes "evaluation" and "blessing", with the verdict beside BLESSED or NOT_BLESSED."""
+        settings = gates.from_json(exec_properties["gates"])
+        inputs, notes = dict(input_dict), []
+        if inputs.get("baseline_model"):
+            problem, differs = examine_baseline(inputs)
+            if problem:
+                notes.append(f"{problem}; max_drop was not judged")
+                del inputs["baseline_model"]
+            elif differs:
+                notes.append(differs)
+        elif settings.baseline != gates.NO_BASELINE and any(
+            getattr(gate, "max_drop", None) is not None for gate in settings.gates
+        ):
+            notes.append("there is no earlier model to compare with; max_drop was not judged")
+        # The name of a function, as TFX looks for it when there is no module file.
+        ours = {"custom_extractors": f"{custom_extractors.__module__}.{custom_extractors.__qualname__}"}
+        super().Do(inputs, output_dict, {**exec_properties, **ours})
+
+        evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
+        against = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
+        verdict = judge(settings, read_metrics(evaluation), against, tuple(notes))
+        bless(artifact_utils.get_single_instance(output_dict["blessing"]), inputs, verdict)
+
+
+def bless(blessing: types.Artifact, inputs: dict[str, list[types.Artifact]], verdict: Verdict) -> None:
+    """Writes the blessing as TFX's Evaluator does, and the reasons with it."""
+    for key, uri_key, id_key in (
+        (
+            "model",
+            evaluator_constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY,
+            evaluator_constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY,
+        ),
+        (
+            "baseline_model",
+            evaluator_constants.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY,
+            evaluator_constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY,
+        ),
+    ):
+        if inputs.get(key):
+            blessing.set_string_custom_property(uri_key, inputs[key][0].uri)
+            blessing.set_int_custom_property(id_key, inputs[key][0].id)
+    blessing.set_int_custom_property("blessed", int(verdict.blessed))
+    blessing.set_string_custom_property("reasons", "; ".join(verdict.failed))
+    mark = evaluator_constants.BLESSED_FILE_NAME if verdict.blessed else evaluator_constants.NOT_BLESSED_FILE_NAME
+    io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
+    io_utils.write_string_file(f"{blessing.uri}/{VERDICT}", verdict.to_json())
+
+
+def read_verdict(blessing_uri: str) -> Verdict:
+    """The verdict that stands beside a blessing."""
+    with fileio.open(f"{blessing_uri}/{VERDICT}") as file:
+        return Verdict.from_json(file.read())
+
+
+def examine_baseline(inputs: dict[str, list[types.Artifact]]) -> tuple[str | None, str | None]:
+    """Why a baseline cannot be compared with, or how its columns differ from the candidate's; None for nothing."""
+    baseline, candidate = _folder_of(inputs["baseline_model"][0]), _folder_of(inputs["model"][0])
+    name = f"the baseline {baseline}"
+    try:
+        signatures = tf.saved_model.load(baseline).signatures
+    except Exception as error:
+        return f"{name} no longer loads: {_first_line(error)}", None
+    examples = artifact_utils.get_split_uri(inputs["examples"], "test")
+    records = next(read_records(files.find(examples, {"test": "*"}).by_split["test"][0], PROBE))
+    try:
+        answer = signatures["predict" if "predict" in signatures else "serving_default"]
+        answer(**{next(iter(answer.structured_input_signature[1])): tf.constant(records)})
+    except Exception as error:
+        return f"{name} does not answer the rows of today, its schema differs: {_first_line(error)}", None
+    gone = sorted(_columns(baseline) - _columns(candidate))
+    new = sorted(_columns(candidate) - _columns(baseline))
+    if gone or new:
+        return None, f"{name} takes other columns: {_list(gone)} are gone since, {_list(new)} are new"
+    return None, None
+
+
+def _folder_of(model: types.Artifact) -> str:
+    return str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
+
+
+def _columns(folder: str) -> set[str]:
+    """Inputs of the signature for rows, read without loading the model."""
+    with fileio.open(f"{folder}/saved_model.pb", "rb") as file:
+        graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
+    return set(graph.signature_def["serving_default"].inputs)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+class EvaluatorSpec(ComponentSpec):
+    """The ports of TFX's Evaluator that we use, and our gates."""
+
+    PARAMETERS = {
+        standard_component_specs.EVAL_CONFIG_KEY: ExecutionParameter(type=config_pb2.EvalConfig),
+        standard_component_specs.EXAMPLE_SPLITS_KEY: ExecutionParameter(type=str),
+        "gates": ExecutionParameter(type=str),
+        "code": ExecutionParameter(type=str),
+    }
+    INPUTS = {
+        standard_component_specs.EXAMPLES_KEY: ChannelParameter(type=standard_artifacts.Examples),
+        standard_component_specs.MODEL_KEY: ChannelParameter(type=standard_artifacts.Model),
+        standard_component_specs.BASELINE_MODEL_KEY: ChannelParameter(type=standard_artifacts.Model, optional=True),
+        standard_component_specs.SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema),
+    }
+    OUTPUTS = {
+        standard_component_specs.EVALUATION_KEY: ChannelParameter(type=standard_artifacts.ModelEvaluation),
+        standard_component_specs.BLESSING_KEY: ChannelParameter(type=standard_artifacts.ModelBlessing),
+    }
+
+
+class Evaluator(BaseComponent):
+    """Judges a model on the test split."""
+
+    SPEC_CLASS = EvaluatorSpec
+    EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
+
+    def __init__(
+        self,
+        examples: types.BaseChannel,
+        model: types.BaseChannel,
+        schema: types.BaseChannel,
+        settings: Evaluation,
+        label: Label,
+        code: str,
+        baseline_model: types.BaseChannel | None = None,
+    ):
+        """Makes the component.
+
+        Args:
+            examples: With a split "test".
+            model: The candidate.
+            schema: Of the examples.
+            settings: Gates and slices.
+            label: What is predicted.
+            code: Fingerprint of this module, so that a change of it runs the step again.
+            baseline_model: To compare with.
+        """
+        super().__init__(
+            EvaluatorSpec(
+                examples=examples,
+                model=model,
+                baseline_model=baseline_model,
+                schema=schema,
+                eval_config=eval_config(settings, label),
+                example_splits=json_utils.dumps(["test"]),
+                gates=gates.to_json(settings),
+                code=code,
+                evaluation=types.Channel(type=standard_artifacts.ModelEvaluation),
+                blessing=types.Channel(type=standard_artifacts.ModelBlessing),
+            )
+        )
 
 
 def custom_extractors(
     eval_shared_model: Any, eval_config: config_pb2.EvalConfig, tensor_adapter_config: Any
 ) -> list[extractor.Extractor]:
-    """TFMA's extractors, with one more before the step that takes batches apart; TFX's Evaluator calls this."""
+    """TFMA's extractors, with one more before the step that takes batches apart; TFX's Evaluator calls this.
+
+    TFMA turns every feature of every batch into one Python object per example before it slices, which takes longer than
+    all the metrics. What no metric or slice reads is left out before that.
+    """
     extractors = default_extractors(
         eval_shared_model=eval_shared_model, eval_config=eval_config, tensor_adapter_config=tensor_adapter_config
     )

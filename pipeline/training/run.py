@@ -16,7 +16,7 @@ import keras
 import keras_tuner
 import tensorflow_transform as tft
 
-from pipeline.training import strategy
+from pipeline.training import predictions, strategy
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Part, Split, read
@@ -91,6 +91,8 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
             classes=settings.classes,
             threshold=settings.threshold,
         )
+        told = fn_args.model_run_dir if distribution.is_chief else stack.enter_context(tempfile.TemporaryDirectory())
+        predictions.record(model, transform_output, fn_args.eval_files, settings.label, told)
     delete_checkpoints(checkpoints, distribution)
 
 

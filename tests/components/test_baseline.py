@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
 from tfx.types import standard_artifacts
 
-from pipeline.components.baseline import LatestOtherBlessedModelStrategy
+from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
+from pipeline.errors import UserError
+from tests.e2e.run import Run
 
 
 def model(number: int) -> standard_artifacts.Model:
@@ -45,3 +51,25 @@ def test_the_baseline_is_the_latest_blessed_model_other_than_the_candidate():
     assert baseline_of(4, {1: 1, 2: 1, 3: 0, 4: 1}) == [2]
     # Back to the code of an earlier model: it has to beat the one that came after it.
     assert baseline_of(1, {1: 1, 2: 1}) == [2]
+
+
+@pytest.fixture(scope="module")
+def named(clone: Path, first: Run) -> tuple[str, str]:
+    """The first run in the clone: its name and its metadata."""
+    found = re.search(r"^flights, run (\S+)$", first.text, re.MULTILINE)
+    assert found, first.text
+    return found[1], str(clone / "output/flights/metadata.sqlite")
+
+
+@pytest.mark.slow
+def test_a_named_run_stands_for_the_model_it_trained(named):
+    run, store = named
+    assert (Path(model_of_run(store, run)) / "Format-Serving/saved_model.pb").is_file()
+    assert model_of_run(store, "gs://bucket/Trainer/model/1") == "gs://bucket/Trainer/model/1"
+    with pytest.raises(UserError, match=rf"no run 'yesterday' with a model; the last runs with one: .*{run}"):
+        model_of_run(store, "yesterday")
+
+
+def test_without_any_run_none_can_be_named(tmp_path):
+    with pytest.raises(UserError, match="the last runs with one: none"):
+        model_of_run(str(tmp_path / "metadata.sqlite"), "yesterday")

@@ -1,12 +1,20 @@
-"""What the Evaluator leaves out before it takes batches apart."""
+"""What the Evaluator leaves out before it takes batches apart, and which baselines it compares with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
+import pytest
+import tensorflow as tf
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
+from tfx.types import standard_artifacts
 
-from pipeline.components.evaluator import _keep, custom_extractors
+from pipeline.components.evaluator import _keep, custom_extractors, examine_baseline
+from pipeline.config import Data
+from tests.components.example_gen import run
 
 SLICES = [
     config_pb2.SlicingSpec(),
@@ -50,3 +58,64 @@ def test_labels_predictions_and_sliced_features_stay():
     assert set(kept) == {"features", "labels", "predictions"}
     assert set(kept["features"]) == {"origin"}
     assert set(batch["features"]) == {"origin", "temp"}
+
+
+class Baseline(tf.Module):
+    """A model of its own time."""
+
+    def __init__(self, columns: list[str]):
+        super().__init__()
+        self.columns = columns
+
+    def save(self, folder: Path) -> None:
+        spec = {name: tf.io.FixedLenFeature([], tf.int64) for name in self.columns}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+        def predict(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+            parsed = tf.io.parse_example(examples, spec)
+            return {"probability": tf.cast(sum(parsed.values()), tf.float32) * 0.0}
+
+        @tf.function(input_signature=[{name: tf.TensorSpec([None], tf.int64, name=name) for name in self.columns}])
+        def rows(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {"probability": tf.cast(sum(columns.values()), tf.float32) * 0.0}
+
+        tf.saved_model.save(
+            self, str(folder / "Format-Serving"), signatures={"predict": predict, "serving_default": rows}
+        )
+
+
+@pytest.fixture(scope="module")
+def inputs(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict]:
+    folder = tmp_path_factory.mktemp("baseline")
+    splits = {split: f"{split}/*.parquet" for split in ("train", "eval", "test")}
+    examples = run(Data(str(few_flights), splits=splits), folder / "examples")
+
+    def inputs(baseline: list[str], candidate: list[str]) -> dict:
+        found = {"examples": [examples]}
+        for key, columns in (("baseline_model", baseline), ("model", candidate)):
+            model = standard_artifacts.Model()
+            model.uri = str(folder / "-".join([key, *columns]))
+            if columns:
+                Baseline(columns).save(Path(model.uri))
+            found[key] = [model]
+        return found
+
+    return inputs
+
+
+def test_a_baseline_that_no_longer_loads_is_reported(inputs):
+    problem, _ = examine_baseline(inputs([], ["day"]))
+    assert "no longer loads: " in problem
+
+
+def test_a_baseline_that_needs_a_column_of_the_past_is_reported(inputs):
+    problem, _ = examine_baseline(inputs(["day", "tail"], ["day"]))
+    assert "does not answer the rows of today, its schema differs: " in problem
+    assert "tail" in problem
+
+
+def test_a_baseline_with_other_columns_that_still_answers_is_compared_with_and_reported(inputs):
+    assert examine_baseline(inputs(["day"], ["day"])) == (None, None)
+    problem, differs = examine_baseline(inputs(["day", "month"], ["day", "year"]))
+    assert problem is None
+    assert differs.endswith("takes other columns: month are gone since, year are new")

@@ -26,7 +26,7 @@ SMALL = """\
 from dataclasses import replace
 from pathlib import Path
 import runpy
-from pipeline.config import Evaluation, Gate, Training, Tuning
+from pipeline.config import Evaluation, Gate, SliceGate, Training, Tuning
 
 root = Path(__file__).parent.parent
 CONFIG = replace(

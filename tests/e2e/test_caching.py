@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -11,9 +13,11 @@ from tests.e2e.run import edit, run
 
 pytestmark = pytest.mark.slow
 
-FROM_TUNER = {"Tuner", "Trainer", "Evaluator", "Pusher"}
+FROM_TUNER = {"Tuner", "Trainer", "ModelCheck", "Evaluator", "Pusher", "Verdict"}
 FROM_TRANSFORM = {"Transform", *FROM_TUNER}
-EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", *FROM_TRANSFORM}
+DATA_GATE = {"ExampleValidator", "DataGate"}
+ON_ONE_CARRIER = 'SliceGate("auc", by="carrier=UA", floor=0.95, min_examples=50)'
+EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *DATA_GATE, *FROM_TRANSFORM}
 
 
 def versions(clone: Path) -> list[Path]:
@@ -46,6 +50,30 @@ def test_editing_a_test_the_readme_or_an_unrelated_file_executes_nothing(clone, 
     assert again.ran == set()
 
 
+def test_a_gate_on_one_carrier_executes_the_evaluator_only_and_keeps_the_model_back(clone, first):
+    before = versions(clone)
+    config = clone / "configs/small.py"
+    edit(config, 'Gate("auc", floor=0.5, max_drop=0.1),', f'Gate("auc", floor=0.5, max_drop=0.1), {ON_ONE_CARRIER},')
+    again = run(clone)
+    assert again.code == 3, again.text
+    assert again.ran == {"Evaluator", "Pusher", "Verdict"}
+    failed = re.search(r"^not blessed: auc on carrier=UA is (0\.\d+), floor 0.95 \((\d+) examples, ", again.text, re.M)
+    assert failed, again.text
+    assert float(failed[1]) < 0.95
+    assert versions(clone) == before
+
+    # With a minimum of examples above the carrier's, the model is pushed and it is said why.
+    edit(config, "min_examples=50", "min_examples=500")
+    again = run(clone)
+    assert again.code == 0, again.text
+    assert f"note: auc on carrier=UA was not judged: {failed[2]} examples, minimum 500" in again.text
+    verdict = json.loads((clone / "output/flights/verdict.json").read_text())
+    assert (verdict["exit_code"], verdict["blessed"], verdict["failed"]) == (0, True, [])
+    assert f"auc on carrier=UA was not judged: {failed[2]} examples, minimum 500" in verdict["passed_over"]
+    assert verdict["model_check"]["largest_difference_from_training"] < 1e-3
+    edit(config, f" {ON_ONE_CARRIER.replace('=50)', '=500)')},", "")
+
+
 def test_editing_the_training_library_executes_from_the_tuner(clone, first):
     edit(clone / "pipeline/training/input_pipeline.py", "BLOCK = 128", "BLOCK = 64")
     again = run(clone)
@@ -65,7 +93,7 @@ def test_editing_preprocessing_fn_executes_from_transform(clone, first):
 def test_editing_the_reviewed_schema_executes_what_reads_it(clone, first):
     edit(clone / "schema/flights/schema.pbtxt", "min: -60.0 max: 130.0", "min: -70.0 max: 130.0")
     again = run(clone)
-    assert again.ran == {"ExampleValidator", *FROM_TRANSFORM}, again.text
+    assert again.ran == {*DATA_GATE, *FROM_TRANSFORM}, again.text
 
 
 def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pushed(clone, first):
@@ -79,7 +107,7 @@ def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pu
     assert again.ran == FROM_TUNER, again.text
     assert again.code == 3
     assert "not blessed: auc on all rows" in again.text
-    assert "against the last blessed model" in again.text
+    assert "of the last blessed model, at most 0.1" in again.text
     assert versions(clone) == before
 
 

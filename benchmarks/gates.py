@@ -1,0 +1,136 @@
+"""What the gates cost in the default run.
+
+    python benchmarks/gates.py
+
+Runs local_runner.py in a new output folder. The steps ExampleValidator, DataGate, ModelCheck and Verdict are there for
+the gates only. Of the Evaluator, which one would have without them, what counts is how much longer ours takes than
+TFX's on the same model and rows with the metrics and slices that are shown, the smaller of two times each. (The
+predictions that the Trainer writes for ModelCheck are one batch.) Exits 1 when the sum is more than 15 % of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
+GATES = ("ExampleValidator", "DataGate", "ModelCheck", "Verdict")
+ONLY_FOR_GATES = ("FPR", "TruePositives", "FalsePositives", "TrueNegatives", "FalseNegatives")
+MOST = 0.15
+
+
+def main() -> int:
+    """Prints the table; returns the exit code."""
+    with tempfile.TemporaryDirectory() as output:
+        command = [sys.executable, "local_runner.py", "--output", output]
+        started = time.monotonic()
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        whole = time.monotonic() - started
+        if process.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{process.stdout}{process.stderr}")
+        steps = {name: float(seconds) for name, seconds in STEP.findall(process.stdout)}
+        costs = {name: steps[name] for name in GATES}
+        ours, stock = evaluators(Path(output, "artifacts"))
+        costs["Evaluator, ours less TFX's"] = max(0.0, ours - stock)
+
+    table = Table("what", title="The gates in the default run", title_justify="left")
+    table.add_column("seconds", justify="right")
+    table.add_column("of the run", justify="right")
+    for name, seconds in costs.items():
+        table.add_row(name, f"{seconds:.1f}", f"{seconds / whole:.1%}")
+    total = sum(costs.values())
+    table.add_row("together", f"{total:.1f}", f"{total / whole:.1%}")
+    table.add_row("the whole run", f"{whole:.1f}", "")
+    Console().print(table)
+    passed = total <= MOST * whole
+    print(
+        f"must reach: the gates cost at most {MOST:.0%} of the run ({total / whole:.1%}): "
+        f"{'reached' if passed else 'falls short'}"
+    )
+    return 0 if passed else 1
+
+
+def evaluators(artifacts: Path) -> tuple[float, float]:
+    """Seconds that our Evaluator and TFX's take for the run's model, each the smaller of two."""
+    sys.path.insert(0, str(ROOT))
+    with quiet():
+        from tfx.components.evaluator import executor as tfx_evaluator
+        from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+        from tfx.types import standard_artifacts
+        from tfx.utils import proto_utils
+
+        from pipeline import gates
+        from pipeline.components import evaluator
+        from pipeline.config import load_config
+        from pipeline.evaluation import eval_config
+        from pipeline.target import Target
+
+        config = load_config(ROOT / "configs/flights.py")
+        measured = eval_config(config.evaluation, config.label)
+        shown = type(measured)()
+        shown.CopyFrom(measured)
+        metrics = [one for one in measured.metrics_specs[0].metrics if one.class_name not in ONLY_FOR_GATES]
+        del shown.metrics_specs[0].metrics[:]
+        shown.metrics_specs[0].metrics.extend(metrics)
+        settings = {"example_splits": '["test"]', "gates": gates.to_json(config.evaluation)}
+        extractors = {"custom_extractors": "pipeline.components.evaluator.custom_extractors"}
+
+        def seconds(executor: type, name: str, properties: dict[str, str]) -> float:
+            found = {}
+            for key, kind, pattern in (
+                ("examples", standard_artifacts.Examples, "ExampleGen/examples/*"),
+                ("model", standard_artifacts.Model, "Trainer/model/*"),
+                ("schema", standard_artifacts.Schema, "../artifacts/_schemas/*"),
+                ("evaluation", standard_artifacts.ModelEvaluation, None),
+                ("blessing", standard_artifacts.ModelBlessing, None),
+            ):
+                artifact = kind()
+                artifact.uri = glob.glob(str(artifacts / pattern))[0] if pattern else str(artifacts / name / key)
+                os.makedirs(artifact.uri, exist_ok=True)
+                found[key] = [artifact]
+            found["examples"][0].split_names = '["train", "eval", "test"]'
+            context = BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(artifacts, "").beam_args))
+            outputs = {key: found.pop(key) for key in ("evaluation", "blessing")}
+            started = time.monotonic()
+            executor(context).Do(found, outputs, {**settings, **extractors, **properties})
+            return time.monotonic() - started
+
+        times: dict[str, list[float]] = {"ours": [], "stock": []}
+        for turn in range(2):
+            for name, executor, eval_settings in (
+                ("ours", evaluator.Executor, measured),
+                ("stock", tfx_evaluator.Executor, shown),
+            ):
+                properties = {"eval_config": proto_utils.proto_to_json(eval_settings)}
+                times[name].append(seconds(executor, f"{name}-{turn}", properties))
+    return min(times["ours"]), min(times["stock"])
+
+
+@contextlib.contextmanager
+def quiet():
+    """Keeps the lines of TensorFlow and TFX off the terminal."""
+    kept = os.dup(1), os.dup(2)
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            for number, copy in enumerate(kept, start=1):
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""One thing that is wrong with the data, and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from pipeline.gates import FINDINGS, Severity
+
+FILE = "findings.json"
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with the data.
+
+    Attributes:
+        kind: A key of ``gates.FINDINGS``.
+        split: Where; several are separated by ", ".
+        feature: The column; "" for whole rows.
+        found: What was found there.
+        limit: What is allowed.
+        values: Some of the values that are not, with the number of rows, most frequent first.
+        remedy: What to do, with the command or edit that would accept it.
+        severity: "stop" or "warn".
+    """
+
+    kind: str
+    split: str
+    feature: str
+    found: str
+    limit: str
+    remedy: str
+    values: tuple[tuple[str, int], ...] = ()
+    severity: Severity = "stop"
+
+    def __str__(self) -> str:
+        where = f"{self.feature} in {self.split}" if self.feature else f"rows of {self.split}"
+        values = ", ".join(f"{value} ({count:,} rows)" for value, count in self.values[:SHOWN])
+        return f"{where}: {self.found}{f': {values}' if values else ''}; {self.limit}"
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, the same one in several splits once."""
+    splits: dict[Finding, list[str]] = {}
+    for one in findings:
+        splits.setdefault(dataclasses.replace(one, split=""), []).append(one.split)
+    return [dataclasses.replace(one, split=", ".join(where)) for one, where in splits.items()]
+
+
+def with_severity(
+    drafts: Iterable[Finding], settings: Mapping[str, Severity], schema: schema_pb2.Schema
+) -> list[Finding]:
+    """Findings with the severity of their kind, of the config or of their column's annotation; none to be ignored."""
+    tags = {
+        feature.name: dict(tag.replace(" ", "").split(":", 1) for tag in feature.annotation.tag if ":" in tag)
+        for feature in schema.feature
+    }
+    found = []
+    for draft in drafts:
+        of_column = tags.get(draft.feature, {})
+        severity = of_column.get(draft.kind, settings.get(draft.kind, FINDINGS[draft.kind]))
+        if severity in ("stop", "warn"):
+            found.append(dataclasses.replace(draft, severity=severity))
+    return found
+
+
+def to_json(findings: Iterable[Finding]) -> str:
+    """The findings as JSON."""
+    return json.dumps([dataclasses.asdict(one) for one in findings], indent=2)
+
+
+def from_json(text: str) -> list[Finding]:
+    """Reads what ``to_json`` wrote."""
+    return [Finding(**{**one, "values": tuple(map(tuple, one["values"]))}) for one in json.loads(text)]

@@ -1,0 +1,185 @@
+"""A schema as a person reads it: what data would change in it, and its text with some columns changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from pipeline.errors import UserError
+from pipeline.validation.statistics import Statistics, features_of
+
+NEW = "# Accepted from the data; move it to where it belongs."
+
+
+def parse(schema_file: Path) -> schema_pb2.Schema:
+    """Reads a schema.
+
+    Raises:
+        UserError: the file is not a schema.
+    """
+    try:
+        return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
+    except text_format.ParseError as error:
+        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
+
+
+def to_text(message: schema_pb2.Schema) -> str:
+    """A schema in text format."""
+    return str(text_format.MessageToString(message))
+
+
+def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> schema_pb2.Schema:
+    """The schema with what has to change for the data to fit, by TensorFlow Data Validation.
+
+    That takes a column out of use when its type changes; here it gets the new type.
+    """
+    schema = reviewed
+    for one in statistics:
+        schema = tfdv.update_schema(schema, one)
+    before = {feature.name: feature for feature in reviewed.feature}
+    there = {name for one in statistics for name in features_of(one)}
+    inferred = {feature.name: feature for feature in tfdv.infer_schema(statistics[0]).feature}
+    for feature in schema.feature:
+        deprecated = feature.lifecycle_stage == schema_pb2.DEPRECATED
+        if deprecated and feature.name in there & set(before) and feature.name in inferred:
+            if before[feature.name].lifecycle_stage != schema_pb2.DEPRECATED:
+                feature.CopyFrom(inferred[feature.name])
+    return schema
+
+
+def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, list[str]]:
+    """What differs, by column, a line each."""
+    earlier = {feature.name: feature for feature in before.feature}
+    found = {}
+    for feature in after.feature:
+        old = earlier.get(feature.name)
+        if old is None:
+            presence = feature.presence.min_fraction
+            where = "in every row" if presence == 1 else f"in {100 * presence:.3g} % of the rows or more"
+            lines = [f"+ new column: {_type(feature)}, {where}"]
+        else:
+            lines = list(_differences(old, feature, before, after))
+        if lines:
+            found[feature.name] = lines
+    return found
+
+
+def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, columns: Iterable[str]) -> str:
+    """The text of a schema with some columns as they are in ``after``; comments and the other columns stay.
+
+    Args:
+        text: Of ``before``.
+        before: The schema as it stands.
+        after: The schema to take the columns from, and the domains that they name.
+        columns: Which.
+    """
+    wanted = set(columns)
+    as_it_is = {one.name: one for one in before.feature}
+    features = {one.name: one for one in after.feature if one.name in wanted}
+    named = {one.domain for one in features.values() if one.domain}
+    domains = {one.name: one for one in after.string_domain if one.name in named}
+    unchanged = {one.name: one for one in before.string_domain}
+    domains = {name: one for name, one in domains.items() if unchanged.get(name) != one}
+    features = {name: one for name, one in features.items() if as_it_is.get(name) != one}
+
+    out, end = [], 0
+    for start, stop, kind in _blocks(text):
+        block = text_format.Parse(text[start:stop], schema_pb2.Schema())
+        fresh = {"feature": features, "string_domain": domains}[kind]
+        name = getattr(block, kind)[0].name
+        if name in fresh:
+            out += [text[end:start], _block(kind, fresh.pop(name))]
+            end = stop
+    out.append(text[end:])
+    added = [
+        _block(kind, one) for kind, rest in (("feature", features), ("string_domain", domains)) for one in rest.values()
+    ]
+    if added:
+        out.append("\n" + NEW + "\n\n" + "\n\n".join(added) + "\n")
+    return "".join(out)
+
+
+def _differences(
+    old: schema_pb2.Feature, new: schema_pb2.Feature, before: schema_pb2.Schema, after: schema_pb2.Schema
+) -> Iterator[str]:
+    if new.lifecycle_stage == schema_pb2.DEPRECATED and old.lifecycle_stage != schema_pb2.DEPRECATED:
+        yield "- no longer in the data: taken out of use (lifecycle_stage: DEPRECATED)"
+        return
+    if new.type != old.type:
+        yield f"~ type {_type(old)} -> {_type(new)}"
+    if new.presence.min_fraction != old.presence.min_fraction:
+        yield f"~ in {100 * old.presence.min_fraction:.4g} % of the rows -> {100 * new.presence.min_fraction:.4g} %"
+    if old.HasField("shape") and not new.HasField("shape") and new.type == old.type:
+        yield "~ exactly one value -> may be missing"
+    if old.value_count != new.value_count and old.HasField("value_count"):
+        yield f"~ values per row {_counts(old)} -> {_counts(new)}"
+    values = _values(old, before), _values(new, after)
+    yield from (f"+ value {value!r}" for value in values[1] if value not in values[0])
+    if values[0] and not values[1]:
+        yield "~ listed values -> any text"
+    if new.type == old.type and _range(old) != _range(new):
+        yield f"~ {_range(old)} -> {_range(new)}"
+
+
+def _type(feature: schema_pb2.Feature) -> str:
+    return str(schema_pb2.FeatureType.Name(feature.type))
+
+
+def _counts(feature: schema_pb2.Feature) -> str:
+    return f"{feature.value_count.min} to {feature.value_count.max}"
+
+
+def _values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> list[str]:
+    if feature.HasField("string_domain"):
+        return list(feature.string_domain.value)
+    return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]
+
+
+def _range(feature: schema_pb2.Feature) -> str:
+    if feature.HasField("bool_domain"):
+        return "0 or 1"
+    for kind in ("int_domain", "float_domain"):
+        if feature.HasField(kind):
+            domain = getattr(feature, kind)
+            low = f"{domain.min:g}" if domain.HasField("min") else "lowest"
+            return f"range {low} to {f'{domain.max:g}' if domain.HasField('max') else 'highest'}"
+    return "any number"
+
+
+def _block(kind: str, message: schema_pb2.Feature | schema_pb2.StringDomain) -> str:
+    """A feature or a domain as text, a line a field, its name and type first."""
+    fields = sorted(message.ListFields(), key=lambda pair: (pair[0].name != "name", pair[0].name != "type"))
+    lines = [f"{kind} {{"]
+    for field, value in fields:
+        repeated = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        for one in value if repeated else [value]:
+            alone = type(message)()
+            if repeated:
+                getattr(alone, field.name).extend([one])
+            elif field.message_type:
+                getattr(alone, field.name).CopyFrom(one)
+            else:
+                setattr(alone, field.name, one)
+            lines.append(f"  {text_format.MessageToString(alone, as_one_line=True)}")
+    return "\n".join([*lines, "}"])
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int, str]]:
+    """Where features and domains stand in the text of a schema: start, end, field."""
+    depth, start, kind = 0, 0, ""
+    # A string, a comment, the beginning of a top-level message, or a brace: what else is inside does not matter.
+    for found in re.finditer(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|#[^\n]*|(\w+)\s*:?\s*\{|\}', text):
+        token = found.group()
+        if token.endswith("{") and token[0] not in "\"'#":
+            if depth == 0:
+                start, kind = found.start(), found.group(1)
+            depth += 1
+        elif token == "}":
+            depth -= 1
+            if depth == 0 and kind in ("feature", "string_domain"):
+                yield start, found.end(), kind

@@ -1,0 +1,197 @@
+"""What an exported model is asked before it is pushed, each defect with its own sentence."""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_transform as tft
+from tfx.types import standard_artifacts
+
+from models import flights
+from pipeline.components import model_check
+from pipeline.training.export import export
+from pipeline.training.features import Features
+from pipeline.training.predictions import PREDICTIONS, ROWS, record
+
+pytestmark = pytest.mark.slow
+
+CLASSES = ("on time", "late")
+
+
+@pytest.fixture(scope="module")
+def artifacts(clone, first) -> Path:
+    assert first.code == 0, first.text
+    return clone / "output/flights/artifacts"
+
+
+def first_of(artifacts: Path, pattern: str) -> str:
+    """The artifact of the first run, whatever ran after it."""
+    return min(glob.glob(str(artifacts / pattern)), key=lambda path: int(Path(path).name))
+
+
+@pytest.fixture(scope="module")
+def transform_output(artifacts) -> tft.TFTransformOutput:
+    return tft.TFTransformOutput(first_of(artifacts, "Transform/transform_graph/*"))
+
+
+@pytest.fixture(scope="module")
+def model(transform_output) -> keras.Model:
+    """The flights model, untrained: for what it is asked here, any weights will do."""
+    keras.utils.set_random_seed(1)
+    return flights.build_model(keras_tuner.HyperParameters(), Features.of(transform_output, "late"))
+
+
+@pytest.fixture
+def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[str, Any]]:
+    """Runs the real executor on a folder with an exported model."""
+    examples = standard_artifacts.Examples()
+    examples.uri = first_of(artifacts, "ExampleGen/examples/*")
+    examples.split_names = '["train", "eval", "test"]'
+    schema = standard_artifacts.Schema()
+    schema.uri = str(Path(__file__).resolve().parents[2] / "schema/flights")
+    model_run = standard_artifacts.ModelRun()
+    model_run.uri = str(tmp_path / "model_run")
+    transformed = first_of(artifacts, "Transform/transformed_examples/*")
+    record(model, transform_output, [f"{transformed}/Split-eval/*"], "late", model_run.uri)
+
+    def check(folder: Path, **settings: Any) -> dict[str, Any]:
+        exported = standard_artifacts.Model()
+        exported.uri = str(folder.parent)
+        blessing = standard_artifacts.InfraBlessing()
+        blessing.uri = str(tmp_path / "blessing")
+        Path(blessing.uri).mkdir()
+        properties = {"label": "late", "classes": CLASSES, "threshold": 0.3, "tolerance": 1e-3, "timeout": 300}
+        model_check.Executor().Do(
+            {"model": [exported], "model_run": [model_run], "examples": [examples], "schema": [schema]},
+            {"blessing": [blessing]},
+            {"settings": json.dumps({**properties, **settings}), "code": ""},
+        )
+        report = model_check.read_report(blessing.uri)
+        assert blessing.get_int_custom_property("blessed") == (not report["problems"])
+        mark = "INFRA_NOT_BLESSED" if report["problems"] else "INFRA_BLESSED"
+        assert (tmp_path / "blessing" / mark).is_file()
+        return report
+
+    return check
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "model/Format-Serving"
+
+
+def exported(folder: Path, model: keras.Model, transform_output: tft.TFTransformOutput, **settings: Any) -> Path:
+    settings = {"label": "late", "classes": CLASSES, "threshold": 0.3, **settings}
+    export(model, transform_output, str(folder), **settings)
+    return folder
+
+
+def test_what_training_exports_is_blessed_with_latency_and_size(check, folder, model, transform_output):
+    report = check(exported(folder, model, transform_output))
+    assert report["problems"] == []
+    facts = report["facts"]
+    assert facts["largest_difference_from_training"] < 1e-5
+    assert facts["size_bytes"] > (folder / "saved_model.pb").stat().st_size
+    assert 0 < facts["predict_ms_batch_1"] < 1000
+    assert 0 < facts["serving_default_ms_batch_1"] < 1000
+
+
+def test_a_broken_signature_is_refused(check, folder, model, transform_output):
+    exported(folder, model, transform_output)
+    loaded = tf.saved_model.load(str(folder))
+    good = loaded.signatures["predict"]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def first_row_only(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        return good(examples=examples[:1])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def no_answer(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies([tf.debugging.assert_equal(tf.size(examples), 0, message="no rows please")]):
+            return {"probability": tf.zeros([tf.size(examples)])}
+
+    again = folder.parent / "again"
+    tf.saved_model.save(loaded, str(again), signatures={"predict": first_row_only, "serving_default": no_answer})
+    shutil.rmtree(folder)
+    again.rename(folder)
+    problems = check(folder)["problems"]
+    assert len(problems) == 2
+    assert "signature predict answers 808 rows with " in problems[0]
+    assert "of shape [1], expected [808, ...]" in problems[0]
+    assert "signature serving_default fails on 808 rows: InvalidArgumentError" in problems[1]
+
+
+class NaNWhereMissing(keras.layers.Layer):
+    """Passes probabilities on, and NaN where the first indicator of a missing value is set."""
+
+    def call(self, inputs: list[Any]) -> Any:
+        probability, missing = inputs
+        return keras.ops.where(missing[:, :1] > 0.5, np.nan, probability)
+
+
+def test_a_model_that_answers_nan_for_a_missing_value_is_refused(check, folder, model, transform_output):
+    missing = next(tensor for tensor in model.inputs if tensor.name == "missing")
+    broken = keras.Model(model.inputs, NaNWhereMissing()([model.output, missing]))
+    (problem, *_) = check(exported(folder, broken, transform_output))["problems"]
+    # Of the optional numbers in the order of the alphabet, the first is dewp; a gust may be missing in the data too.
+    assert "answers probability nan where dewp is missing" in problem
+    assert "preprocessing_fn has to give every missing value one" in problem
+
+
+def test_an_export_that_prepares_features_in_another_way_is_refused(check, folder, model, transform_output):
+    class Hotter(tft.TFTransformOutput):
+        """The export's own preprocessing: everything numeric is a little larger."""
+
+        def transform_features_layer(self) -> Any:
+            layer = super().transform_features_layer()
+
+            class Changed(tf.Module):
+                def __init__(self) -> None:
+                    super().__init__()
+                    self.layer = layer
+
+                def __call__(self, raw: dict[str, Any]) -> dict[str, Any]:
+                    transformed = dict(self.layer(raw))
+                    transformed["numbers"] = transformed["numbers"] + 1.0
+                    return transformed
+
+            return Changed()
+
+    (problem,) = check(exported(folder, model, Hotter(transform_output._transform_output_dir)))["problems"]
+    assert "the export answers otherwise than the model in training on " in problem
+    assert "it prepares features in another way than Transform did for training" in problem
+
+
+def test_labels_that_do_not_follow_from_the_probability_are_refused(check, folder, model, transform_output):
+    problems = check(exported(folder, model, transform_output, classes=CLASSES[::-1]))["problems"]
+    assert any("the threshold is 0.3" in problem for problem in problems)
+
+
+def test_a_model_that_needs_more_than_tensorflow_or_is_none_does_not_load(check, folder):
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"no graph")
+    (problem,) = check(folder)["problems"]
+    assert problem.startswith("the exported model does not load with TensorFlow alone: ")
+
+
+def test_nothing_but_what_tensorflow_brings_can_be_imported():
+    refused = set(model_check.not_tensorflow())
+    assert {"tfx", "tensorflow_transform", "apache_beam", "pandas", "pyarrow", "tensorflow_text"} - refused <= {
+        "tensorflow_text"  # not installed here
+    }
+    assert not refused & {"tensorflow", "numpy", "google", "absl", "h5py"}
+
+
+def test_predictions_are_recorded_for_the_first_rows_only(check, tmp_path):
+    size = (tmp_path / "model_run" / PREDICTIONS).stat().st_size
+    assert size == 4 * min(ROWS, 808)

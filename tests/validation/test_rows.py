@@ -1,0 +1,125 @@
+"""What the rows tell, on real flights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from pipeline.config import DataChecks
+from pipeline.reading.examples import as_lists
+from pipeline.reading.serialize import serialize
+from pipeline.reading.table import Rows
+from pipeline.validation import rows
+
+Write = Callable[[str, pd.DataFrame], list[str]]
+
+
+@pytest.fixture(scope="module")
+def flights_of(few_flights: Path) -> dict[str, pd.DataFrame]:
+    return {
+        split: pd.concat([pq.read_table(file).to_pandas() for file in sorted(few_flights.glob(f"{split}/*.parquet"))])
+        for split in ("train", "eval", "test")
+    }
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes rows as ExampleGen does; returns the file in a list."""
+
+    def write(name: str, frame: pd.DataFrame) -> list[str]:
+        table = pa.Table.from_pandas(frame.reset_index(drop=True), preserve_index=False)
+        path = str(tmp_path / f"{name}.gz")
+        with tf.io.TFRecordWriter(path, "GZIP") as writer:
+            for record in serialize(as_lists(Rows(table, np.arange(len(frame))), path)):
+                writer.write(record)
+        return [path]
+
+    return write
+
+
+def shared(files: dict[str, list[str]], frames: dict[str, pd.DataFrame], **limits: float) -> list[str]:
+    counts = {split: len(frame) for split, frame in frames.items()}
+    return [str(one) for one in rows.repeated_rows(files, counts, DataChecks(**limits))]
+
+
+def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, write):
+    frames = dict(flights_of)
+    files = {split: write(split, frame) for split, frame in frames.items()}
+    assert shared(files, frames) == []
+    frames["test"] = pd.concat([frames["test"], frames["train"][:100]])
+    files["test"] = write("more", frames["test"])
+    share = 100 * 100 / len(frames["test"])
+    assert shared(files, frames) == [
+        f"rows of test: {share:.1f} % of {len(frames['test']):,} are in train too; at most 1 % may"
+    ]
+    assert shared(files, frames, max_shared_rows=0.2) == []
+
+
+def test_a_file_that_is_there_twice_repeats_its_rows(flights_of, write):
+    frames = {"train": pd.concat([flights_of["train"], flights_of["train"][:800]])}
+    (found,) = shared({"train": write("train", frames["train"])}, frames)
+    assert "% of " in found
+    assert found.endswith("repeat another row of it; at most 5 % may")
+
+
+def leaking(flights_of: dict[str, pd.DataFrame], write: Write, **columns: Callable[[pd.DataFrame], object]) -> set[str]:
+    files = {split: write(split, frame.assign(**columns)) for split, frame in flights_of.items()}
+    return {one.feature for one in rows.leaks(files, "late", DataChecks())}
+
+
+def test_a_column_that_knows_the_label_is_found_whatever_its_type_and_order(flights_of, write):
+    found = leaking(
+        flights_of,
+        write,
+        minutes=lambda frame: (15.0 * frame["late"] + np.arange(len(frame)) % 14).astype("float32"),
+        status=lambda frame: frame["late"].map({0: "landed", 1: "delayed"}),
+        inside_out=lambda frame: np.where(frame["late"] == 1, 5, np.arange(len(frame)) % 2 * 10),
+        mostly_missing=lambda frame: pd.Series(np.where(frame["late"] == 1, 1.0, np.nan)).astype("float32").to_numpy(),
+    )
+    assert found == {"minutes", "status", "inside_out", "mostly_missing"}
+
+
+def test_a_column_that_names_every_row_does_not_know_the_label(flights_of, write):
+    found = leaking(
+        flights_of,
+        write,
+        row=lambda frame: [f"row {number}" for number in range(len(frame))],
+        number=lambda frame: np.arange(len(frame)) * 7919 % 10007,
+    )
+    assert found == set()
+
+
+def test_the_auc_of_a_column_is_that_of_scikit_learn():
+    from sklearn.metrics import roc_auc_score
+
+    random = np.random.default_rng(1)
+    codes = random.integers(0, 5, 2000)
+    label = (random.random(2000) < codes / 6).astype(float)
+    area = rows.column_auc(codes[:1000], codes[1000:], label[:1000], label[1000:])
+    assert area == pytest.approx(roc_auc_score(label[1000:], codes[1000:]))
+
+
+def test_columns_without_any_value_are_passed_over(flights_of, write):
+    empty = {
+        split: frame.assign(nothing=pd.array([None] * len(frame), dtype="string"))
+        for split, frame in flights_of.items()
+    }
+    files = {split: write(split, frame) for split, frame in empty.items()}
+    assert list(rows.leaks(files, "late", DataChecks())) == []
+    assert list(rows.leaks(files, "nothing", DataChecks())) == []
+    assert rows.wrong_values(files["train"], {"nothing": pc.is_valid}) == {"nothing": (0, ())}
+
+
+def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
+    files = write("train", flights_of["train"])
+    found = rows.wrong_values(files, {"origin": lambda values: pc.equal(values, b"JFK")})
+    count = int((flights_of["train"]["origin"] == "JFK").sum())
+    assert found == {"origin": (count, (("JFK", count),))}

@@ -1,0 +1,108 @@
+"""Statistics against the reviewed schema of the flights: every kind of finding, and its severity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tensorflow_data_validation as tfdv
+
+from pipeline.config import DataChecks
+from pipeline.validation import reference
+from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
+from pipeline.validation.schema_text import parse
+from pipeline.validation.statistics import Remedies, validate
+
+SCHEMA = parse(Path(__file__).resolve().parents[2] / "schema/flights/schema.pbtxt")
+REMEDIES = Remedies("schema.pbtxt", "statistics/1")
+
+
+@pytest.fixture(scope="module")
+def month(flights: Path) -> pd.DataFrame:
+    return pd.read_parquet(flights / "test/2013-11.parquet")
+
+
+def found(rows: pd.DataFrame, before: pd.DataFrame | None = None, **checks) -> dict[tuple[str, str], Finding]:
+    """Findings in a train split by kind and column, none that a warning is enough for."""
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
+    earlier = {} if before is None else {"train": tfdv.generate_statistics_from_dataframe(before)}
+    settings = DataChecks(**checks)
+    _, drafts = validate(statistics, SCHEMA, "late", settings, REMEDIES, earlier)
+    with_it = with_severity([draft.finding for draft in drafts], settings.severity, SCHEMA)
+    return {(one.kind, one.feature): one for one in with_it}
+
+
+def test_a_month_of_flights_has_only_its_calendar_to_be_warned_of(month):
+    assert {key: one.severity for key, one in found(month).items()} == {("constant", "month"): "warn"}
+
+
+def test_each_kind_of_departure_from_the_schema_is_found(month):
+    rows = month.assign(
+        origin=month["origin"].replace("JFK", "XXX"),
+        temp=month["temp"] + 200,
+        extra=1.5,
+        seats="many",
+        late=month["late"].replace(1, 2),
+        carrier=month["carrier"].where(month["carrier"] != "UA", None),
+    ).drop(columns=["dest"])
+    kinds = {key: one.severity for key, one in found(rows).items() if key != ("constant", "month")}
+    assert kinds == {
+        ("domain", "origin"): "stop",
+        ("range", "temp"): "stop",
+        ("new_column", "extra"): "warn",
+        ("constant", "extra"): "warn",
+        ("constant", "seats"): "warn",
+        ("type", "seats"): "stop",
+        ("label", "late"): "stop",
+        ("presence", "carrier"): "stop",
+        ("missing_column", "dest"): "stop",
+    }
+
+
+def test_drift_names_both_means_and_the_limit_that_would_allow_it(month):
+    celsius = month.assign(temp=((month["temp"] - 32) / 1.8).astype("float32"))
+    drift = found(celsius, before=month)["drift", "temp"]
+    assert "from the data of the model pushed last (mean " in drift.found
+    assert drift.limit == "at most 0.05"
+    assert drift.remedy.startswith("accept it: drift_comparator { jensen_shannon_divergence { threshold: ")
+    assert ("drift", "temp") not in found(month, before=month)
+
+
+def test_drift_of_text_names_the_value_whose_share_changed_most(month):
+    rows = month[(month["carrier"] != "EV") | (month.index % 10 == 0)]
+    drift = found(rows, before=month)["drift", "carrier"]
+    assert "(EV: " in drift.found
+
+
+def test_a_share_of_labels_out_of_its_limits_is_found(month):
+    share = found(month, label_share=(0.3, 0.5))["label_share", "late"]
+    assert share.limit == "from 30.0 % to 50.0 %"
+    assert ("label_share", "late") not in found(month)
+
+
+def test_the_config_and_for_a_column_the_schema_say_how_grave_a_finding_is(month):
+    rows = month.assign(origin="XXX", extra=1)
+    assert found(rows, severity={"domain": "warn"})["domain", "origin"].severity == "warn"
+    assert ("new_column", "extra") not in found(rows, severity={"new_column": "ignore"})
+    drafts = [Finding("constant", "train", "year", "2013", "", ""), Finding("constant", "train", "day", "1", "", "")]
+    # The reviewed schema ignores that the data are of one year, and no config brings that back.
+    assert [one.feature for one in with_severity(drafts, {"constant": "stop"}, SCHEMA)] == ["day"]
+
+
+def test_findings_survive_the_way_to_a_file_and_the_same_in_three_splits_is_one(month):
+    three = [Finding("new_column", split, "extra", "a", "b", "c", (("x", 1),)) for split in ("train", "eval", "test")]
+    (one,) = merged(three)
+    assert one.split == "train, eval, test"
+    assert from_json(to_json([one])) == [one]
+
+
+def test_the_statistics_of_the_model_pushed_last_are_found_and_an_unfinished_one_is_not(month, tmp_path):
+    root = str(tmp_path / "_pushed/flights")
+    assert reference.read_newest(root) == {}
+    statistics = tfdv.generate_statistics_from_dataframe(month)
+    older = tfdv.generate_statistics_from_dataframe(month[:10])
+    reference.write(root, "999", {"train": older}, {})
+    reference.write(root, "1000", {"train": statistics}, {"pushed_to": "somewhere"})
+    (tmp_path / "_pushed/flights/1001").mkdir()
+    assert reference.read_newest(root) == {"train": statistics}
