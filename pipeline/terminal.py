@@ -33,7 +33,7 @@ STATE_STYLES = {
     "skipped": "dim",
     "not run": "dim",
     "running": "dim",
-    "not readable": "yellow",
+    "unsure": "yellow",
     "failed": "bold red",
     "cancelled": "bold red",
     "wrong": "bold red",

@@ -12,7 +12,7 @@ from google.api_core import exceptions
 from pipeline.target import Vertex
 from pipeline.vertex.cloud import Cloud
 
-State = Literal["ok", "wrong", "not readable"]
+State = Literal["ok", "wrong", "unsure"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Finding:
 
     Attributes:
         what: The thing, such as "bucket".
-        state: "ok", "wrong", or "not readable" when the caller may not look or nobody answers.
+        state: "ok", "wrong", or "unsure" when it cannot be told; that does not stop a run.
         text: What was found, and expected.
         remedy: What to do; empty when there is nothing.
     """
@@ -88,11 +88,11 @@ def quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
                 "serviceusage", f"v1beta1/projects/{vertex.project}/services/aiplatform.googleapis.com/{path}"
             )
         except exceptions.NotFound:
-            yield Finding("quota", "not readable", f"no limit named {metric}")
+            yield Finding("quota", "unsure", f"no limit named {metric}")
             continue
         limit = _limit(answer, vertex.region)
         if limit is None:
-            yield Finding("quota", "not readable", f"{metric} has no limit for {vertex.region}")
+            yield Finding("quota", "unsure", f"{metric} has no limit for {vertex.region}")
         elif 0 <= limit < count:
             yield Finding(
                 "quota",

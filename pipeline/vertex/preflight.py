@@ -81,13 +81,16 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
 
 
 def _looked(what: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What a check finds, or why it could not look."""
+    """What a check finds, and why it could not look further."""
+    found = []
     try:
-        return list(look())
+        for finding in look():
+            found.append(finding)  # those before an error count
     except exceptions.Forbidden as error:
-        return [Finding(what, "not readable", f"you may not look: {_text(error)}")]
+        found.append(Finding(what, "unsure", f"you may not look: {_text(error)}"))
     except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
-        return [Finding(what, "not readable", f"no answer: {_text(error)}")]
+        found.append(Finding(what, "unsure", f"no answer: {_text(error)}"))
+    return found
 
 
 def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
@@ -162,10 +165,11 @@ def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> It
     wanted = wanted | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
     lacks = {purpose: roles[0] for purpose, roles in wanted.items() if not has & set(roles)}
     for purpose, role in lacks.items():
+        # It may have it all the same: from the bucket, a group, a folder, or by a role of the project's own.
         yield Finding(
             "service account",
-            "wrong",
-            f"{account} may not {purpose}",
+            "unsure",
+            f"no role in the project lets {account} {purpose}",
             f"gcloud projects add-iam-policy-binding {vertex.project} --member={member} --role={role}",
         )
     if may_act and not lacks:
@@ -220,7 +224,7 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("data", "ok", f"{folder} on this machine, uploaded with the job")
         return
     if not folder.startswith("gs://"):
-        yield Finding("data", "not readable", f"{folder} is not on Google Cloud")
+        yield Finding("data", "unsure", f"{folder} is not on Google Cloud")
         return
     bucket, _, prefix = folder.removeprefix("gs://").partition("/")
     prefix = f"{prefix.rstrip('/')}/" if prefix else ""
