@@ -37,8 +37,9 @@ from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from pipeline.training import Features, strategy
-from pipeline.training.input_pipeline import Part, Rows, Split, read
-from pipeline.training.loop import fit
+from pipeline.training.input_pipeline import Part, Split, read
+from pipeline.training.loop import Fit
+from pipeline.training.rows import Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
@@ -47,7 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LABEL = "late"
 BATCH_SIZES = (512, 2048, 4096)
 PAIRS = 5
-ROUNDS = 6
+ROUNDS = 20
 FIRST_EPOCH, LATER_EPOCHS = 0.7, 0.95
 TIMES_TFX = {512: 6.0, 4096: 10.0}
 SETTINGS = Settings(
@@ -69,16 +70,17 @@ class OneBatch:
 
     rows: Rows
     examples: int
-    batch: Any
+    chunk: tf.Tensor
 
     @classmethod
     def of(cls, split: Split, batch_size: int) -> OneBatch:
-        """Takes the first batch of a split."""
-        return cls(split.rows, split.examples, next(iter(split.training(batch_size, Part(), seed=1))))
+        """Takes the first batch of a split whose batches are packed ahead: nothing is left to do for a step."""
+        chunk = next(iter(split.training(batch_size, Part(), seed=1)))
+        return cls(split.rows, split.examples, tf.repeat(chunk[:1], len(chunk), axis=0))
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         """The batch, endlessly."""
-        return tf.data.Dataset.from_tensors(self.batch).repeat()
+        return tf.data.Dataset.from_tensors(self.chunk).repeat()
 
 
 def main() -> int:
@@ -95,7 +97,7 @@ def main() -> int:
     misses = []
     for batch_size in BATCH_SIZES:
         data = open_split(transform_output, examples)
-        held = OneBatch.of(data, batch_size)
+        held = OneBatch.of(open_split(transform_output, examples, on_cpu=False), batch_size)
         firsts = [
             (
                 first_epoch(transform_output, examples, batch_size),
@@ -150,9 +152,12 @@ def build_model(features: Features) -> keras.Model:
     return model
 
 
-def open_split(transform_output: tft.TFTransformOutput, examples: Path, name: str = "train") -> Split:
-    """A split of the real shards, as ``training.run`` opens it."""
-    return read([f"{examples}/Split-{name}/*"], transform_output.transformed_feature_spec(), LABEL, classes=2)
+def open_split(
+    transform_output: tft.TFTransformOutput, examples: Path, name: str = "train", on_cpu: bool = True
+) -> Split:
+    """A split of the real shards, as ``training.run`` opens it on a CPU."""
+    spec = transform_output.transformed_feature_spec()
+    return read([f"{examples}/Split-{name}/*"], spec, LABEL, classes=2, on_cpu=on_cpu)
 
 
 def first_epoch(
@@ -165,7 +170,7 @@ def first_epoch(
     with distribution.strategy.scope():
         model = build_model(Features.of(transform_output, LABEL))
     settings = dataclasses.replace(SETTINGS, batch_size=batch_size)
-    return fit(model, split, evaluate, settings, distribution, seed=1)["examples_per_second"][0]
+    return Fit(model, split, evaluate, settings, distribution, seed=1).run()["examples_per_second"][0]
 
 
 def later_epochs(
@@ -177,17 +182,17 @@ def later_epochs(
     with distribution.strategy.scope():
         model = build_model(Features.of(transform_output, LABEL))
         model.optimizer.build(model.trainable_variables)
-    steps = Steps(model, data.rows, distribution, Schedule("constant", 1.0, 0.0, 1), steps_per_call=count)
-    feeds = [
-        iter(distribution.strategy.distribute_datasets_from_function(lambda _, feed=feed: feed))
-        for feed in (data.training(batch_size, Part(), seed=1), held.training(batch_size, Part(), seed=1))
-    ]
+    feeds = []
+    for split in (data, held):
+        feed = Steps(model, split.rows, distribution, Schedule("constant", 1.0, 0.0, 1), steps_per_call=count)
+        feed.feed(split.training(batch_size, Part(), seed=1))
+        feeds.append(feed)
     rates: list[tuple[float, float]] = []
     for turn in range(2 * ROUNDS + 2):
         measured = []
         for feed in feeds if turn % 2 else feeds[::-1]:
             started = time.perf_counter()
-            steps.train(feed, count)
+            feed.train(count)
             measured.append(count * batch_size / (time.perf_counter() - started))
         fed, memory = measured if turn % 2 else measured[::-1]
         rates.append((fed, memory))

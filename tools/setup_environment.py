@@ -117,6 +117,8 @@ def _make(venv: Path, *, new: bool) -> None:
         # Two packages have wheels for glibc 2.39 only; older_glibc.py makes them load on an older one.
         uv_sync += ["--python-platform", "x86_64-manylinux_2_39"]
     _run(uv_sync, log)
+    # So that `import pipeline` works from every script and folder.
+    _run([uv, "pip", "install", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ROOT], log)
     if platform.system() == "Linux":
         _run([python, ROOT / "tools/older_glibc.py"], log)
     print(f"setup: ready after {time.monotonic() - started:.0f} s. To use it in this shell: source {venv}/bin/activate")

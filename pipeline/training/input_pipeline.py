@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from pipeline.training.cache import estimate, gzipped, room_for
 from pipeline.training.errors import TrainingError
+from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
 
 logger = logging.getLogger("pipeline.training")
 
@@ -34,10 +35,6 @@ STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
-# Batches fetched at once from memory.
-FETCHED = 16
-# TensorFlow quotes what it passes on: no quotation marks in it.
-WRONG_LABEL = "a label that is none of the classes, in column"
 
 
 @dataclass(frozen=True)
@@ -81,16 +78,17 @@ class Split(Protocol):
 
         Args:
             batch_size: Examples per replica and step.
-            part: What this process feeds; its replicas' batches follow one another.
+            part: What this process feeds.
             seed: Decides the order, with the number of the epoch.
             first_step: Step of the whole training to start at.
 
         Returns:
-            Packed batches; ``rows.unpack`` gives ({feature: [batch_size, ...]}, label [batch_size, ...]).
+            Chunks of several steps' batches, one for each replica of this process in turn, as ``rows.chunk`` says.
+            ``rows.unpack`` makes ({feature: [batch_size, ...]}, label [batch_size, ...]) of a batch.
         """
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        """Endless repetition of all examples, packed, each once in ``evaluation_steps`` steps.
+        """Endless repetition of all examples, each once in ``evaluation_steps`` steps.
 
         Args:
             batch_size: Most examples per replica and step.
@@ -108,6 +106,7 @@ def read(
     classes: int = 0,
     cache: str = "auto",
     part: Part | None = None,
+    on_cpu: bool = False,
     deterministic: bool = True,
     scratch: str | None = None,
 ) -> Split:
@@ -120,6 +119,7 @@ def read(
         classes: Number of classes that the label counts from 0; 0 does not check it.
         cache: "memory", "disk", "none", or "auto": the first of these that there is room for.
         part: What this process feeds; a streamed split is read by files when every process can have some.
+        on_cpu: Whether the steps run on the CPU, and so beside a split that is kept in memory.
         deterministic: Whether a streamed split must come in the same order every time.
         scratch: Folder for a cache on disk.
 
@@ -130,7 +130,7 @@ def read(
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
         raise TrainingError(f"no examples: nothing matches {', '.join(patterns)}")
-    rows = Rows.of(spec, label, classes)
+    rows = Rows(spec, label, classes)
     examples = estimate(files)
     scratch = scratch or tempfile.gettempdir()
     if cache == "auto":
@@ -141,7 +141,7 @@ def read(
         "About %d examples of %d bytes from %d files, cache: %s (%s).", examples, rows.bytes, len(files), cache, reason
     )
     if cache == "memory":
-        return _InMemory(files, rows)
+        return _InMemory(files, IndexedRows(spec, label, classes) if on_cpu else rows)
     return _Streamed(files, rows, part or Part(), deterministic, scratch if cache == "disk" else None)
 
 
@@ -174,134 +174,67 @@ def _pieces(examples: int, batch_size: int, replicas: int, same_size: bool) -> n
     return sizes
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Parsed examples packed by type, a matrix each: moving few large tensors costs less than many small ones.
-
-    Attributes:
-        spec: How to parse.
-        label: Feature returned apart.
-        classes: The label must be one of 0 to classes - 1; 0 does not check it.
-        groups: Feature names by type, each in the order of its columns.
-    """
-
-    spec: dict[str, tf.io.FixedLenFeature]
-    label: str
-    classes: int
-    groups: dict[tf.DType, list[str]]
-
-    @classmethod
-    def of(cls, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int) -> Rows:
-        """Groups the features of a spec."""
-        groups: dict[tf.DType, list[str]] = {}
-        for name, feature in sorted(spec.items()):
-            groups.setdefault(feature.dtype, []).append(name)
-        return cls(dict(spec), label, classes, groups)
-
-    @property
-    def bytes(self) -> int:
-        """Size of one parsed example."""
-        return sum(max(dtype.size, 1) * self._width(name) for dtype, names in self.groups.items() for name in names)
-
-    def parse(self, serialized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Serialized tf.Examples [n] → one [n, columns] for each group."""
-        parsed = tf.io.parse_example(serialized, self.spec)
-        if self.classes:
-            label = parsed[self.label]
-            tf.debugging.assert_equal(
-                tf.reduce_all((label >= 0) & (label < self.classes)),
-                True,
-                f"{WRONG_LABEL} {self.label}: expected 0 to {self.classes - 1}",
-            )
-        return tuple(
-            tf.concat([tf.reshape(parsed[name], [-1, self._width(name)]) for name in names], axis=1)
-            for names in self.groups.values()
-        )
-
-    def unpack(self, *packed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The features of packed rows, and the label."""
-        features = {}
-        for names, columns in zip(self.groups.values(), packed, strict=True):
-            for name, value in zip(
-                names, tf.split(columns, [self._width(name) for name in names], axis=1), strict=True
-            ):
-                shape = self.spec[name].shape
-                features[name] = value if len(shape) == 1 else tf.reshape(value, [-1, *shape])
-        return features, features.pop(self.label)
-
-    def packed_spec(self, batch_size: int) -> tuple[tf.TensorSpec, ...]:
-        """Spec of a packed batch, known before any example is."""
-        return tuple(
-            tf.TensorSpec([batch_size, sum(map(self._width, names))], dtype) for dtype, names in self.groups.items()
-        )
-
-    def batch_spec(self, batch_size: int) -> tuple[dict[str, tf.TensorSpec], tf.TensorSpec]:
-        """Spec of an unpacked batch."""
-        specs = {name: tf.TensorSpec([batch_size, *item.shape], item.dtype) for name, item in self.spec.items()}
-        return specs, specs.pop(self.label)
-
-    def _width(self, name: str) -> int:
-        return math.prod(self.spec[name].shape)
-
-
 class _InMemory:
-    """All rows as tensors, and every epoch a permutation of them."""
+    """All rows as one matrix, and every epoch a permutation of them."""
 
     def __init__(self, files: list[str], rows: Rows):
         self.rows = rows
-        self._loading: Future[tuple[tf.Tensor, ...]] = LOADER.submit(self._load, files)
+        self._loading: Future[tf.Tensor] = LOADER.submit(self._load, files)
 
-    def _load(self, files: list[str]) -> tuple[tf.Tensor, ...]:
+    def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            blocks = _records(files, deterministic=True).batch(BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)
-            parts = list(blocks.prefetch(tf.data.AUTOTUNE))
+            parts = list(_blocks(files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
-            return tuple(tf.concat(columns, axis=0) for columns in zip(*parts, strict=True))
+            data = tf.concat(parts, axis=0)
+        if isinstance(self.rows, IndexedRows):
+            self.rows.matrix.assign(data)
+        return data
 
     @property
     def examples(self) -> int:
-        return int(self._loaded()[0].shape[0])
+        return int(self._loaded().shape[0])
 
-    def _loaded(self) -> tuple[tf.Tensor, ...]:
+    def _loaded(self) -> tf.Tensor:
         try:
             return self._loading.result()
         except tf.errors.InvalidArgumentError as error:
             raise explained(error) from error
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
-        examples = self.examples
-        steps = steps_per_epoch(examples, batch_size, part.replicas)
+        data = self._loaded()
+        steps = steps_per_epoch(self.examples, batch_size, part.replicas)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             order = tf.random.experimental.stateless_shuffle(
-                tf.range(examples, dtype=tf.int64), tf.stack([tf.constant(seed, tf.int64), number])
+                tf.range(self.examples), tf.stack([tf.constant(seed, tf.int64), number])
             )
             batches = tf.reshape(order[: steps * part.replicas * batch_size], [steps, part.replicas, batch_size])
             mine = batches[:, part.first : part.first + part.local]
             return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, batch_size]))
 
-        def fetch(indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return tuple(tf.gather(columns, indices) for columns in data)
-
-        data = self._loaded()
         first_epoch, steps_into_it = divmod(first_step, steps)
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        indices = numbers.flat_map(epoch).skip(steps_into_it * part.local).batch(FETCHED, drop_remainder=True)
-        return indices.map(fetch, tf.data.AUTOTUNE, deterministic=True).unbatch().prefetch(tf.data.AUTOTUNE)
+        indices = numbers.flat_map(epoch).skip(steps_into_it * part.local)
+        chunks = _chunks(indices, part, self.rows.chunk(batch_size).shape[0])
+        if not isinstance(self.rows, IndexedRows):
+            chunks = chunks.map(lambda rows: tf.gather(data, rows), tf.data.AUTOTUNE, deterministic=True)
+        return chunks.prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
+        data = self._loaded()
         sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         mine = (np.arange(len(sizes)) % part.replicas) // part.local == part.worker
-        size = [int(sizes[0]) if same_size else None, None]
+        size = int(sizes[0]) if same_size else None
 
-        def fetch(start: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return tuple(tf.ensure_shape(columns[start : start + rows], size) for columns in data)
+        def batch(start: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+            if isinstance(self.rows, IndexedRows):
+                return tf.ensure_shape(tf.range(start, start + rows), [size])
+            return tf.ensure_shape(data[start : start + rows], [size, None])
 
-        data = self._loaded()
-        ranges = tf.data.Dataset.from_tensor_slices((starts[mine], sizes[mine])).repeat()
-        return ranges.map(fetch, tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+        ranges = tf.data.Dataset.from_tensor_slices((starts[mine].astype(np.int32), sizes[mine].astype(np.int32)))
+        return ranges.repeat().map(batch).prefetch(tf.data.AUTOTUNE)
 
 
 class _Streamed:
@@ -314,14 +247,13 @@ class _Streamed:
         # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and len(files) >= part.workers
         self._own = files[part.worker :: part.workers] if self._by_file else files
-        self._examples = int(_records(files, False).batch(BLOCK).reduce(0, lambda count, block: count + tf.size(block)))
+        self._examples = int(_blocks(files, BLOCK).reduce(0, lambda count, block: count + tf.size(block)))
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
         self._cached: tf.data.Dataset | None = None
         if disk:
             self._folder = tempfile.TemporaryDirectory(prefix="examples-", dir=disk)  # goes with the last reference
-            blocks = self._parse(self._shuffled_records(tf.constant(0, tf.int64)), STREAMED_BLOCK)
-            self._cached = blocks.cache(f"{self._folder.name}/blocks")
+            self._cached = self._shuffled(tf.constant(0, tf.int64)).cache(f"{self._folder.name}/blocks")
 
     @property
     def examples(self) -> int:
@@ -335,7 +267,7 @@ class _Streamed:
             if self._cached is not None:
                 blocks = self._cached.shuffle(RECORDS_SHUFFLED // STREAMED_BLOCK * 8, seed=order)
             else:
-                blocks = self._parse(self._shuffled_records(order), STREAMED_BLOCK)
+                blocks = self._shuffled(order)
             if self._by_file:
                 # The workers' files differ in size: each goes round its own until the epoch's steps are done.
                 return blocks.repeat().rebatch(batch_size, drop_remainder=True).take(steps * part.local)
@@ -343,35 +275,47 @@ class _Streamed:
 
         first_epoch, steps_into_it = divmod(first_step, steps)
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        return numbers.flat_map(epoch).skip(steps_into_it * part.local).prefetch(tf.data.AUTOTUNE)
+        batches = numbers.flat_map(epoch).skip(steps_into_it * part.local)
+        return _chunks(batches, part, self.rows.chunk(batch_size).shape[0]).prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
-        blocks = self._parse(_records(self._files, deterministic=True), BLOCK)
+        blocks = _blocks(self._files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)
         pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes, drop_remainder=same_size).take(len(sizes))
         return _part_of(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
 
-    def _shuffled_records(self, seed: tf.Tensor) -> tf.data.Dataset:
+    def _shuffled(self, seed: tf.Tensor) -> tf.data.Dataset:
+        """Packed blocks of this worker's examples in random order."""
         files = tf.data.Dataset.from_tensor_slices(self._own).shuffle(len(self._own), seed=seed)
-        return _records(files, self._deterministic, compressed=gzipped(self._own)).shuffle(RECORDS_SHUFFLED, seed=seed)
+        records = _blocks(files, 16, self._deterministic, gzipped(self._own)).unbatch()
+        blocks = records.shuffle(RECORDS_SHUFFLED, seed=seed).batch(STREAMED_BLOCK)
+        return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
-    def _parse(self, records: tf.data.Dataset, block: int) -> tf.data.Dataset:
-        return records.batch(block).map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
-
-def _records(
-    files: list[str] | tf.data.Dataset, deterministic: bool, compressed: bool | None = None
+def _blocks(
+    files: list[str] | tf.data.Dataset, size: int, deterministic: bool = True, compressed: bool | None = None
 ) -> tf.data.Dataset:
-    """Serialized records of several files, read in parallel."""
+    """Serialized records of several files, [size or what is left], read in parallel."""
     if compressed is None:
         compressed = gzipped(files)
     names = files if isinstance(files, tf.data.Dataset) else tf.data.Dataset.from_tensor_slices(files)
+    # Blocks, for handing single records from thread to thread took three times as long as reading them.
     return names.interleave(
-        lambda file: tf.data.TFRecordDataset(file, "GZIP" if compressed else "", buffer_size=8 << 20),
+        lambda file: tf.data.TFRecordDataset(file, "GZIP" if compressed else "", buffer_size=1 << 20).batch(size),
         num_parallel_calls=tf.data.AUTOTUNE,
-        block_length=16,
         deterministic=deterministic,
     )
+
+
+def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset:
+    """Batches for all replicas of this process in turn → chunks of several steps' batches for each in turn."""
+    if part.local == 1:
+        return batches.batch(steps, drop_remainder=True)
+
+    def by_replica(chunk: tf.Tensor) -> tf.Tensor:
+        return tf.stack([chunk[replica :: part.local] for replica in range(part.local)])
+
+    return batches.batch(steps * part.local, drop_remainder=True).map(by_replica, tf.data.AUTOTUNE).unbatch()
 
 
 def _part_of(batches: tf.data.Dataset, part: Part) -> tf.data.Dataset:

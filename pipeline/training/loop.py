@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.training.callbacks import every_training, write_elsewhere
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
@@ -27,20 +28,8 @@ logger = logging.getLogger("pipeline.training")
 EVALUATION_BATCH = 4
 
 
-def fit(
-    model: keras.Model,
-    train: Split,
-    evaluate: Split,
-    settings: Settings,
-    distribution: Distribution,
-    *,
-    seed: int,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    logs: str | None = None,
-    tensorboard: str | None = None,
-    checkpoints: str | None = None,
-) -> dict[str, list[float]]:
-    """Fits a compiled model until the objective on the eval split stops growing; restores the best weights.
+class Fit:
+    """One training: what it consists of, and where it stands.
 
     Args:
         model: Built and compiled in the distribution's scope, with a metric named like ``settings.objective``.
@@ -56,33 +45,9 @@ def fit(
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
             ``delete_checkpoints`` when what came of the training is safe.
 
-    Returns:
-        Metrics of every epoch by name, those of the eval split with the prefix "val_".
-
     Raises:
-        TrainingError: the data cannot fill a batch, the loss is not finite, or one example does not fit into memory.
+        TrainingError: the data cannot fill a batch.
     """
-    return _Fit(
-        model, train, evaluate, settings, distribution, seed, callbacks, logs, tensorboard or logs, checkpoints
-    ).run()
-
-
-def delete_checkpoints(folder: str, distribution: Distribution) -> None:
-    """Removes what this process has saved in ``folder``."""
-    Checkpoints(folder, [], distribution).delete()
-
-
-def standard_callbacks(settings: Settings) -> list[keras.callbacks.Callback]:
-    """The callbacks of every training, a trial of the search or the final one."""
-    return [
-        keras.callbacks.EarlyStopping(
-            monitor=f"val_{settings.objective}", mode="max", patience=settings.patience, restore_best_weights=True
-        ),
-    ]
-
-
-class _Fit:
-    """One training: what it consists of, and where it stands."""
 
     def __init__(
         self,
@@ -91,16 +56,17 @@ class _Fit:
         evaluate: Split,
         settings: Settings,
         distribution: Distribution,
+        *,
         seed: int,
-        callbacks: Sequence[keras.callbacks.Callback],
-        logs: str | None,
-        tensorboard: str | None,
-        checkpoints: str | None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        logs: str | None = None,
+        tensorboard: str | None = None,
+        checkpoints: str | None = None,
     ):
         self.model = model
         self.train = train
         self.evaluate = evaluate
-        self.evaluation: Any = None
+        self.judged = False
         self.settings = settings
         self.distribution = distribution
         self.seed = seed
@@ -135,19 +101,28 @@ class _Fit:
         self.epoch = 0
         self.profiling = False
         chief = distribution.is_chief
+        tensorboard = tensorboard or logs
         self.journal = Journal(logs if chief else None, tensorboard if chief else None)
         self.tensorboard = tensorboard
-        self.callbacks = [*standard_callbacks(settings), *callbacks]
+        self.callbacks = [*every_training(settings), *callbacks]
         if tensorboard:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not distribution.is_chief:
             self._scratch = tempfile.TemporaryDirectory()
-            _write_elsewhere(self.callbacks, self._scratch.name)
+            write_elsewhere(self.callbacks, self._scratch.name)
         self.checkpoints = (
             Checkpoints(checkpoints, [*variables_of(model), self.steps.done], distribution) if checkpoints else None
         )
 
     def run(self) -> dict[str, list[float]]:
+        """Trains until the objective on the eval split stops growing; restores the best weights.
+
+        Returns:
+            Metrics of every epoch by name, those of the eval split with the prefix "val_".
+
+        Raises:
+            TrainingError: the loss is not finite, or one example does not fit into memory.
+        """
         model, settings = self.model, self.settings
         callbacks = keras.callbacks.CallbackList(
             self.callbacks,
@@ -182,8 +157,7 @@ class _Fit:
 
     def _feed(self) -> None:
         """Starts the batches where the training stands."""
-        batches = self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done))
-        self.batches = iter(self.distribution.strategy.distribute_datasets_from_function(lambda _: batches))
+        self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
 
     def _train_epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
         end = (self.epoch + 1) * self.steps_per_epoch
@@ -216,7 +190,7 @@ class _Fit:
             before = int(self.steps.done)
             finite = True
             try:
-                finite = self.steps.train(self.batches, count - len(records))
+                finite = self.steps.train(count - len(records))
             except tf.errors.ResourceExhaustedError as error:
                 self._make_parts_smaller(error)
             except tf.errors.InvalidArgumentError as error:
@@ -282,11 +256,11 @@ class _Fit:
     def _judge(self) -> dict[str, float]:
         """Loss and metrics on the eval split."""
         batch_size = self.settings.batch_size * EVALUATION_BATCH
-        if self.evaluation is None:  # now and not earlier: this split is loaded after the train split
+        if not self.judged:  # now and not earlier: this split is loaded after the train split
             batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
-            self.evaluation = iter(self.distribution.strategy.distribute_datasets_from_function(lambda _: batches))
-        steps = evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas)
-        return self.steps.evaluate(self.evaluation, steps)
+            self.steps.judge_on(batches, self.evaluate.rows)
+            self.judged = True
+        return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
 
     def _profile(self, step: int) -> None:
         if not (self.settings.profile_steps and self.tensorboard and self.distribution.is_chief):
@@ -356,16 +330,10 @@ def _build(model: keras.Model, batch_spec: Any) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def _write_elsewhere(callbacks: Sequence[Any], folder: str) -> None:
-    """Lets the callbacks of a worker that is not the chief write where nobody looks."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.TensorBoard):
-            callback.log_dir = folder
-        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
-            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
-        elif isinstance(callback, keras.callbacks.CSVLogger):
-            callback.filename = f"{folder}/log.csv"
-
-
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
+
+
+def delete_checkpoints(folder: str, distribution: Distribution) -> None:
+    """Removes what this process has saved in ``folder``."""
+    Checkpoints(folder, [], distribution).delete()

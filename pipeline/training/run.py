@@ -20,7 +20,7 @@ from pipeline.training import predictions, strategy
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Part, Split, read
-from pipeline.training.loop import delete_checkpoints, fit
+from pipeline.training.loop import Fit, delete_checkpoints
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
 from pipeline.training.warm_start import start_from
@@ -66,7 +66,7 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
         start_from(getattr(fn_args, "base_model", None), model, transform_output)
 
     checkpoints = checkpoint_folder(fn_args)
-    fit(
+    Fit(
         model,
         train,
         evaluate,
@@ -77,7 +77,7 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
         logs=fn_args.model_run_dir,
         tensorboard=os.environ.get(LOG_VARIABLE),
         checkpoints=checkpoints,
-    )
+    ).run()
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with contextlib.ExitStack() as stack:
         folder = fn_args.serving_model_dir
@@ -111,6 +111,7 @@ def splits(
             classes=len(settings.classes),
             cache=settings.cache,
             part=part,
+            on_cpu=distribution.on_cpu,
             deterministic=settings.seed is not None,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.training.input_pipeline import Rows
+from pipeline.training.rows import Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.strategy import Distribution
 
@@ -70,26 +70,39 @@ class Steps:
 
     def compile_for(self, batch_size: int) -> None:
         """Compiles the training step, by a call of no steps."""
-        nothing = tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._rows.packed_spec(batch_size))
-        batches = tf.data.Dataset.from_tensors(nothing).repeat()
-        iterator = iter(self._strategy.distribute_datasets_from_function(lambda _: batches))
-        self._train(iterator, tf.constant(0, tf.int64), tf.constant(0.0))
+        chunk = self._rows.chunk(batch_size)
+        self.feed(tf.data.Dataset.from_tensors(tf.zeros(chunk.shape, chunk.dtype)).repeat())
+        self.train(0)
 
-    def train(self, iterator: Any, steps: int) -> bool:
+    def feed(self, chunks: tf.data.Dataset) -> None:
+        """Takes the training batches from a dataset from now on, as ``Split.training`` makes it."""
+        spec = chunks.element_spec
+        nothing = tf.data.Dataset.from_tensors(tf.zeros(spec.shape, spec.dtype)).repeat()
+        self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(nothing))
+        self._used = tf.constant(spec.shape[0])  # all of it: the first step asks for the next
+
+    def _distributed(self, dataset: tf.data.Dataset) -> Any:
+        return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
+
+    def train(self, steps: int) -> bool:
         """Runs some training steps, at most ``steps_per_call``.
 
         Returns:
             False if the last step had a loss or gradient that is not finite; the weights are then those before it.
 
         Raises:
-            tf.errors.ResourceExhaustedError: a step did not fit into memory; ``done`` says how many did.
+            tf.errors.ResourceExhaustedError: a step did not fit into memory; ``done`` says how many did, and where to
+                ``feed`` from again.
         """
         rate = float(tf.convert_to_tensor(self._optimizer.learning_rate))
         try:
-            return bool(self._train(iterator, tf.constant(steps, tf.int64), tf.constant(rate)))
+            finite, self._chunk, self._used = self._train(
+                self._chunks, self._chunk, self._used, tf.constant(steps, tf.int64), tf.constant(rate)
+            )
         finally:
             if self._sets_rate:
                 self._optimizer.learning_rate = rate  # between calls it is the callbacks' to read and to change
+        return bool(finite)
 
     def records(self, steps: int) -> list[list[float]]:
         """``RECORDED`` of each of the first steps of the last call."""
@@ -101,27 +114,37 @@ class Steps:
         largest = max(range(len(norms)), key=lambda index: (norms[index] != norms[index], norms[index]))
         return self.model.trainable_variables[largest].path, norms[largest]
 
-    def evaluate(self, iterator: Any, steps: int) -> dict[str, float]:
-        """The model's loss and metrics over some batches."""
+    def judge_on(self, batches: tf.data.Dataset, rows: Rows) -> None:
+        """Takes the evaluation batches from a dataset, as ``Split.evaluation`` makes it, and unpacks them so."""
+        self._batches, self._judged = self._distributed(batches), rows
+
+    def evaluate(self, steps: int) -> dict[str, float]:
+        """The model's loss and metrics over the next batches."""
         self.model.reset_metrics()
         self._evaluation_loss.reset_state()
-        self._evaluate(iterator, tf.constant(steps, tf.int64))
+        self._evaluate(self._batches, tf.constant(steps, tf.int64))
         return {**self.metrics(), "loss": float(self._evaluation_loss.result())}
 
     def metrics(self) -> dict[str, float]:
         """The model's metrics as they stand."""
         return {name: float(value) for name, value in self.model.get_metrics_result().items() if name != "loss"}
 
-    def _train_steps(self, iterator: Any, steps: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+    def _train_steps(
+        self, chunks: Any, chunk: Any, used: tf.Tensor, steps: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """Goes on in a chunk of batches of which some are used; returns whether all was finite, and where it stands."""
+        in_chunk = self._strategy.experimental_local_results(chunk)[0].shape[0]
         finite = tf.constant(True)
         step = tf.constant(0, tf.int64)
         while step < steps and finite:
             asked = tf.timestamp()
-            batch = next(iterator)
+            if used == in_chunk:
+                chunk = next(chunks)
+                used = tf.constant(0)
             waited = tf.timestamp() - asked
             if self._sets_rate:
                 self._optimizer.learning_rate.assign(rate * self._schedule.multiple(self.done, self.steps_per_epoch))
-            per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(batch,))
+            per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(chunk, used))
             loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
             norms = self._strategy.experimental_local_results(per_replica_norms)[0]
             norm = tf.linalg.norm(norms)
@@ -134,8 +157,9 @@ class Steps:
                 self.done.assign_add(1)
             else:
                 self._norms.assign(norms)
+            used += 1
             step += 1
-        return finite
+        return finite, chunk, used
 
     def _is_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
@@ -143,9 +167,9 @@ class Steps:
         return tf.math.is_finite(loss + norm)
 
     @tf.autograph.experimental.do_not_convert
-    def _gradients(self, packed: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
-        """In a replica: loss [], gradients and their norms [variables] of the global batch."""
-        batch = self._rows.unpack(*packed)
+    def _gradients(self, chunk: tf.Tensor, place: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
+        """In a replica: loss [], gradients and their norms [variables] of the global batch at a place of the chunk."""
+        batch = self._rows.unpack(chunk[place])
         if self.micro_batches == 1:
             loss, gradients = self._of_micro_batch(*batch)
         else:
@@ -198,18 +222,18 @@ class Steps:
         # Sparse ones dense: their norm is right only when rows that occur twice are summed.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _evaluate_steps(self, iterator: Any, steps: tf.Tensor) -> None:
+    def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
-            self._strategy.run(self._judge, args=(next(iterator),))
+            self._strategy.run(self._judge, args=(next(batches),))
 
     @tf.autograph.experimental.do_not_convert
-    def _judge(self, packed: tuple[tf.Tensor, ...]) -> None:
-        x, y = self._rows.unpack(*packed)
+    def _judge(self, packed: tf.Tensor) -> None:
+        x, y = self._judged.unpack(packed)
         predictions = self.model(x, training=False)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
         # Keras has divided it by the replicas, for it to be summed.
         mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)
-        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(packed[0])[0])
+        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(packed)[0])
         self._update_metrics(y, predictions)
 
     def _update_metrics(self, y: Any, predictions: Any) -> None:

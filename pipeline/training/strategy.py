@@ -45,6 +45,11 @@ class Distribution:
         return self.replicas // self.workers
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether the steps run on CPUs."""
+        return all("CPU" in device for device in self.strategy.extended.worker_devices)
+
+    @property
     def is_chief(self) -> bool:
         """Whether this process is the one that writes."""
         return self.worker == 0

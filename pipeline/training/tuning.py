@@ -16,7 +16,7 @@ from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split
-from pipeline.training.loop import fit
+from pipeline.training.loop import Fit
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
@@ -86,14 +86,14 @@ class Search(keras_tuner.Tuner):
         try:
             with precision(self._settings, self._distribution), self._distribution.strategy.scope():
                 model = self.hypermodel.build(trial.hyperparameters)
-            history = fit(
+            history = Fit(
                 model,
                 *self._splits,
                 self._settings,
                 self._distribution,
                 seed=self._seed,
                 checkpoints=_checkpoints_of(trial),
-            )
+            ).run()
         except (TrainingError, tf.errors.ResourceExhaustedError) as error:
             self._failures.append(f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}")
             logger.warning("Failed: %s", self._failures[-1])

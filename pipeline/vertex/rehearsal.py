@@ -7,16 +7,11 @@ tasks is what Vertex AI hands over: ExecutorInput and executor_output.json, by t
 
 from __future__ import annotations
 
-import ast
 import datetime
 import graphlib
 import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,21 +23,11 @@ from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import
 from pipeline.errors import UserError
 from pipeline.local import Step, StepFailed
 from pipeline.machines import Machines
-from pipeline.packaging import REPOSITORY
 from pipeline.target import IN_PROCESS, Target, Vertex
 from pipeline.vertex.compile import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
-from pipeline.vertex.local_jobs import REHEARSAL_VARIABLE
+from pipeline.vertex.conditions import holds
+from pipeline.vertex.local_containers import LocalContainers
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata
-from pipeline.vertex.task_failure import explained
-
-# Variables of this shell that a task gets all the same: which GPUs there are and how they are reached.
-KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
-# Takes this repository off the path, where it was installed in place; the image has pipeline/ and nothing else of it.
-HIDES_THE_REPOSITORY = f"""\
-import sys
-sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r}]
-sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
-"""
 
 
 def target_for(output: Path, name: str, machines: Machines) -> Target:
@@ -104,12 +89,7 @@ class _Rehearsal:
         self._root = Path(job["runtimeConfig"]["gcsOutputDirectory"]) / "0" / f"{spec['pipelineInfo']['name']}-{run_id}"
         self._logs = folder / "logs" / run_id
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._module = module
-        self._scratch = scratch
-        self._image = scratch / "image"
-        self._image.mkdir()
-        (self._image / "pipeline").symlink_to(REPOSITORY / "pipeline")
-        (self._image / "sitecustomize.py").write_text(HIDES_THE_REPOSITORY)
+        self._containers = LocalContainers(scratch, self._logs, module)
         self._metadata = LocalMetadata(folder / "vertex_metadata.json")
         self._outputs: dict[str, dict[str, list[Artifact]]] = {}
 
@@ -139,23 +119,25 @@ class _Rehearsal:
         return steps
 
     def _in_order(self) -> list[str]:
-        waits_for = {
-            name: {
-                *task.get("dependentTasks", ()),
-                *(one["taskOutputArtifact"]["producerTask"] for one in _inputs(task, "artifacts").values()),
-            }
-            for name, task in self._tasks.items()
-        }
+        waits_for = {name: self._before(task) for name, task in self._tasks.items()}
         return list(graphlib.TopologicalSorter(waits_for).static_order())
+
+    @staticmethod
+    def _before(task: Mapping[str, Any]) -> set[str]:
+        """The tasks that a task waits for."""
+        producers = {one["taskOutputArtifact"]["producerTask"] for one in _inputs(task, "artifacts").values()}
+        return {*task.get("dependentTasks", ()), *producers}
 
     def _run_task(
         self, name: str
     ) -> tuple[Literal["ran", "cached", "looked up", "skipped"], dict[str, list[Artifact]]]:
         task = self._tasks[name]
         component = self._components[task["componentRef"]["name"]]
+        if "executorLabel" not in component:
+            raise UserError(f"the task {name} is a pipeline of its own, which cannot be rehearsed")
         executor = self._executors[component["executorLabel"]]
         producers = {key: one["taskOutputArtifact"] for key, one in _inputs(task, "artifacts").items()}
-        skipped = any(self._outputs[one["producerTask"]] is SKIPPED for one in producers.values())
+        skipped = any(self._outputs[one] is SKIPPED for one in self._before(task))
         inputs = {
             key: self._outputs[one["producerTask"]].get(one["outputArtifactKey"], []) for key, one in producers.items()
         }
@@ -232,7 +214,7 @@ class _Rehearsal:
         driver = container.get("lifecycle", {}).get("preCacheCheck")
         if driver:
             # It finds out what the data is, so that other data is another key of the cache.
-            self._run_process(f"{name}-driver", driver, executor_input)
+            self._containers.run(f"{name}-driver", driver, executor_input)
             said = json.loads(output_file.read_text(encoding="utf-8"))
             executor_input["inputs"]["parameterValues"] = said.get("parameterValues", {})
             _take_over(outputs, said)
@@ -244,113 +226,15 @@ class _Rehearsal:
                 return "cached", cached
         for several in outputs.values():
             Path(several[0]["uri"]).parent.mkdir(parents=True, exist_ok=True)
-        self._run_process(name, container, executor_input)
+        self._containers.run(name, container, executor_input)
         if output_file.exists():
             _take_over(outputs, json.loads(output_file.read_text(encoding="utf-8")))
         self._metadata.add(outputs, key)
         return "ran", outputs
 
-    def _run_process(self, name: str, container: Mapping[str, Any], executor_input: Mapping[str, Any]) -> None:
-        """Runs a container's command; raises a UserError that says why, if it fails."""
-        command = [
-            json.dumps(executor_input) if word == "{{$}}" else word
-            for word in (*container.get("command", ()), *container.get("args", ()))
-        ]
-        unknown = [word for word in command if "{{$" in word]
-        if unknown or not container.get("command"):
-            raise UserError(
-                f"{name} runs the image {container.get('image')} with {unknown or 'its own command'}: only tasks with "
-                "this pipeline's image can be rehearsed"
-            )
-        folder = self._scratch / name
-        for part in ("work", "home", "tmp"):
-            (folder / part).mkdir(parents=True)
-        environment = {
-            **{variable: os.environ[variable] for variable in KEPT_VARIABLES if variable in os.environ},
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
-            "PYTHONPATH": str(self._image),
-            "PYTHONUNBUFFERED": "1",
-            "HOME": str(folder / "home"),
-            "TMPDIR": str(folder / "tmp"),
-            "LANG": "C.UTF-8",
-            REHEARSAL_VARIABLE: str(self._logs),
-        }
-        log = self._logs / f"{name}.log"
-        with log.open("wb") as file:
-            # A session of its own, so that what it starts ends with it.
-            process = subprocess.Popen(
-                command,
-                cwd=folder / "work",
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait()
-            except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-        if code:
-            raise UserError(explained(log, code, self._module))
-
 
 # What a task has that has not run.
 SKIPPED: dict[str, list[Artifact]] = {}
-
-
-def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
-    """Whether a task's condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
-
-    Args:
-        condition: In the part of the Common Expression Language (cel.dev) that TFX writes.
-        inputs: The task's artifacts.
-
-    Raises:
-        UserError: it has an operator that is not known here.
-    """
-    words = {"&&": " and ", "||": " or ", "!": " not "}
-    python = re.sub(r"'[^']*'|&&|\|\||!(?==)|!", lambda match: words.get(match[0], match[0]), condition)
-    python = python.replace(" not =", "!=")
-    artifacts = {key: {"artifacts": several} for key, several in inputs.items()}
-
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name(id="inputs"):
-                return {"artifacts": artifacts}
-            case ast.Attribute(value=of, attr=name):
-                return value(of)[name]
-            case ast.Subscript(value=of, slice=key):
-                return value(of)[value(key)]
-            case ast.UnaryOp(op=ast.Not(), operand=of):
-                return not value(of)
-            case ast.BoolOp(op=ast.And(), values=parts):
-                return all(value(part) for part in parts)
-            case ast.BoolOp(op=ast.Or(), values=parts):
-                return any(value(part) for part in parts)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return value(left) + value(right)
-            case ast.Compare(left=left, ops=[operator], comparators=[right]):
-                a, b = value(left), value(right)
-                match operator:
-                    case ast.Eq():
-                        return a == b
-                    case ast.NotEq():
-                        return a != b
-                    case ast.Lt():
-                        return a < b
-                    case ast.Gt():
-                        return a > b
-        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}")
-
-    try:
-        return bool(value(ast.parse(python.strip(), mode="eval").body))
-    except (SyntaxError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}: {error!r}") from error
 
 
 def not_rehearsed(machines: Machines) -> Iterator[str]:

@@ -25,9 +25,9 @@ SETTINGS = Settings(
 )
 
 
-def write(folder: Path, rows: int, files: int = 1, spoil: int | None = None) -> str:
+def write(folder: Path, rows: int, files: int = 1, spoil: int | None = None, seed: int = 1) -> str:
     """Writes rows of x = two numbers, y = whether the first is above 0; ``spoil`` is infinite. Returns the pattern."""
-    x = np.random.default_rng(1).normal(size=(rows, 2)).astype("float32")
+    x = np.random.default_rng(seed).normal(size=(rows, 2)).astype("float32")
     x[:, 1] = np.arange(rows)  # tells the rows apart
     if spoil is not None:
         x[spoil, 0] = np.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +13,12 @@ import tensorflow as tf
 
 from pipeline.training import cache
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Part, Rows, Split, evaluation_steps, explained, read, steps_per_epoch
+from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, read, steps_per_epoch
+from pipeline.training.rows import Rows
 from tests.training.records import SPEC, write
 
 ROWS = 1000
-ROW = Rows.of(SPEC, "y", classes=2)
-CACHES = pytest.mark.parametrize("cache", ["memory", "disk", "none"])
+CACHES = pytest.mark.parametrize("cache", ["memory", "memory beside the steps", "disk", "none"])
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +26,37 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write(tmp_path_factory.mktemp("examples"), ROWS, files=3)
 
 
-def rows(batches: tf.data.Dataset, count: int) -> list[list[int]]:
-    """The numbers of the rows in each of the first batches."""
-    return [ROW.unpack(*packed)[0]["x"][:, 1].numpy().astype(int).tolist() for packed in batches.take(count)]
+def numbers(rows: Rows, packed: tf.Tensor) -> list[int]:
+    """The numbers of the rows of a batch."""
+    return rows.unpack(packed)[0]["x"][:, 1].numpy().astype(int).tolist()
 
 
-def flat(batches: list[list[int]]) -> list[int]:
+def judged(split: Split, batch_size: int, part: Part, count: int, same_size: bool = False) -> list[list[int]]:
+    """The numbers of the rows in each of the first batches of an evaluation."""
+    return [numbers(split.rows, packed) for packed in split.evaluation(batch_size, part, same_size).take(count)]
+
+
+def steps(
+    split: Split, batch_size: int, count: int, part: Part | None = None, seed: int = 1, first_step: int = 0
+) -> list[list[int]]:
+    """The numbers of the rows that the replicas of one process get together in each of some steps."""
+    part = part or Part()
+    found: list[list[int]] = []
+    for chunks in split.training(batch_size, part, seed, first_step).batch(part.local):
+        of_replicas = [[numbers(split.rows, packed) for packed in chunk] for chunk in chunks]
+        found += map(flat, zip(*of_replicas, strict=True))
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def flat(batches: Iterable[list[int]]) -> list[int]:
     return list(itertools.chain.from_iterable(batches))
 
 
 def open_split(pattern: str, cache: str, **arguments) -> Split:
-    return read([pattern], SPEC, "y", cache=cache, **arguments)
+    kind, _, beside = cache.partition(" ")
+    return read([pattern], SPEC, "y", cache=kind, on_cpu=bool(beside), **arguments)
 
 
 @CACHES
@@ -43,12 +64,11 @@ def test_an_epoch_has_every_row_that_fills_a_batch_once_with_its_label(shards, c
     split = open_split(shards, cache)
     assert split.examples == ROWS
     assert steps_per_epoch(ROWS, 300, 1) == 3
-    batches = split.training(300, Part(), seed=1)
-    for epoch in range(2):
-        seen = flat(rows(batches.skip(3 * epoch), 3))
-        assert len(seen) == len(set(seen)) == 900
-    for packed in batches.take(3):
-        features, label = ROW.unpack(*packed)
+    six = steps(split, 300, 6)
+    for epoch in (six[:3], six[3:]):
+        assert len(flat(epoch)) == len(set(flat(epoch))) == 900
+    for packed in next(iter(split.training(300, Part(), seed=1)))[:3]:
+        features, label = split.rows.unpack(packed)
         assert set(features) == {"x"}
         assert label.shape == (300, 1)
         np.testing.assert_array_equal(label[:, 0], features["x"][:, 0].numpy() > 0)
@@ -56,9 +76,9 @@ def test_an_epoch_has_every_row_that_fills_a_batch_once_with_its_label(shards, c
 
 @CACHES
 def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
-    one = flat(rows(open_split(shards, cache).training(100, Part(), seed=1), 20))
-    again = flat(rows(open_split(shards, cache).training(100, Part(), seed=1), 20))
-    other = flat(rows(open_split(shards, cache).training(100, Part(), seed=2), 20))
+    one = flat(steps(open_split(shards, cache), 100, 20))
+    again = flat(steps(open_split(shards, cache), 100, 20))
+    other = flat(steps(open_split(shards, cache), 100, 20, seed=2))
     assert one == again
     assert one[:ROWS] != one[ROWS:]
     assert one[:ROWS] != sorted(one[:ROWS])
@@ -68,29 +88,26 @@ def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
 @CACHES
 def test_a_training_that_starts_in_the_middle_gets_what_it_would_have_got(shards, cache):
     split = open_split(shards, cache)
-    whole = rows(split.training(64, Part(), seed=3), 40)
-    assert rows(split.training(64, Part(), seed=3, first_step=22), 18) == whole[22:]
+    assert steps(split, 64, 18, first_step=22) == steps(split, 64, 40)[22:]
 
 
 @CACHES
 def test_replicas_and_workers_share_the_batches_of_one_device(shards, cache):
-    alone = rows(open_split(shards, cache).training(80, Part(), seed=1), 12)
-    shares = [
-        rows(open_split(shards, cache).training(20, Part(replicas=4, worker=worker, workers=2), seed=1), 24)
-        for worker in range(2)
-    ]
-    together = [flat([*shares[0][2 * step : 2 * step + 2], *shares[1][2 * step : 2 * step + 2]]) for step in range(12)]
-    assert together == alone
+    alone = steps(open_split(shards, cache), 80, 12)
+    first, second = (
+        steps(open_split(shards, cache), 20, 12, Part(replicas=4, worker=worker, workers=2)) for worker in range(2)
+    )
+    assert [[*one, *other] for one, other in zip(first, second, strict=True)] == alone
 
 
 @CACHES
 def test_an_evaluation_has_every_row_once_and_no_empty_batch(shards, cache):
     parts = [Part(replicas=6, worker=worker, workers=3) for worker in range(3)]
-    steps = evaluation_steps(ROWS, 48, 6)
+    count = evaluation_steps(ROWS, 48, 6) * 2
     seen = []
     for part in parts:
-        batches = rows(open_split(shards, cache).evaluation(48, part), steps * 2)
-        assert len(batches) == steps * 2
+        batches = judged(open_split(shards, cache), 48, part, count)
+        assert len(batches) == count
         assert {len(batch) for batch in batches} <= {41, 42}
         seen += flat(batches)
     assert sorted(seen) == list(range(ROWS))
@@ -99,19 +116,18 @@ def test_an_evaluation_has_every_row_once_and_no_empty_batch(shards, cache):
 @CACHES
 def test_devices_that_want_static_shapes_get_them(shards, cache):
     split = open_split(shards, cache)
-    for batches in (split.training(64, Part(), seed=1), split.evaluation(48, Part(), same_size=True)):
-        (size,) = {spec.shape[0] for spec in batches.element_spec}
-        assert {len(batch) for batch in rows(batches, 20)} == {size}
+    assert split.training(64, Part(), seed=1).element_spec == split.rows.chunk(64)
+    assert split.evaluation(48, Part(), same_size=True).element_spec.shape[0] == 47
+    assert {len(batch) for batch in judged(split, 48, Part(), 20, same_size=True)} == {47}
 
 
 def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shards):
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
     splits = [open_split(shards, "none", part=part) for part in parts]
-    epochs = [set(flat(rows(split.training(50, part, seed=1), 10))) for split, part in zip(splits, parts, strict=True)]
+    epochs = [set(flat(steps(split, 50, 10, part))) for split, part in zip(splits, parts, strict=True)]
     assert not epochs[0] & epochs[1]
     evaluated = [
-        flat(rows(split.evaluation(50, part), evaluation_steps(ROWS, 50, 2)))
-        for split, part in zip(splits, parts, strict=True)
+        flat(judged(split, 50, part, evaluation_steps(ROWS, 50, 2))) for split, part in zip(splits, parts, strict=True)
     ]
     assert sorted(evaluated[0] + evaluated[1]) == list(range(ROWS))
 
@@ -119,7 +135,7 @@ def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shard
 def test_fewer_files_than_workers_are_shared_row_by_row(tmp_path):
     pattern = write(tmp_path / "one", 200)
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
-    epochs = [flat(rows(open_split(pattern, "none", part=part).training(50, part, seed=1), 2)) for part in parts]
+    epochs = [flat(steps(open_split(pattern, "none", part=part), 50, 2, part)) for part in parts]
     assert sorted(epochs[0] + epochs[1]) == list(range(200))
 
 
@@ -144,7 +160,7 @@ def test_a_containers_limit_counts_as_the_free_memory(tmp_path, monkeypatch):
     assert cache.free_memory() > 100_000_000
 
 
-@pytest.mark.parametrize("cache", ["memory", "none"])
+@CACHES
 def test_no_files_and_no_examples_are_refused(tmp_path: Path, cache):
     with pytest.raises(TrainingError, match="no examples: nothing matches .*/nothing"):
         open_split(f"{tmp_path}/nothing*", cache)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pipeline.training import strategy
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.input_pipeline import Part, read
-from pipeline.training.loop import fit
+from pipeline.training.loop import Fit
 from pipeline.training.run import checkpoint_folder
 from pipeline.training.settings import Settings
 from tests.training.records import SETTINGS, SPEC, compiled, functional, write
@@ -38,14 +38,14 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(model: keras.Model, pattern: str, settings: Settings = SETTINGS, **arguments) -> dict[str, list[float]]:
-    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory") for _ in range(2))
-    return fit(model, train_split, eval_split, settings, ONE_DEVICE, seed=1, **arguments)
+    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory", on_cpu=True) for _ in range(2))
+    return Fit(model, train_split, eval_split, settings, ONE_DEVICE, seed=1, **arguments).run()
 
 
 def whole(pattern: str) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """All rows as one batch."""
     split = read([pattern], SPEC, "y", cache="memory")
-    return split.rows.unpack(*next(iter(split.evaluation(ROWS, Part()))))
+    return split.rows.unpack(next(iter(split.evaluation(ROWS, Part()))))
 
 
 def step_losses(logs: Path) -> list[float]:
@@ -62,7 +62,7 @@ def test_a_step_does_what_keras_does(pattern):
     ours, keras_own = functional(), functional()
     train(ours, pattern)
     split = read([pattern], SPEC, "y", cache="memory")
-    keras_own.fit(split.training(20, Part(), seed=1).take(30).map(split.rows.unpack), verbose=0)
+    keras_own.fit(split.training(20, Part(), seed=1).unbatch().take(30).map(split.rows.unpack), verbose=0)
     judged = keras_own.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
     assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
         judged, rel=1e-4
@@ -95,12 +95,14 @@ def test_the_history_has_every_epoch_and_every_step(pattern, tmp_path):
     assert list(tmp_path.glob("steps/events.*"))
 
 
-def test_the_evaluation_is_that_of_the_whole_split(pattern):
+@pytest.mark.parametrize(("cache", "on_cpu"), [("memory", True), ("memory", False), ("none", False)])
+def test_the_evaluation_is_that_of_the_eval_split(pattern, tmp_path, cache, on_cpu):
+    other = write(tmp_path, 50, seed=2)
+    splits = [read([files], SPEC, "y", cache=cache, on_cpu=on_cpu) for files in (pattern, other)]
     model = functional()
-    history = train(model, pattern, changed(epochs=1, batch_size=13))
-    assert model.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
-        {"loss": history["val_loss"][0], "auc": history["val_auc"][0]}, rel=1e-4
-    )
+    history = Fit(model, *splits, changed(epochs=1, batch_size=13), ONE_DEVICE, seed=1).run()
+    judged = model.evaluate(*whole(other), verbose=0, return_dict=True, batch_size=50)
+    assert {"loss": history["val_loss"][0], "auc": history["val_auc"][0]} == pytest.approx(judged, rel=1e-4)
 
 
 def test_the_best_weights_are_restored_and_training_stops_when_patience_ends(pattern):
@@ -247,7 +249,7 @@ def test_a_batch_larger_than_the_data_becomes_the_data(pattern, caplog):
 def test_a_label_outside_the_classes_stops_with_one_sentence(pattern, cache):
     splits = [read([pattern], SPEC, "y", classes=1, cache=cache) for _ in range(2)]
     with pytest.raises(TrainingError, match="^a label that is none of the classes, in column y: expected 0 to 0; corr"):
-        fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1)
+        Fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1).run()
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])

@@ -1,0 +1,30 @@
+"""Keras callbacks: those of every training, and where those of a worker that is not the chief write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from pipeline.training.settings import Settings
+
+
+def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
+    """The callbacks of every training, a trial of the search or the final one."""
+    return [
+        keras.callbacks.EarlyStopping(
+            monitor=f"val_{settings.objective}", mode="max", patience=settings.patience, restore_best_weights=True
+        ),
+    ]
+
+
+def write_elsewhere(callbacks: Sequence[Any], folder: str) -> None:
+    """Lets the callbacks of a worker that is not the chief write where nobody looks."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = folder
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
+        elif isinstance(callback, keras.callbacks.CSVLogger):
+            callback.filename = f"{folder}/log.csv"
