@@ -109,6 +109,9 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
         problems.append(str(error))
     if not arguments.rehearse:
         needed = ("project", "region") if arguments.watch else ("project", "region", "bucket")
+        if arguments.watch and arguments.watch.startswith("projects/"):
+            # The job's full name says where it is.
+            _, arguments.project, _, arguments.region, *_ = arguments.watch.split("/")
         try:
             vertex = replace(
                 settings.read(arguments, os.environ, packaging.image_name("gpu" if machines.gpus else "cpu"), needed),

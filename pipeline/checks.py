@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import runpy
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pipeline.errors import UserError
+
+_Settings = TypeVar("_Settings")
 
 
 class ConfigError(UserError, ValueError):
     """A setting is not usable: names the setting, what it is, and what it should be."""
+
+
+def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
+    """Reads ``NAME = Kind(...)`` from a Python file.
+
+    Raises:
+        ConfigError: the file is missing, does not run, or has no such name of that kind.
+    """
+    expected = f"{name} = {kind.__name__}(...)"
+    if not path.is_file():
+        raise ConfigError(f"no file {path}; expected a Python file with {expected}")
+    try:
+        found = runpy.run_path(str(path)).get(name)
+    except UserError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    if not isinstance(found, kind):
+        raise ConfigError(f"{path} defines no {expected}, found {type(found).__name__}")
+    return found
 
 
 def listed(names: Any) -> str:

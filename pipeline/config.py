@@ -9,15 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from pipeline.checks import ConfigError as ConfigError
-from pipeline.checks import check_choice, check_positive, check_share, listed
-from pipeline.errors import UserError
+from pipeline.checks import check_choice, check_positive, check_share, listed, read_settings
 from pipeline.gates import DataChecks as DataChecks
 from pipeline.gates import Evaluation as Evaluation
 from pipeline.gates import FairnessGate as FairnessGate
@@ -288,17 +286,7 @@ def load_config(path: Path) -> PipelineConfig:
     Raises:
         ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
     """
-    if not path.is_file():
-        raise ConfigError(f"no config file {path}; expected a Python file with CONFIG = PipelineConfig(...)")
-    try:
-        found = runpy.run_path(str(path)).get("CONFIG")
-    except UserError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except Exception as error:
-        raise ConfigError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    if not isinstance(found, PipelineConfig):
-        raise ConfigError(f"{path} defines no CONFIG = PipelineConfig(...), found {type(found).__name__}")
-    return found
+    return read_settings(path, "CONFIG", PipelineConfig)
 
 
 def _check_shares(shares: Mapping[str, int]) -> None:

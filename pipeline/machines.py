@@ -7,13 +7,12 @@ Frozen and checked when built, standard library only. A file such as ``configs/m
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from pipeline.errors import UserError
+from pipeline.checks import ConfigError, read_settings
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
@@ -48,10 +47,6 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 DISKS = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
 
 
-class MachineError(UserError, ValueError):
-    """A machine that does not exist, or settings that contradict each other."""
-
-
 @dataclass(frozen=True)
 class Resources:
     """What a task of the pipeline gets; Vertex AI picks a machine type that has it.
@@ -74,12 +69,12 @@ class Resources:
         _check_count(self.accelerator, self.accelerators)
         known = sorted({name for taken in ACCELERATORS.values() for name in taken if not name.startswith("TPU")})
         if self.accelerator and self.accelerator not in known:
-            raise MachineError(
+            raise ConfigError(
                 f"no accelerator {self.accelerator!r} for a task; expected one of {', '.join(known)}. "
                 "A TPU needs a job of its own: training=Job(...)"
             )
         if self.accelerator and self.accelerators not in GPU_COUNTS:
-            raise MachineError(f"accelerators must be one of {_listed(GPU_COUNTS)}, got {self.accelerators!r}")
+            raise ConfigError(f"accelerators must be one of {_listed(GPU_COUNTS)}, got {self.accelerators!r}")
 
 
 @dataclass(frozen=True)
@@ -121,10 +116,10 @@ class Job:
     def __post_init__(self) -> None:
         for name in ("machine_type", "reduction_machine_type"):
             if not re.fullmatch(r"[a-z]\w*-[a-z0-9-]+", getattr(self, name)):
-                raise MachineError(f"{name} must be such as n1-standard-8, got {getattr(self, name)!r}")
+                raise ConfigError(f"{name} must be such as n1-standard-8, got {getattr(self, name)!r}")
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
         if bool(self.tpu_topology) != bool(re.fullmatch(TPU_HOST, self.machine_type)):
-            raise MachineError(
+            raise ConfigError(
                 f"tpu_topology is {self.tpu_topology!r} with machine_type {self.machine_type!r}: a TPU host such as "
                 'ct5lp-hightpu-4t needs one, such as "2x2", and no other machine takes one'
             )
@@ -132,27 +127,27 @@ class Job:
         _check_whole("reduction_servers", self.reduction_servers, 0, 1000)
         _check_whole("boot_disk_gib", self.boot_disk_gib, 100, 64000)
         if self.tpu and self.replicas > 1:
-            raise MachineError(
+            raise ConfigError(
                 f"replicas is {self.replicas} on {self.machine_type}: TPUStrategy drives the TPU of one host; set "
                 "replicas=1 and take a host with more chips"
             )
         if self.reduction_servers and not (self.replicas > 1 and self.accelerator):
-            raise MachineError(
+            raise ConfigError(
                 f"reduction_servers is {self.reduction_servers}: Reduction Server adds up gradients between replicas "
                 f"with GPUs, and there are {self.replicas} replicas with {self.accelerators} each; set replicas to 2 "
                 "or more and give them GPUs, or leave reduction_servers out"
             )
         if self.boot_disk_type not in DISKS:
-            raise MachineError(f"boot_disk_type must be one of {', '.join(DISKS)}, got {self.boot_disk_type!r}")
+            raise ConfigError(f"boot_disk_type must be one of {', '.join(DISKS)}, got {self.boot_disk_type!r}")
         if self.spot and not self.restart:
-            raise MachineError("restart is False on spot machines: the job would end with the first one taken away")
+            raise ConfigError("restart is False on spot machines: the job would end with the first one taken away")
         pattern = r"projects/[^/]+/locations/[^/]+/tensorboards/[^/]+"
         if self.tensorboard is not None and not re.fullmatch(pattern, self.tensorboard):
-            raise MachineError(
+            raise ConfigError(
                 f"tensorboard must be projects/PROJECT/locations/REGION/tensorboards/ID, got {self.tensorboard!r}"
             )
         if not 0 < self.timeout_hours <= 168:
-            raise MachineError(f"timeout_hours must be above 0 and at most 168, got {self.timeout_hours!r}")
+            raise ConfigError(f"timeout_hours must be above 0 and at most 168, got {self.timeout_hours!r}")
 
     @property
     def tpu(self) -> bool:
@@ -180,16 +175,16 @@ class Machines:
 
     def __post_init__(self) -> None:
         if self.search_with not in get_args(SearchService):
-            raise MachineError(
+            raise ConfigError(
                 f"search_with must be one of {', '.join(get_args(SearchService))}, got {self.search_with!r}"
             )
         if self.search_with == "vizier" and self.tuning is None:
-            raise MachineError('search_with is "vizier" without a job to run trials on; set tuning=Job(...)')
+            raise ConfigError('search_with is "vizier" without a job to run trials on; set tuning=Job(...)')
         if self.tuning and self.tuning.reduction_servers:
-            raise MachineError("tuning.reduction_servers: trials do not train together; leave it out")
+            raise ConfigError("tuning.reduction_servers: trials do not train together; leave it out")
         for component, job in (("Trainer", self.training), ("Tuner", self.tuning)):
             if job and component in self.tasks and self.tasks[component].accelerator:
-                raise MachineError(
+                raise ConfigError(
                     f"the {component} runs as a job, and its task, which only waits for that, has an accelerator; "
                     f"take it out of tasks[{component!r}]"
                 )
@@ -209,7 +204,7 @@ class Machines:
         """Checks that the training's strategy can use the machines, and uses all that is paid for.
 
         Raises:
-            MachineError: it cannot.
+            ConfigError: it cannot.
         """
         job = self.training
         replicas = job.replicas if job else 1
@@ -217,22 +212,22 @@ class Machines:
         tpu = bool(job and job.tpu)
         where = f"training=Job(machine_type={job.machine_type!r}, replicas={replicas})" if job else "the Trainer's task"
         if strategy == "multi_worker" and replicas < 2:
-            raise MachineError(
+            raise ConfigError(
                 f'training.strategy is "multi_worker" and {where} is one process; give it training=Job(replicas=2) or '
                 'more, or take the strategy "auto"'
             )
         if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
-            raise MachineError(
+            raise ConfigError(
                 f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a "
                 'model of their own; take "auto" or "multi_worker", or replicas=1'
             )
         if (strategy == "tpu" and not tpu) or (tpu and strategy not in ("auto", "tpu")):
-            raise MachineError(
+            raise ConfigError(
                 f"training.strategy is {strategy!r} and {where} has {'a' if tpu else 'no'} TPU; "
                 + ('take "auto" or "tpu"' if tpu else 'take a TPU host, such as ct5lp-hightpu-4t, or "auto"')
             )
         if strategy == "one_device" and accelerators > 1:
-            raise MachineError(
+            raise ConfigError(
                 f'training.strategy is "one_device" and {where} has {accelerators} accelerators, of which all but one '
                 'would be idle; take "auto" or "mirrored", or accelerators=1'
             )
@@ -242,13 +237,13 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
     """Checks that a machine type takes an accelerator.
 
     Raises:
-        MachineError: it does not, or not so many; or it has accelerators and none are asked for.
+        ConfigError: it does not, or not so many; or it has accelerators and none are asked for.
     """
     _check_count(accelerator, count)
     taken = next((taken for pattern, taken in ACCELERATORS.items() if re.fullmatch(pattern, machine_type)), {})
     if accelerator is None:
         if taken and taken is not _N1:
-            raise MachineError(
+            raise ConfigError(
                 f"{machine_type} comes with accelerators; say which: accelerator={next(iter(taken))!r}, "
                 f"accelerators={taken[next(iter(taken))][0]}"
             )
@@ -257,33 +252,23 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
         others = [name.replace("\\d+", "8") for name, those in ACCELERATORS.items() if accelerator in those]
         remedy = f"machine types that do: {', '.join(others)}" if others else "no machine type known here does"
         offer = f"it takes {', '.join(taken)}" if taken else "it takes none"
-        raise MachineError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
+        raise ConfigError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
     if count not in taken[accelerator]:
-        raise MachineError(f"{machine_type} takes {_listed(taken[accelerator])} of {accelerator}, got {count!r}")
+        raise ConfigError(f"{machine_type} takes {_listed(taken[accelerator])} of {accelerator}, got {count!r}")
 
 
 def load_machines(path: Path) -> Machines:
     """Reads ``MACHINES`` from a file.
 
     Raises:
-        MachineError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.
+        ConfigError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.
     """
-    if not path.is_file():
-        raise MachineError(f"no file {path}; expected a Python file with MACHINES = Machines(...)")
-    try:
-        found = runpy.run_path(str(path)).get("MACHINES")
-    except UserError as error:
-        raise MachineError(f"{path}: {error}") from error
-    except Exception as error:
-        raise MachineError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Machines):
-        raise MachineError(f"{path} defines no MACHINES = Machines(...), found {type(found).__name__}")
-    return found
+    return read_settings(path, "MACHINES", Machines)
 
 
 def _check_count(accelerator: str | None, count: int) -> None:
     if (accelerator is None) != (count == 0):
-        raise MachineError(
+        raise ConfigError(
             f"accelerator is {accelerator!r} and accelerators is {count!r}; give both, such as "
             'accelerator="NVIDIA_TESLA_T4", accelerators=1, or neither'
         )
@@ -291,7 +276,7 @@ def _check_count(accelerator: str | None, count: int) -> None:
 
 def _check_whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise MachineError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -26,7 +26,7 @@ FailurePolicy = Literal["fast", "slow"]
 IN_PROCESS = ("--runner=FnApiRunner", "--direct_running_mode=in_memory", "--direct_num_workers=1")
 # What the names of Google Cloud look like, and how to say so.
 PATTERNS = {
-    "project": (r"[a-z][a-z0-9.:-]+", "a project id, such as my-project"),
+    "project": (r"[a-z][a-z0-9.:-]+|\d+", "a project id, such as my-project"),
     "region": (r"[a-z]+-[a-z]+\d+", "a region, such as europe-west4"),
     "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket without gs://, such as my-bucket"),
     "image": (r"[^/\s]+/.*\S[:@]\S+", "an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag"),
@@ -173,6 +173,7 @@ class Dataflow:
         service_account: E-mail address the workers act as; None: the project's default.
         encryption_key: Customer-managed key, as ``Vertex.encryption_key``.
         subnetwork: Of the workers, "regions/<region>/subnetworks/<name>"; they get no public addresses then.
+        labels: As ``Vertex.labels``.
     """
 
     project: str
@@ -184,6 +185,7 @@ class Dataflow:
     service_account: str | None = None
     encryption_key: str | None = None
     subnetwork: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for problem in _mismatches(self, "dataflow"):
@@ -212,6 +214,7 @@ class Dataflow:
             arguments.append(f"--dataflow_kms_key={self.encryption_key}")
         if self.subnetwork:
             arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
+        arguments += [f"--labels={key}={value}" for key, value in self.labels.items()]
         return tuple(arguments)
 
 

@@ -99,7 +99,7 @@ def test_relative_paths_start_at_the_root_and_addresses_stay(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no config file"),
+        (None, "no file .*; expected a Python file with CONFIG"),
         ("CONFIG = 3", "defines no CONFIG = PipelineConfig"),
         ("1/0", "does not run: ZeroDivisionError"),
         ("from pipeline.config import Gate; Gate('auc', 60)", "for 60 % write 0.6"),

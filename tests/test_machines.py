@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.machines import Job, MachineError, Machines, Resources, load_machines
+from pipeline.checks import ConfigError
+from pipeline.machines import Job, Machines, Resources, load_machines
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
     ],
 )
 def test_a_job_that_cannot_be_is_refused(settings, message):
-    with pytest.raises(MachineError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Job(**settings)
 
 
@@ -56,7 +57,7 @@ def test_a_job_that_cannot_be_is_refused(settings, message):
     ],
 )
 def test_resources_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(MachineError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Resources(**settings)
 
 
@@ -76,7 +77,7 @@ def test_resources_that_cannot_be_are_refused(settings, message):
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(settings, message):
-    with pytest.raises(MachineError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Machines(**settings)
 
 
@@ -104,5 +105,5 @@ def test_the_default_table_loads():
 def test_a_file_without_a_table_is_refused(tmp_path, text, message):
     if text is not None:
         (tmp_path / "machines.py").write_text(text)
-    with pytest.raises(MachineError, match=message):
+    with pytest.raises(ConfigError, match=message):
         load_machines(tmp_path / "machines.py")

@@ -104,8 +104,12 @@ class Cloud:
         Raises:
             GoogleAPICallError: the service refuses, or cannot be reached.
         """
-        address = self.endpoints.get(service, f"https://{service}.googleapis.com/")
-        return self.ask_url(f"{address.rstrip('/')}/{path}", body)
+        address = self.endpoints.get(service, f"https://{service}.googleapis.com/").rstrip("/")
+        # gcloud has the version in the address of some services: .../bigquery/v2/.
+        version = "/".join(path.split("/")[:2])
+        if address.endswith(f"/{version}"):
+            path = path.removeprefix(f"{version}/")
+        return self.ask_url(f"{address}/{path}", body)
 
     def ask_url(self, url: str, body: Mapping[str, Any] | None = None, accept: str = "application/json") -> Any:
         """The same for a whole address."""

@@ -20,11 +20,9 @@ from pipeline.errors import UserError
 from pipeline.pipeline import create_pipeline
 from pipeline.reading.files import is_remote
 from pipeline.target import Target
-from pipeline.vertex import JOB, UPLOADS
+from pipeline.vertex import FIRST_OF_RESOLVER, JOB, UPLOADS, node_of
 from pipeline.vertex.worker_pools import place
 
-# TFX makes two tasks of the resolver of the latest blessed model: one finds the blessing, one the model it is of.
-FIRST_OF_RESOLVER, LAST_OF_RESOLVER = "-model-blessing-resolver", "-model-resolver"
 BYTES_AT_ONCE = 1 << 20
 
 
@@ -69,15 +67,11 @@ def graph_of(spec: Mapping[str, Any]) -> dict[str, set[str]]:
     """
     graph: dict[str, set[str]] = {}
     for name, task in spec["root"]["dag"]["tasks"].items():
-        node = _node_of(name)
+        node = node_of(name)
         inputs = task.get("inputs", {}).get("artifacts", {}).values()
         before = {*task.get("dependentTasks", []), *(one["taskOutputArtifact"]["producerTask"] for one in inputs)}
-        graph.setdefault(node, set()).update({_node_of(one) for one in before} - {node})
+        graph.setdefault(node, set()).update({node_of(one) for one in before} - {node})
     return graph
-
-
-def _node_of(task: str) -> str:
-    return task.removesuffix(FIRST_OF_RESOLVER).removesuffix(LAST_OF_RESOLVER)
 
 
 def _complete(spec: dict[str, Any], pipeline: Pipeline) -> None:

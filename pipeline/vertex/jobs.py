@@ -75,6 +75,33 @@ def without_setting(exec_properties: dict[str, Any]) -> dict[str, Any]:
     return {**exec_properties, "custom_config": json_utils.dumps(settings)}
 
 
+def run_as_job(
+    executor: type[BaseExecutor],
+    inputs: Artifacts,
+    outputs: Artifacts,
+    exec_properties: dict[str, Any],
+    beside: str,
+) -> None:
+    """Runs an executor in every replica of a CustomJob and waits for its end.
+
+    Args:
+        executor: Does the work in each replica.
+        inputs: As a task's executor gets them.
+        outputs: The same.
+        exec_properties: The same, with the job that ``pipeline.vertex.worker_pools`` has put there.
+        beside: The output beside which checkpoints and logs go: in the same place when Vertex AI starts the job, or the
+            task, again.
+
+    Raises:
+        JobFailed: it did not succeed.
+    """
+    setting = setting_of(exec_properties)
+    folder = os.path.dirname(artifact_utils.get_single_uri(outputs[beside]).rstrip("/"))
+    command = command_of(executor, inputs, outputs, exec_properties)
+    with_command(setting["job"]["jobSpec"], command, f"{folder}/job")
+    run_custom_job(setting["job"], setting["parent"], f"{folder}/job/name.txt")
+
+
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
     """A CustomJobSpec whose replicas run ``command``, and whose checkpoints and logs go below ``folder``."""
     for pool in job_spec["workerPoolSpecs"][:POOLS_WITH_OUR_COMMAND]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from pipeline.machines import Job, MachineError, Machines, SearchService, load_machines
+from pipeline.checks import ConfigError
+from pipeline.machines import Job, Machines, SearchService, load_machines
 
 VARIABLE = "VERTEX_MACHINES"
 
@@ -32,7 +33,7 @@ def read(arguments: argparse.Namespace, environment: Mapping[str, str], default:
     """The table in a file, with what the flags say instead.
 
     Raises:
-        MachineError: there is no such file or machine, or settings contradict each other.
+        ConfigError: there is no such file or machine, or settings contradict each other.
     """
     machines = load_machines(Path(arguments.machines or environment.get(VARIABLE) or default))
     if arguments.training_workers:
@@ -48,5 +49,5 @@ def read(arguments: argparse.Namespace, environment: Mapping[str, str], default:
 
 def _whole(flag: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise MachineError(f"{flag} must be a whole number of 1 or more, got {text!r}")
+        raise ConfigError(f"{flag} must be a whole number of 1 or more, got {text!r}")
     return int(text)

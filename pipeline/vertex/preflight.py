@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
-from urllib.parse import quote
 
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
@@ -18,6 +15,7 @@ from pipeline.data import locate, query_of
 from pipeline.errors import UserError
 from pipeline.reading import files
 from pipeline.target import Vertex
+from pipeline.vertex.capacity import Finding, machines, quota
 from pipeline.vertex.cloud import PASSING, Cloud
 
 # Labels of the image, written by the Dockerfile.
@@ -53,24 +51,6 @@ ROLES_FOR_BIGQUERY = {
         "roles/owner",
     ),
 }
-State = Literal["ok", "wrong", "not readable"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a look at one thing came to.
-
-    Attributes:
-        what: The thing, such as "bucket".
-        state: "ok", "wrong", or "not readable" when the caller may not look or nobody answers.
-        text: What was found, and expected.
-        remedy: What to do; empty when there is nothing.
-    """
-
-    what: str
-    state: State
-    text: str
-    remedy: str = ""
 
 
 def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
@@ -91,8 +71,8 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
         "bucket": lambda: _bucket(vertex, cloud),
         "service account": lambda: _service_account(config, vertex, cloud),
         "image": lambda: _image(vertex, cloud),
-        "machines": lambda: _machines(vertex, cloud),
-        "quota": lambda: _quota(vertex, cloud),
+        "machines": lambda: machines(vertex, cloud),
+        "quota": lambda: quota(vertex, cloud),
         "data": lambda: _data(config, cloud),
     }
     with ThreadPoolExecutor(len(checks)) as pool:
@@ -220,88 +200,6 @@ def _image(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("image", "wrong", f"{vertex.image} holds {' and '.join(differ)}", build)
     else:
         yield Finding("image", "ok", f"{vertex.image}, the same packages and library as here")
-
-
-def _machines(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    """Whether the region has the machines and accelerators; which go together is checked when the table is built."""
-    machines, accelerators = _wanted_machines(vertex)
-    lacking = []
-    for kind, names in (("machineTypes", machines), ("acceleratorTypes", accelerators)):
-        for name in sorted(names):
-            path = f"compute/v1/projects/{vertex.project}/aggregated/{kind}?filter=name={name}"
-            items = cloud.ask("compute", path).get("items", {})
-            zones = {zone.rpartition("/")[2] for zone, found in items.items() if found.get(kind)}
-            if not any(zone.startswith(f"{vertex.region}-") for zone in zones):
-                regions = sorted({zone.rpartition("-")[0] for zone in zones})
-                lacking.append(f"{name} (in {', '.join(regions[:4]) or 'no region'})")
-    if lacking:
-        remedy = "take another machine in the table of machines, or another --region"
-        yield Finding("machines", "wrong", f"{vertex.region} does not have {'; '.join(lacking)}", remedy)
-    elif machines or accelerators:
-        yield Finding("machines", "ok", ", ".join(sorted(machines | accelerators)))
-
-
-def _wanted_machines(vertex: Vertex) -> tuple[set[str], set[str]]:
-    """Machine and accelerator types, as Compute Engine names them."""
-    table = vertex.machines
-    machines, accelerators = set(), {one.accelerator for one in table.tasks.values()}
-    for job in (table.training, table.tuning):
-        if job:
-            machines.add(job.machine_type)
-            accelerators.add(job.accelerator)
-            if job.reduction_servers:
-                machines.add(job.reduction_machine_type)
-    if vertex.dataflow:
-        machines.add(vertex.dataflow.machine_type)
-    gpus = {name for name in accelerators if name and not name.startswith("TPU")}
-    # cloud-tpu is Vertex AI's own name; Compute Engine does not know it.
-    return machines - {"cloud-tpu"}, {name.lower().replace("_", "-") for name in gpus}
-
-
-def _quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    """The limits of accelerators in training jobs; CPUs have generous ones."""
-    wanted: dict[str, int] = {}
-    for job in (vertex.machines.training, vertex.machines.tuning):
-        if job and job.accelerator:
-            kind = "preemptible_" if job.spot else ""
-            name = job.accelerator.lower().replace("nvidia_tesla_", "nvidia_")
-            metric = f"custom_model_training_{kind}{name}_gpus"
-            wanted[metric] = max(wanted.get(metric, 0), job.replicas * job.accelerators)
-    for metric, count in wanted.items():
-        path = f"consumerQuotaMetrics/{quote(f'aiplatform.googleapis.com/{metric}', safe='')}"
-        try:
-            answer = cloud.ask(
-                "serviceusage", f"v1beta1/projects/{vertex.project}/services/aiplatform.googleapis.com/{path}"
-            )
-        except exceptions.NotFound:
-            yield Finding("quota", "not readable", f"no limit named {metric}")
-            continue
-        limit = _limit(answer, vertex.region)
-        if limit is None:
-            yield Finding("quota", "not readable", f"{metric} has no limit for {vertex.region}")
-        elif 0 <= limit < count:
-            yield Finding(
-                "quota",
-                "wrong",
-                f"{metric} is {limit} in {vertex.region}, the job takes {count}",
-                "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines",
-            )
-        else:
-            yield Finding("quota", "ok", f"{metric}: {count} of {limit if limit >= 0 else 'no limit'}")
-
-
-def _limit(answer: Mapping[str, Any], region: str) -> int | None:
-    """The limit of a region, of all regions where it has none of its own; -1 means no limit."""
-    general = None
-    for one in answer.get("consumerQuotaLimits", []):
-        for bucket in one.get("quotaBuckets", []):
-            value = int(bucket.get("effectiveLimit", 0))
-            where = bucket.get("dimensions", {}).get("region")
-            if where == region:
-                return value
-            if where is None:
-                general = value
-    return general
 
 
 def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from pipeline.errors import UserError
 from pipeline.local import Step, StepFailed
 from pipeline.machines import Machines
 from pipeline.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex.compile import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
+from pipeline.vertex import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
 from pipeline.vertex.conditions import holds
 from pipeline.vertex.local_containers import LocalContainers
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata

@@ -136,6 +136,7 @@ def read(
                 service_account=values["service_account"],
                 encryption_key=values["encryption_key"],
                 subnetwork=values["dataflow_subnetwork"],
+                labels=labels,
             )
     except UserError as error:
         problems.append(str(error))

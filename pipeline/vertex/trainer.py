@@ -23,12 +23,7 @@ class Executor(BaseExecutor):
 
     def Do(self, input_dict: jobs.Artifacts, output_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> None:
         """Runs the training as a job; takes and fills what TFX's Trainer does."""
-        setting = jobs.setting_of(exec_properties)
-        # Beside the task's outputs, so it is the same folder when Vertex AI starts the job, or the task, again.
-        folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["model_run"]).rstrip("/"))
-        command = jobs.command_of(Replica, input_dict, output_dict, exec_properties)
-        jobs.with_command(setting["job"]["jobSpec"], command, f"{folder}/job")
-        jobs.run_custom_job(setting["job"], setting["parent"], f"{folder}/job/name.txt")
+        jobs.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="model_run")
 
 
 class Replica(GenericExecutor):

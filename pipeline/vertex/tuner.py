@@ -16,7 +16,6 @@ from typing import Any
 
 from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.types import artifact_utils
 
 from pipeline.errors import UserError
 from pipeline.vertex import jobs
@@ -29,11 +28,7 @@ class Executor(BaseExecutor):
 
     def Do(self, input_dict: jobs.Artifacts, output_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> None:
         """Runs the search as a job; takes and fills what TFX's Tuner does."""
-        setting = jobs.setting_of(exec_properties)
-        folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
-        command = jobs.command_of(Replica, input_dict, output_dict, exec_properties)
-        jobs.with_command(setting["job"]["jobSpec"], command, f"{folder}/job")
-        jobs.run_custom_job(setting["job"], setting["parent"], f"{folder}/job/name.txt")
+        jobs.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
 
 
 class Replica(BaseExecutor):

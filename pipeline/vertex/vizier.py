@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras_tuner
+from keras_tuner.engine import hyperparameters as kinds
 from keras_tuner.engine.trial import Trial
 from keras_tuner.src.engine import tuner_utils
 from tfx.components.trainer import fn_args_utils
@@ -89,7 +90,7 @@ def study_of(space: keras_tuner.HyperParameters, objective: keras_tuner.Objectiv
     """
     return {
         "metrics": [{"metricId": objective.name, "goal": "MAXIMIZE" if objective.direction == "max" else "MINIMIZE"}],
-        "parameters": [_parameter(one) for one in space.space if not isinstance(one, _types().Fixed)],
+        "parameters": [_parameter(one) for one in space.space if not isinstance(one, kinds.Fixed)],
     }
 
 
@@ -113,7 +114,6 @@ def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> d
 
 def _parameter(one: Any) -> dict[str, Any]:
     """A hyperparameter as a ParameterSpec."""
-    kinds = _types()
     if one.conditions:
         parents = ", ".join(sorted({condition.name for condition in one.conditions}))
         raise UserError(
@@ -135,19 +135,12 @@ def _parameter(one: Any) -> dict[str, Any]:
 
 def _value(one: Any, text: str) -> Any:
     """A value that Vizier gives as text or number, in the type that KerasTuner has it in."""
-    kinds = _types()
     if isinstance(one, (kinds.Boolean, kinds.Choice)):
         allowed = list(one.values)
         if isinstance(allowed[0], (str, bool)):
             return next(value for value in allowed if str(value) == text)
         return min(allowed, key=lambda value: abs(value - float(text)))
     return round(float(text)) if isinstance(one, kinds.Int) else float(text)
-
-
-def _types() -> Any:
-    from keras_tuner.src.engine.hyperparameters import hp_types
-
-    return hp_types
 
 
 def _tuner(input_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
+from pipeline.vertex import FIRST_OF_RESOLVER, node_of
 from pipeline.vertex.cloud import PASSING, SECONDS, Cloud, explained
 from pipeline.vertex.submit import ENDED, console_url
 
@@ -138,11 +139,13 @@ def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
         if task.state not in STATES or task.task_name == pipeline:
             continue
         state = STATES[task.state]
+        if task.task_name.endswith(FIRST_OF_RESOLVER) and state != "failed":
+            continue  # the second half of the resolver stands for both
         detail = ""
         if state == "failed":
             detail = f"{task.error.message}{_log_of(task)}"
         seconds = _seconds(task.end_time) - _seconds(task.start_time) if state in DONE and task.end_time else 0.0
-        yield TaskLine(task.task_name, state, max(0.0, seconds), detail)
+        yield TaskLine(node_of(task.task_name), state, max(0.0, seconds), detail)
 
 
 def report(name: str, ended: Ended) -> str:

@@ -15,8 +15,9 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.orchestration.pipeline import Pipeline
 from tfx.utils import json_utils
 
+from pipeline.checks import ConfigError
 from pipeline.config import PipelineConfig
-from pipeline.machines import DEFAULT, Job, MachineError
+from pipeline.machines import DEFAULT, Job
 from pipeline.target import Vertex
 from pipeline.vertex import jobs, trainer, tuner, vizier
 
@@ -32,13 +33,13 @@ def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
     """Gives every task its machine, and the Trainer and the Tuner their jobs.
 
     Raises:
-        MachineError: the table contradicts the graph or the training's strategy.
+        ConfigError: the table contradicts the graph or the training's strategy.
     """
     machines = vertex.machines
     components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
     unknown = sorted(set(machines.tasks) - {*components, "Tuner", DEFAULT})
     if unknown:
-        raise MachineError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
+        raise ConfigError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
     machines.check_strategy(config.training.strategy)
     for name, component in components.items():
         wanted = machines.task(name)
@@ -87,7 +88,7 @@ def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
     """A CustomJob without its command and folder.
 
     Raises:
-        MachineError: the job needs a setting of Vertex AI that is missing.
+        ConfigError: the job needs a setting of Vertex AI that is missing.
     """
     spec: dict[str, Any] = {
         "workerPoolSpecs": worker_pools(job, vertex.image),
@@ -103,7 +104,7 @@ def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
             spec[key] = value
     if job.tensorboard:
         if not vertex.service_account:
-            raise MachineError("tensorboard needs a service account that may write to it; give --service-account")
+            raise ConfigError("tensorboard needs a service account that may write to it; give --service-account")
         spec["tensorboard"] = job.tensorboard
     return {
         "displayName": name,

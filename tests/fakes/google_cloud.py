@@ -72,7 +72,8 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
         client = storage.Client(
             project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator}
         )
-        endpoints = {name: rest.endpoint(name) for name in SERVICES} | {"aiplatform": f"https://{vertex.endpoint}/"}
+        endpoints = {name: rest.endpoint(name) for name in SERVICES}
+        endpoints |= {"aiplatform": f"https://{vertex.endpoint}/", "bigquery": rest.endpoint("bigquery/bigquery/v2")}
         there = GoogleCloud(
             vertex,
             rest,

@@ -17,6 +17,8 @@ from tests.vertex.conftest import ACCOUNT
 from tests.vertex.test_watch import PUSHED
 
 ROOT = Path(__file__).resolve().parents[2]
+# Each starts Python anew with Google's clients, some TFX too: together half a minute.
+pytestmark = pytest.mark.slow
 SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
 
 
@@ -54,7 +56,6 @@ def submitted(compiled: Path, vertex, cloud, there: GoogleCloud) -> str:
     return submit(compiled, vertex, cloud, lambda _: None).name
 
 
-@pytest.mark.slow
 def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: GoogleCloud):
     there.vertex.script.outputs = PUSHED
     there.vertex.script.starts_at_once = True
@@ -69,7 +70,6 @@ def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: Googl
     assert job.labels["team"] == "flights"
 
 
-@pytest.mark.slow
 def test_submitting_without_waiting_returns_with_the_name_and_page_of_the_job(runner, there: GoogleCloud):
     code, text = runner("--no-wait")
     assert code == 0, text

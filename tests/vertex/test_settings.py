@@ -82,6 +82,7 @@ def test_every_setting_may_come_from_the_environment():
     assert vertex.dataflow is not None
     assert (vertex.dataflow.max_workers, vertex.dataflow.service_account) == (7, "p@demo.iam.gserviceaccount.com")
     assert f"--dataflow_kms_key={vertex.encryption_key}" in vertex.dataflow.beam_args
+    assert "--labels=team=flights" in vertex.dataflow.beam_args
 
 
 def test_all_that_is_wrong_is_said_together():

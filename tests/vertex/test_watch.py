@@ -40,7 +40,8 @@ def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there
         states.setdefault(line.name, []).append(line.state)
     assert states["Trainer"] == ["running", "ran"]
     assert states["StatisticsGen"] == ["running", "cached"]
-    assert {"ExampleGen", "Transform", "Tuner", "Evaluator", "Pusher"} <= set(states)
+    assert {"ExampleGen", "Transform", "Tuner", "LatestBlessedModel", "Evaluator", "Pusher"} <= set(states)
+    assert not any("resolver" in name for name in states)
     assert next(line.seconds for line in lines if line.state == "ran") == 90.0
 
 

@@ -11,8 +11,9 @@ import pytest
 from google.cloud import aiplatform_v1
 from tfx.utils import json_utils
 
+from pipeline.checks import ConfigError
 from pipeline.config import PipelineConfig
-from pipeline.machines import Job, MachineError, Machines, Resources
+from pipeline.machines import Job, Machines, Resources
 from pipeline.target import Vertex
 from pipeline.vertex import jobs, rehearsal, worker_pools
 from pipeline.vertex.compile import compile
@@ -81,7 +82,7 @@ def test_a_tpu_host_says_to_the_training_that_it_has_one():
 
 def test_a_tensorboard_without_a_service_account_is_refused():
     job = Job(tensorboard="projects/1/locations/us-central1/tensorboards/2")
-    with pytest.raises(MachineError, match=r"tensorboard needs a service account"):
+    with pytest.raises(ConfigError, match=r"tensorboard needs a service account"):
         worker_pools.custom_job(job, replace(VERTEX, service_account=None), "trainer")
 
 
@@ -102,7 +103,7 @@ def test_a_tensorboard_without_a_service_account_is_refused():
     ],
 )
 def test_a_strategy_that_does_not_fit_the_machines_is_refused(strategy, machines, message):
-    with pytest.raises(MachineError, match=message):
+    with pytest.raises(ConfigError, match=message):
         machines.check_strategy(strategy)
 
 
@@ -154,5 +155,5 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_resources_for_a_component_that_is_not_there_are_refused(config, tmp_path):
-    with pytest.raises(MachineError, match=r"tasks names Trainor; expected .*Trainer.*default"):
+    with pytest.raises(ConfigError, match=r"tasks names Trainor; expected .*Trainer.*default"):
         spec_of(config, Machines({"Trainor": Resources()}), tmp_path)
