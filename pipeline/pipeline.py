@@ -1,7 +1,7 @@
 """The graph, once, for every target.
 
-ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Transform → Tuner → Trainer → Evaluator →
-ModelCheck → Pusher → Verdict
+ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Transform → Tuner → Trainer → ModelCheck →
+Evaluator → Pusher → Verdict
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         schema=schema,
         label=config.label.name,
         checks=config.data_checks,
-        schema_file=config.schema,
+        schema_file=config.schema and _in_repository(config.schema),
         reference_root=pushed_statistics,
         code=packaging.fingerprint_of(Path(data_gate.__file__)),
     )
@@ -183,21 +183,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         target,
     )
 
-    # What the new model has to beat.
-    baseline = _baseline(config.evaluation.baseline, trainer, target)
-
-    # Whether the new model is good enough, on the test split, which nothing before has seen.
-    judging = evaluator.Evaluator(
-        examples=example_gen.outputs["examples"],
-        model=trainer.outputs["model"],
-        baseline_model=baseline and baseline.outputs["result" if isinstance(baseline, Importer) else "model"],
-        schema=schema,
-        settings=config.evaluation,
-        label=config.label,
-        code=packaging.fingerprint_of(Path(evaluator.__file__)),
-    )
-
-    # Whether it answers where it will be served as it did in training.
+    # Whether the new model answers where it will be served as it did in training.
     checking = model_check.ModelCheck(
         model=trainer.outputs["model"],
         model_run=trainer.outputs["model_run"],
@@ -207,6 +193,21 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         label=config.label,
         threshold=config.evaluation.threshold,
         code=packaging.fingerprint_of(Path(model_check.__file__), Path(model_questions.__file__)),
+    )
+
+    # What the new model has to beat.
+    baseline = _baseline(config.evaluation.baseline, trainer, target)
+
+    # Whether it is good enough, on the test split, which nothing before has seen.
+    judging = evaluator.Evaluator(
+        examples=example_gen.outputs["examples"],
+        model=trainer.outputs["model"],
+        baseline_model=baseline and baseline.outputs["result" if isinstance(baseline, Importer) else "model"],
+        schema=schema,
+        infra_blessing=checking.outputs["blessing"],
+        settings=config.evaluation,
+        label=config.label,
+        code=packaging.fingerprint_of(Path(evaluator.__file__)),
     )
 
     # A model with both blessings goes to where it is served from.
@@ -234,7 +235,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     return tfx_pipeline.Pipeline(
         pipeline_name=config.name.replace("_", "-"),  # Vertex AI takes no "_" here
         pipeline_root=target.pipeline_root,
-        components=[*components, trainer, *([baseline] if baseline else []), judging, checking, pusher, ending],
+        components=[*components, trainer, checking, *([baseline] if baseline else []), judging, pusher, ending],
         enable_cache=target.caching,
         metadata_connection_config=target.metadata
         and metadata_store_pb2.ConnectionConfig(
@@ -343,6 +344,12 @@ def _run_from_wheel(component: BaseComponent, code: packaging.UserCode, target: 
 def _module_path(code: packaging.UserCode, target: Target) -> str:
     """What TFX calls a module path: the module and the wheel it is in."""
     return f"{code.module}@{target.address(code.wheel)}"
+
+
+def _in_repository(path: str) -> str:
+    """A path as a person types it: from the repository's folder, where it lies below it."""
+    inside = Path(path).is_relative_to(packaging.REPOSITORY)
+    return str(Path(path).relative_to(packaging.REPOSITORY)) if inside else path
 
 
 def _baseline(wanted: str, trainer: BaseComponent, target: Target) -> Resolver | Importer | None:

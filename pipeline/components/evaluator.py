@@ -71,7 +71,12 @@ class Executor(tfx_evaluator.Executor):
 
 
 def bless(blessing: types.Artifact, inputs: dict[str, list[types.Artifact]], verdict: Verdict) -> None:
-    """Writes the blessing as TFX's Evaluator does, and the reasons with it."""
+    """Writes the blessing as TFX's Evaluator does, and the verdict with it.
+
+    A model that ModelCheck has refused is not blessed, however good: it would be what the next one is compared with.
+    """
+    refused = [one for one in inputs.get("infra_blessing", []) if not one.get_int_custom_property("blessed")]
+    blessed = verdict.blessed and not refused
     for key, uri_key, id_key in (
         (
             "model",
@@ -87,9 +92,10 @@ def bless(blessing: types.Artifact, inputs: dict[str, list[types.Artifact]], ver
         if inputs.get(key):
             blessing.set_string_custom_property(uri_key, inputs[key][0].uri)
             blessing.set_int_custom_property(id_key, inputs[key][0].id)
-    blessing.set_int_custom_property("blessed", int(verdict.blessed))
-    blessing.set_string_custom_property("reasons", "; ".join(verdict.failed))
-    mark = evaluator_constants.BLESSED_FILE_NAME if verdict.blessed else evaluator_constants.NOT_BLESSED_FILE_NAME
+    blessing.set_int_custom_property("blessed", int(blessed))
+    reasons = [*verdict.failed, *(one.get_string_custom_property("reasons") for one in refused)]
+    blessing.set_string_custom_property("reasons", "; ".join(reasons))
+    mark = evaluator_constants.BLESSED_FILE_NAME if blessed else evaluator_constants.NOT_BLESSED_FILE_NAME
     io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
     io_utils.write_string_file(f"{blessing.uri}/{VERDICT}", verdict.to_json())
 
@@ -155,6 +161,7 @@ class EvaluatorSpec(ComponentSpec):
         standard_component_specs.MODEL_KEY: ChannelParameter(type=standard_artifacts.Model),
         standard_component_specs.BASELINE_MODEL_KEY: ChannelParameter(type=standard_artifacts.Model, optional=True),
         standard_component_specs.SCHEMA_KEY: ChannelParameter(type=standard_artifacts.Schema),
+        standard_component_specs.INFRA_BLESSING_KEY: ChannelParameter(type=standard_artifacts.InfraBlessing),
     }
     OUTPUTS = {
         standard_component_specs.EVALUATION_KEY: ChannelParameter(type=standard_artifacts.ModelEvaluation),
@@ -173,6 +180,7 @@ class Evaluator(BaseComponent):
         examples: types.BaseChannel,
         model: types.BaseChannel,
         schema: types.BaseChannel,
+        infra_blessing: types.BaseChannel,
         settings: Evaluation,
         label: Label,
         code: str,
@@ -184,6 +192,7 @@ class Evaluator(BaseComponent):
             examples: With a split "test".
             model: The candidate.
             schema: Of the examples.
+            infra_blessing: Of ModelCheck.
             settings: Gates and slices.
             label: What is predicted.
             code: Fingerprint of this module, so that a change of it runs the step again.
@@ -195,6 +204,7 @@ class Evaluator(BaseComponent):
                 model=model,
                 baseline_model=baseline_model,
                 schema=schema,
+                infra_blessing=infra_blessing,
                 eval_config=eval_config(settings, label),
                 example_splits=json_utils.dumps(["test"]),
                 gates=gates.to_json(settings),

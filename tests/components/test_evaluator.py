@@ -12,8 +12,9 @@ from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 from tfx.types import standard_artifacts
 
-from pipeline.components.evaluator import _keep, custom_extractors, examine_baseline
+from pipeline.components.evaluator import _keep, bless, custom_extractors, examine_baseline, read_verdict
 from pipeline.config import Data
+from pipeline.verdict import Verdict
 from tests.components.example_gen import run
 
 SLICES = [
@@ -119,3 +120,18 @@ def test_a_baseline_with_other_columns_that_still_answers_is_compared_with_and_r
     problem, differs = examine_baseline(inputs(["day", "month"], ["day", "year"]))
     assert problem is None
     assert differs.endswith("takes other columns: month are gone since, year are new")
+
+
+@pytest.mark.parametrize(("answers", "good", "blessed"), [(1, True, 1), (1, False, 0), (0, True, 0)])
+def test_a_model_that_the_model_check_refused_is_not_blessed_however_good(tmp_path, answers, good, blessed):
+    model, check = standard_artifacts.Model(), standard_artifacts.InfraBlessing()
+    blessing = standard_artifacts.ModelBlessing()
+    check.set_int_custom_property("blessed", answers)
+    check.set_string_custom_property("reasons", "" if answers else "signature predict fails")
+    blessing.uri = str(tmp_path)
+    verdict = Verdict(good, () if good else ("auc on all rows is 0.5",))
+    bless(blessing, {"model": [model], "infra_blessing": [check]}, verdict)
+    assert blessing.get_int_custom_property("blessed") == blessed
+    assert (tmp_path / ("BLESSED" if blessed else "NOT_BLESSED")).is_file()
+    assert bool(blessing.get_string_custom_property("reasons")) == (not blessed)
+    assert read_verdict(str(tmp_path)) == verdict
