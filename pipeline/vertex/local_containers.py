@@ -21,7 +21,7 @@ KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEV
 # Takes this repository off the path, where it was installed in place; the image has pipeline/ and nothing else of it.
 HIDES_THE_REPOSITORY = f"""\
 import sys
-sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r}]
+sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r} and not path.startswith("__editable__")]
 sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
 """
 
