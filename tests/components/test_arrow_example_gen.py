@@ -34,6 +34,7 @@ def sorted_values(examples: Path | str, split: str = "*") -> list:
     )
 
 
+@pytest.mark.slow
 def test_the_examples_of_csv_parquet_and_tfrecords_are_the_same(few, tmp_path):
     (tmp_path / "parquet").mkdir()
     pq.write_table(few, tmp_path / "parquet/few.parquet", row_group_size=700)
@@ -71,6 +72,7 @@ def test_what_tfx_expects_of_an_artifact_is_there(few_flights, tmp_path):
     assert len(records(tmp_path / "out", "test")) == raw.num_rows
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_bytes_and_rows_are_mixed(few, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 300_000)
     (tmp_path / "data").mkdir()

@@ -60,6 +60,7 @@ def test_a_model_that_is_not_blessed_is_not_pushed(folder):
     assert not (folder / "versions").exists()
 
 
+@pytest.mark.slow
 def test_a_push_killed_midway_shows_no_version_and_the_next_one_cleans_up(folder):
     # Reading a pipe that nobody writes to holds the copy up for as long as it takes to kill it.
     held_up = folder / "model/Format-Serving/variables/variables.data"

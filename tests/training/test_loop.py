@@ -177,10 +177,8 @@ def with_limit(rows: int) -> keras.Model:
     return compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden)))
 
 
-@pytest.mark.parametrize(
-    ("limit", "accumulate"),
-    [(10, 2), pytest.param(6, 4, marks=pytest.mark.slow), pytest.param(1, 20, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "accumulate"), [(10, 2), (6, 4), (1, 20)])
 def test_what_does_not_fit_into_memory_is_computed_in_parts_with_the_same_result(
     pattern, tmp_path, caplog, limit, accumulate
 ):
