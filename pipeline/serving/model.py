@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.errors import UserError
 from pipeline.serving.features import EXAMPLES, Columns, Input
@@ -25,11 +27,13 @@ class Signature:
         name: As the SavedModel has it.
         inputs: What it takes, by name.
         outputs: Their dtype by name.
+        definition: TensorFlow's SignatureDef, as JSON has it.
     """
 
     name: str
     inputs: dict[str, Input]
     outputs: dict[str, str]
+    definition: dict[str, Any] = field(repr=False)
     function: Any = field(repr=False)
 
     @property
@@ -92,8 +96,11 @@ def load(folder: str, number: int = 0, about: Mapping[str, Any] | None = None) -
         raise UserError(
             f"the model in {folder} does not load: {_first_line(error)}; push it again with python local_runner.py"
         ) from error
-    described = _described(folder)
-    signatures = {name: _signature(name, function, described) for name, function in loaded.signatures.items()}
+    described, definitions = _described(folder), _definitions(folder)
+    signatures = {
+        name: _signature(name, function, described, definitions.get(name, {}))
+        for name, function in loaded.signatures.items()
+    }
     if ROWS not in signatures:
         names = ", ".join(signatures) or "none"
         raise UserError(f"the model in {folder} has the signatures {names}; expected {ROWS!r} among them")
@@ -110,7 +117,21 @@ def _described(folder: str) -> dict[str, dict[str, Any]]:
         return described
 
 
-def _signature(name: str, function: Any, described: Mapping[str, Mapping[str, Any]]) -> Signature:
+def _definitions(folder: str) -> dict[str, dict[str, Any]]:
+    path = f"{folder}/saved_model.pb"
+    if not tf.io.gfile.exists(path):  # a .pbtxt, which our export never writes
+        return {}
+    with tf.io.gfile.GFile(path, "rb") as file:
+        graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
+    return {
+        name: MessageToDict(definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        for name, definition in graph.signature_def.items()
+    }
+
+
+def _signature(
+    name: str, function: Any, described: Mapping[str, Mapping[str, Any]], definition: dict[str, Any]
+) -> Signature:
     specs = function.structured_input_signature[1]
     alone = len(specs) == 1 and next(iter(specs.values())).dtype == tf.string
     inputs = {}
@@ -126,7 +147,7 @@ def _signature(name: str, function: Any, described: Mapping[str, Mapping[str, An
             required = kind == "integers"
         inputs[key] = Input(key, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
-    return Signature(name, inputs, outputs, function)
+    return Signature(name, inputs, outputs, definition, function)
 
 
 def _first_line(error: Exception) -> str:
