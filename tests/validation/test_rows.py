@@ -120,6 +120,6 @@ def test_columns_without_any_value_are_passed_over(flights_of, write):
 
 def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
     files = write("train", flights_of["train"])
-    found = rows.wrong_values(files, {"origin": lambda values: pc.equal(values, b"JFK")})
+    found = rows.wrong_values(rows.tables_of(files), {"origin": lambda values: pc.equal(values, b"JFK")})
     count = int((flights_of["train"]["origin"] == "JFK").sum())
     assert found == {"origin": (count, (("JFK", count),))}
