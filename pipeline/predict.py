@@ -56,11 +56,11 @@ def main() -> int:
             raise UserError(f"--to {to}: expected a name that ends with one of {', '.join(OUTPUTS)}")
         if to.exists() and not arguments.replace:
             raise UserError(f"{to} exists; write to another file with --to, or over it with --replace")
-        folder, number = locate(arguments.model, arguments.config, arguments.version)
+        address, number = locate(arguments.model, arguments.config, arguments.version)
         with silent():
             from pipeline.serving.model import load
 
-            model = load(str(folder), number)
+            model = load(address, number)
         rows, seconds = predict(model, files, to, arguments.columns)
     except UserError as error:
         print(f"pipeline.predict: {error}", file=sys.stderr)
@@ -68,7 +68,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("pipeline.predict: interrupted; nothing was written", file=sys.stderr)
         return 130
-    print(f"{rows:,} rows by {folder} in {seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s), written to {to}")
+    print(f"{rows:,} rows by {address} in {seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s), written to {to}")
     return 0
 
 
@@ -95,27 +95,25 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
 
 
-def locate(model: str | None, config: str, version: str) -> tuple[Path, int]:
-    """The folder of a model and its number, 0 where it is in no folder of versions.
+def locate(model: str | None, config: str, version: str) -> tuple[str, int]:
+    """The address of a model and its number, 0 where it is in no folder of versions.
 
     Raises:
         UserError: there is no such version.
     """
-    from pipeline.serving.versions import Versions, is_whole
+    from pipeline.serving.versions import model_at
 
-    versions = Versions(versions_folder(model, config))
-    if is_whole(versions.folder):
-        return versions.folder, 0
-    number = versions.resolve(version)
-    return versions.path(number), number
+    there = model_at(model or pushed_by(config))
+    if isinstance(there, str):
+        return there, 0
+    number = there.resolve(version)
+    return str(there.path(number)), number
 
 
-def versions_folder(model: str | None, config: str) -> Path:
-    """Where the versions of a model lie: what the command line says, or where a run of the config pushes to."""
-    if model:
-        return Path(model)
+def pushed_by(config: str) -> str:
+    """The folder of versions that a run of the config pushes to."""
     name = load_config(Path(config)).name
-    return ROOT / "output" / name / "serving" / name
+    return str(ROOT / "output" / name / "serving" / name)
 
 
 def find(data: str) -> dict[str, str]:
@@ -186,9 +184,11 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
                     writer.write(pa.table({**batch.kept, **columns}))
                     done += rows_in(batch.columns)
                     progress(done)
+        if not done:
+            raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
         partial.replace(to)
     except OSError as error:
-        raise UserError(f"cannot write to {to}: {error.strerror}; choose another place with --to") from error
+        raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
     return done, time.monotonic() - started

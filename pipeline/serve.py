@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import FrameType
 
 from pipeline.errors import UserError
-from pipeline.predict import ROOT, versions_folder
+from pipeline.predict import ROOT, pushed_by
 from pipeline.serving.versions import Versions, model_at
 from pipeline.terminal import silent
 
@@ -32,7 +32,7 @@ def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     arguments = parse_arguments(os.environ)
     try:
-        address = arguments.model or str(versions_folder(None, arguments.config))
+        address = arguments.model or pushed_by(arguments.config)
         model = model_at(address)
         if arguments.rollback or arguments.restore or arguments.list:
             if isinstance(model, str):

@@ -97,7 +97,9 @@ class Batcher:
         except BaseException as error:
             for one in together:
                 _settle(one, error)
-            raise
+            if not isinstance(error, Exception):
+                raise
+            return  # those who still wait are asked all the same
         start = 0
         for one in together:
             _settle(one, {name: values[start : start + one.rows] for name, values in answers.items()})

@@ -240,7 +240,7 @@ bodies = st.one_of(
 
 
 @hypothesis.settings(
-    max_examples=300, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(body=bodies)
 def test_no_body_whatever_makes_the_server_fail(client, body):

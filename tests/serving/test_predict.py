@@ -111,6 +111,17 @@ def test_a_missing_column_is_named(model, tmp_path):
         run(model, data, tmp_path / "answers.csv", "id")
 
 
+def test_data_without_rows_and_a_place_that_cannot_be_written_are_refused(model, tmp_path):
+    data = tmp_path / "rows.csv"
+    data.write_text("carrier,distance\n")
+    with pytest.raises(UserError, match="no rows in"):
+        run(model, data, tmp_path / "answers.parquet")
+    data.write_text("carrier,distance\nUA,1\n")
+    with pytest.raises(UserError, match="cannot write .*nowhere/answers.csv from .*No such file"):
+        run(model, data, tmp_path / "nowhere/answers.csv")
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_a_line_that_is_no_json_is_named(model, tmp_path):
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps(ROWS[0]) + "\n\n{not json\n")
