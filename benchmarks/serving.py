@@ -107,7 +107,7 @@ def under_load(latest: Path, rows: list[dict[str, Any]], port: int) -> None:
     """Prints the table of rates and delays."""
     model = load(str(latest)).rows
     table = Table(
-        "rows in a request", title="pipeline.serve, 2 cores, load from a second process", title_justify="left"
+        "rows in a request", title="pipeline.serve under load", title_justify="left"
     )
     for name in ("connections", "requests/s", "rows/s", "p50 ms", "p99 ms", "of direct calls/s"):
         table.add_column(name, justify="right")

@@ -42,6 +42,8 @@ def main() -> int:
     except UserError as error:
         print(f"pipeline.serve: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # while it loads; later that is how it is told to end
+        return 130
 
 
 def parse_arguments(environment: Mapping[str, str]) -> argparse.Namespace:
