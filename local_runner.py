@@ -35,7 +35,7 @@ def main() -> int:
             try:
                 prepare(config)
                 check_data(config)
-                return run(config, output, run_id)
+                return run(config, output, run_id, arguments.keep_versions)
             except UserError as error:
                 write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
                 raise
@@ -57,6 +57,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
+    parser.add_argument(
+        "--keep-versions", type=int, default=5, help="pushed versions that stay, the newest ones (%(default)s)"
+    )
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
     return parser.parse_args()
 
@@ -77,7 +80,7 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path, run_id: str) -> int:
+def run(config: PipelineConfig, output: Path, run_id: str, keep: int) -> int:
     """Runs the graph, shows how it went, and writes verdict.json."""
     with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
         screen.start(config, run_id)
@@ -94,7 +97,7 @@ def run(config: PipelineConfig, output: Path, run_id: str) -> int:
         if config.tuning.mode == "search" and not searches(config):
             screen.note(f"No Tuner: {config.module} has no tuner_fn.")
         try:
-            pipeline = create_pipeline(config, Target.local(output, config.name))
+            pipeline = create_pipeline(config, Target.local(output, config.name, keep))
             steps = local.run(pipeline, run_id, screen.step_starts, ended)
         except local.StepFailed as failure:
             reason = screen.failure(failure.step, failure.seconds, failure.__cause__, config)

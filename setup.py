@@ -19,6 +19,12 @@ INSTALL_REQUIRES = [
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
+    # python -m pipeline.serve
+    "starlette>=0.46,<2",
+    "uvicorn>=0.34,<1",
+    "httptools>=0.6",  # uvicorn's fast parser of HTTP
+    "uvloop>=0.21; sys_platform != 'win32'",  # its fast event loop
+    "prometheus-client>=0.21",
     "pip>=24",  # TFX installs the wheel with the user's code with it, in every step that runs such code
 ]
 

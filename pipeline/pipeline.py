@@ -218,7 +218,12 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         push_destination=pusher_pb2.PushDestination(
             filesystem=pusher_pb2.PushDestination.Filesystem(base_directory=target.push_to)
         ),
-        custom_config={"code": packaging.fingerprint_of(Path(our_pusher.__file__))},
+        custom_config={
+            "code": packaging.fingerprint_of(Path(our_pusher.__file__)),
+            "keep": target.keep_versions,
+            # Of what makes the model, for its manifest.
+            "fingerprints": {"preprocessing_fn": preprocessing.fingerprint, "run_fn": running.fingerprint},
+        },
         custom_executor_spec=executor_spec.ExecutorClassSpec(our_pusher.AtomicExecutor),
     )
 

@@ -12,6 +12,7 @@ from pipeline.components.data_gate import read_findings
 from pipeline.errors import UserError
 from pipeline.evaluation import read_metrics
 from pipeline.local import Step
+from pipeline.serving.versions import was_withdrawn
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     artifact = steps["Verdict"].outputs["verdict"][0]
     verdict = json.loads(Path(artifact.uri).read_text(encoding="utf-8"))
     pushed_to = verdict["pushed_to"]
+    if pushed_to and was_withdrawn(Path(pushed_to)):
+        raise UserError(
+            f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
+            f"another; change what was wrong with it, or serve it again: python -m pipeline.serve --restore"
+        )
     if pushed_to and not Path(pushed_to).is_dir():
         raise UserError(
             f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "

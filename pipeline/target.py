@@ -53,6 +53,7 @@ class Target:
     Attributes:
         pipeline_root: Folder of all artifacts, here or gs://bucket/folder.
         push_to: Folder that receives pushed models as ``<version>/``, as TensorFlow Serving expects them.
+        keep_versions: The newest pushed versions that stay there; a rollback needs two.
         metadata: SQLite file of ML Metadata, which remembers every run and makes steps cacheable; None: Vertex AI does.
         beam_args: Options of the Beam runner for the data steps.
         staging: Folder here that takes what the steps read below ``pipeline_root`` (the user's code, the schema), to be
@@ -68,15 +69,24 @@ class Target:
     staging: str | None = None
     caching: bool = True
     vertex: Vertex | None = None
+    keep_versions: int = 5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep_versions, int) or self.keep_versions < 2:
+            raise UserError(
+                f"keep_versions must be a whole number of 2 or more, for a rollback to have something to go back to, "
+                f"got {self.keep_versions!r}"
+            )
 
     @classmethod
-    def local(cls, output: Path, name: str) -> Target:
+    def local(cls, output: Path, name: str, keep_versions: int = 5) -> Target:
         """This machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
         return cls(
             pipeline_root=str(output / "artifacts"),
             push_to=str(output / "serving" / name),
             metadata=str(output / "metadata.sqlite"),
             beam_args=IN_PROCESS,
+            keep_versions=keep_versions,
         )
 
     @classmethod

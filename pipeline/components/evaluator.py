@@ -5,6 +5,8 @@ TFMA's own thresholds know neither a minimum of examples nor intervals, and its 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import apache_beam as beam
@@ -33,6 +35,8 @@ from pipeline.reading.tfrecord_files import read_records
 from pipeline.verdict import Verdict, judge
 
 VERDICT = "verdict.json"
+# Beside the verdict: what the Pusher writes into the manifest of a version.
+MEASURED = "measured.json"
 # Rows that a baseline is asked before it may be compared with.
 PROBE = 100
 
@@ -66,8 +70,19 @@ class Executor(tfx_evaluator.Executor):
 
         evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
         against = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
-        verdict = judge(settings, read_metrics(evaluation), against, tuple(notes))
-        bless(artifact_utils.get_single_instance(output_dict["blessing"]), inputs, verdict)
+        metrics = read_metrics(evaluation)
+        verdict = judge(settings, metrics, against, tuple(notes))
+        blessing = artifact_utils.get_single_instance(output_dict["blessing"])
+        bless(blessing, inputs, verdict)
+        schema = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
+        with fileio.open(schema, "rb") as file:
+            schema_sha256 = hashlib.sha256(file.read()).hexdigest()
+        measured = {
+            "metrics": metrics["overall"],
+            "data_span": artifact_utils.get_single_instance(inputs["examples"]).span,
+            "schema_sha256": schema_sha256,
+        }
+        io_utils.write_string_file(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
 
 
 def bless(blessing: types.Artifact, inputs: dict[str, list[types.Artifact]], verdict: Verdict) -> None:
@@ -104,6 +119,16 @@ def read_verdict(blessing_uri: str) -> Verdict:
     """The verdict that stands beside a blessing."""
     with fileio.open(f"{blessing_uri}/{VERDICT}") as file:
         return Verdict.from_json(file.read())
+
+
+def read_measured(blessing_uri: str) -> dict[str, Any]:
+    """Metrics on all rows, span and schema that a blessing stands on; empty beside one of TFX's own Evaluator."""
+    path = f"{blessing_uri}/{MEASURED}"
+    if not fileio.exists(path):
+        return {}
+    with fileio.open(path) as file:
+        measured: dict[str, Any] = json.load(file)
+        return measured
 
 
 def examine_baseline(inputs: dict[str, list[types.Artifact]]) -> tuple[str | None, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import keras
@@ -11,6 +12,9 @@ import tensorflow_transform as tft
 # What TFMA looks for first, and what it calls with serialized tf.Examples.
 EXAMPLES_SIGNATURE = "predict"
 ROWS_SIGNATURE = "serving_default"
+# Beside the SavedModel, where its format has room for what is not TensorFlow's: what a person gives for each feature.
+INPUTS = "assets.extra/inputs.json"
+KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 
 
 def export(
@@ -30,6 +34,8 @@ def export(
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
+
+    ``INPUTS`` says of each feature its type and whether it must be there, which signatures do not.
 
     Args:
         model: Maps {transformed feature: [batch, values]} to probabilities [batch, 1].
@@ -60,6 +66,10 @@ def export(
         return answer(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
+    described = {name: _described(spec) for name, spec in sorted(raw_spec.items())}
+    tf.io.gfile.makedirs(f"{folder}/{INPUTS.rpartition('/')[0]}")
+    with tf.io.gfile.GFile(f"{folder}/{INPUTS}", "w") as file:
+        file.write(json.dumps(described, indent=2) + "\n")
 
 
 def input_names(model: keras.Model, transform_output: tft.TFTransformOutput, label: str) -> list[str]:
@@ -75,6 +85,10 @@ def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> 
         return tf.TensorSpec([None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name)
     values = [] if list(spec.shape) in ([], [1]) else list(spec.shape)
     return tf.TensorSpec([None, *values], spec.dtype, name=name)
+
+
+def _described(spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> dict[str, str | bool]:
+    return {"type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
 
 
 def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.Tensor | tf.SparseTensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from tfx.proto import pusher_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
-from pipeline.components.pusher import STAGING, AtomicExecutor
+from pipeline.components.pusher import AtomicExecutor
+from pipeline.serving.versions import STAGING, Versions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +25,7 @@ def push(folder: Path, blessed: int) -> standard_artifacts.PushedModel:
     model = standard_artifacts.Model()
     model.uri = str(folder / "model")
     blessing = standard_artifacts.ModelBlessing()
+    blessing.uri = str(folder / "blessing")
     blessing.set_int_custom_property("blessed", blessed)
     pushed = standard_artifacts.PushedModel()
     pushed.uri = str(folder / "pushed")
@@ -31,9 +34,16 @@ def push(folder: Path, blessed: int) -> standard_artifacts.PushedModel:
     AtomicExecutor().Do(
         {"model": [model], "model_blessing": [blessing]},
         {"pushed_model": [pushed]},
-        {"push_destination": proto_utils.proto_to_json(destination)},
+        {
+            "push_destination": proto_utils.proto_to_json(destination),
+            "custom_config": json.dumps({"keep": 2, "fingerprints": {"run_fn": "0123456789abcdef"}}),
+        },
     )
     return pushed
+
+
+def versions_in(folder: Path) -> list[Path]:
+    return [path for path in (folder / "versions").iterdir() if path.name.isdigit()]
 
 
 @pytest.fixture
@@ -47,8 +57,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_blessed_model_appears_as_a_version_with_every_file(folder):
     pushed = push(folder, blessed=1)
-    (version,) = (folder / "versions").iterdir()
-    assert version.name.isdigit()
+    (version,) = versions_in(folder)
+    assert pushed.get_string_custom_property("pushed_version") == version.name
     assert pushed.get_string_custom_property("pushed_destination") == str(version)
     assert (version / "saved_model.pb").read_text() == "graph"
     assert (version / "variables/variables.index").read_text() == "weights"
@@ -58,6 +68,23 @@ def test_a_model_that_is_not_blessed_is_not_pushed(folder):
     pushed = push(folder, blessed=0)
     assert pushed.get_int_custom_property("pushed") == 0
     assert not (folder / "versions").exists()
+
+
+def test_the_manifest_names_the_run_metrics_data_schema_code_and_packages(folder):
+    (folder / "blessing").mkdir()
+    measured = {"metrics": {"auc": 0.71}, "data_span": 3, "schema_sha256": "ab"}
+    (folder / "blessing/measured.json").write_text(json.dumps(measured))
+    version = Path(push(folder, blessed=1).get_string_custom_property("pushed_destination"))
+    manifest = Versions(version.parent).manifest(int(version.name))
+    assert {name: manifest[name] for name in measured} == measured
+    assert manifest["version"] == int(version.name)
+    assert manifest["code"] == {"run_fn": "0123456789abcdef"}
+    assert manifest["packages"]["tensorflow"].startswith("2.")
+
+
+def test_a_third_push_removes_the_first(folder):
+    pushed = [push(folder, blessed=1).get_string_custom_property("pushed_version") for _ in range(3)]
+    assert sorted(path.name for path in versions_in(folder)) == pushed[1:]
 
 
 @pytest.mark.slow
@@ -73,9 +100,9 @@ def test_a_push_killed_midway_shows_no_version_and_the_next_one_cleans_up(folder
         time.sleep(0.1)
     pushing.kill()
     pushing.wait()
-    assert [path.name for path in (folder / "versions").iterdir()] == [STAGING]
+    assert versions_in(folder) == []
 
     held_up.unlink()
     push(folder, blessed=1)
-    (version,) = (folder / "versions").iterdir()
-    assert version.name.isdigit()
+    assert len(versions_in(folder)) == 1
+    assert not (folder / "versions" / STAGING).exists()

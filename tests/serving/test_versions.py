@@ -1,0 +1,104 @@
+"""The folder of versions: whole ones only, the newest few, and a way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.serving.versions import Versions, was_withdrawn
+
+
+def push(versions: Versions, number: int, keep: int = 5) -> Path:
+    with versions.staging() as staging:
+        model = staging / str(number)
+        (model / "variables").mkdir(parents=True)
+        (model / "saved_model.pb").write_text("graph")
+        (model / "variables/variables.index").write_text("weights")
+        return versions.publish(model, number, {"run": f"of {number}"}, keep)
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Versions:
+    return Versions(tmp_path / "flights")
+
+
+def test_only_the_newest_versions_stay(versions):
+    for number in (10, 11, 12, 13):
+        push(versions, number, keep=2)
+    assert versions.numbers() == [12, 13]
+    assert (versions.resolve("previous"), versions.resolve("latest"), versions.resolve("12")) == (12, 13, 12)
+    assert sorted(path.name for path in versions.folder.iterdir()) == [".lock", "12", "13"]
+
+
+def test_the_manifest_says_what_a_version_is(versions):
+    version = push(versions, 10)
+    assert json.loads((version / "manifest.json").read_text()) == {"version": 10, "run": "of 10"}
+    assert versions.manifest(10)["run"] == "of 10"
+
+
+def test_two_pushes_of_the_same_second_are_two_versions(versions):
+    assert [push(versions, 10).name, push(versions, 10).name] == ["10", "11"]
+
+
+def test_a_second_push_at_the_same_time_is_refused_and_leaves_the_first_alone(versions):
+    with versions.staging() as staging:
+        (staging / "mine").mkdir()
+        with pytest.raises(UserError, match="another process is pushing"):
+            push(versions, 10)
+        assert (staging / "mine").is_dir()
+    assert versions.numbers() == []
+
+
+def test_a_folder_without_a_model_is_no_version(versions):
+    push(versions, 10)
+    (versions.folder / "11/variables").mkdir(parents=True)
+    assert versions.numbers() == [10]
+    assert versions.incomplete() == [11]
+    assert versions.resolve() == 10
+
+
+def test_a_rollback_serves_the_previous_version_and_a_new_push_comes_after_both(versions):
+    push(versions, 10)
+    push(versions, 11)
+    change = versions.roll_back()
+    assert (change.withdrawn, change.served) == (11, 10)
+    assert versions.numbers() == [10]
+    assert (change.kept_in / "saved_model.pb").is_file()
+    assert was_withdrawn(versions.path(11))
+    assert push(versions, 11).name == "12"
+
+
+def test_a_dry_run_of_a_rollback_changes_nothing(versions):
+    push(versions, 10)
+    push(versions, 11)
+    assert versions.roll_back(dry_run=True).served == 10
+    assert versions.numbers() == [10, 11]
+
+
+def test_a_withdrawn_version_can_be_served_again(versions):
+    push(versions, 10)
+    push(versions, 11)
+    versions.roll_back()
+    assert versions.restore() == 11
+    assert versions.numbers() == [10, 11]
+    with pytest.raises(UserError, match="nothing to restore"):
+        versions.restore()
+
+
+def test_without_a_previous_version_there_is_no_way_back(versions):
+    with pytest.raises(UserError, match=r"nothing pushed yet; run python local_runner\.py"):
+        versions.roll_back()
+    assert not versions.folder.exists()
+    push(versions, 10)
+    with pytest.raises(UserError, match="no previous version .* there is 10 only"):
+        versions.roll_back()
+    assert versions.numbers() == [10]
+
+
+def test_an_unknown_version_is_refused_with_those_there_are(versions):
+    push(versions, 10)
+    with pytest.raises(UserError, match="no version 7 .* there is 10; expected one of them, latest or previous"):
+        versions.resolve("7")
