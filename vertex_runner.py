@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, get_args
 from pipeline import packaging, terminal
 from pipeline.config import PipelineConfig, TuningMode, load_config
 from pipeline.data import check_data, prepare
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.machines import Machines
 from pipeline.reading.files import is_remote
@@ -35,7 +36,7 @@ def main() -> int:
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
     try:
-        vertex, machines = read_settings(arguments)
+        vertex, machines, endpoint = read_settings(arguments)
     except UserError as error:
         for problem in str(error).splitlines():
             print(f"vertex_runner.py: {problem}", file=sys.stderr)
@@ -46,7 +47,7 @@ def main() -> int:
         machines.check_strategy(config.training.strategy)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         if vertex is None:
-            return rehearse(config, machines, output)
+            return rehearse(config, machines, endpoint, output)
         if arguments.compile:
             return compile_to(Path(arguments.compile).absolute(), config, vertex)
         return run_there(arguments, config, vertex, output)
@@ -97,15 +98,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines]:
-    """Where to run, None for a rehearsal, and the table of machines.
+def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines, Endpoint | None]:
+    """Where to run, None for a rehearsal; the table of machines; and where models are deployed to, if anywhere.
 
     Raises:
         UserError: a line for everything that is missing or wrong.
     """
-    vertex, machines, problems = None, Machines(), []
+    vertex, machines, endpoint, problems = None, Machines(), None, []
     try:
         machines = machine_settings.read(arguments, os.environ, ROOT / "configs/machines.py")
+        endpoint = machine_settings.read_endpoint(arguments, os.environ)
     except UserError as error:
         problems.append(str(error))
     if not arguments.rehearse:
@@ -117,12 +119,13 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
             vertex = replace(
                 settings.read(arguments, os.environ, packaging.image_name("gpu" if machines.gpus else "cpu"), needed),
                 machines=machines,
+                endpoint=endpoint,
             )
         except UserError as error:
             problems.insert(0, str(error))
     if problems:
         raise UserError("\n".join(problems))
-    return vertex, machines
+    return vertex, machines, endpoint
 
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
@@ -234,7 +237,7 @@ def wait_for(job: str, cloud: Cloud, arguments: argparse.Namespace, screen: term
     return SUCCEEDED
 
 
-def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
+def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | None, output: Path) -> int:
     """Compiles for Vertex AI with folders here, runs the job task by task, and shows how it went."""
     if config.data.query_source or is_remote(config.data.path):
         raise UserError(
@@ -252,7 +255,7 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         from pipeline.vertex.compile import compile
 
         try:
-            target = rehearsal.target_for(folder, config.name, machines)
+            target = rehearsal.target_for(folder, config.name, machines, endpoint)
             job = json.loads(compile(config, target, folder).read_text(encoding="utf-8"))
             steps = rehearsal.run(job, run_id, folder, Path(config.module), screen.step_starts, screen.step_ends)
         except StepFailed as failure:
@@ -268,7 +271,9 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
-        screen.note("\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines))]))
+        screen.note(
+            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines, endpoint))])
+        )
         return SUCCEEDED  # also when the model was not blessed: every task ran as it would there
 
 

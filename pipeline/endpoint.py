@@ -7,9 +7,11 @@ Frozen and checked when built, standard library only. A file such as ``configs/e
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,11 +54,11 @@ class Canary:
     def __post_init__(self) -> None:
         steps = self.steps
         if not all(isinstance(step, int) and not isinstance(step, bool) and 0 < step < 100 for step in steps) or any(
-            later <= earlier for earlier, later in zip(steps, steps[1:], strict=False)
+            later <= earlier for earlier, later in itertools.pairwise(steps)
         ):
             raise ConfigError(
-                f"canary.steps must be growing whole percents between 0 and 100, such as (10, 50), got {steps!r}; all of "
-                "the traffic comes after the last step by itself"
+                f"canary.steps must be growing whole percents between 0 and 100, such as (10, 50), got {steps!r}; "
+                "all of the traffic comes after the last step by itself"
             )
         for name in ("minutes", "probe_seconds", "grace_minutes", "drain_seconds"):
             _check_from("canary." + name, getattr(self, name), 0)
@@ -82,8 +84,8 @@ class Endpoint:
         cpu_target: Percent of the CPUs above which a replica is added.
         accelerator_target: The same of the accelerators.
         image: "pipeline": the image of the pipeline's tasks, running ``pipeline.serve``, with the TensorFlow that the
-            model was trained with. "prebuilt": Google's image for that TensorFlow, if there is one. Or the address of an
-            image that keeps to Vertex AI's contract for containers
+            model was trained with. "prebuilt": Google's image for that TensorFlow, if there is one. Or the address of
+            an image that keeps to Vertex AI's contract for containers
             (cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements).
         service_account: E-mail address the containers act as; None: that of the pipeline's tasks.
         log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not kept.
@@ -112,11 +114,17 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         kinds = (
-            ("name", rf"{RESOURCE_NAME}|[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?", "an id such as late-flights, or the whole name "
-             "projects/P/locations/R/endpoints/ID"),
+            (
+                "name",
+                rf"{RESOURCE_NAME}|[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?",
+                "an id such as late-flights, or the whole name projects/P/locations/R/endpoints/ID",
+            ),
             ("machine_type", r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
-            ("image", rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|[^/\s]+/.*\S[:@]\S+", '"pipeline", "prebuilt" or an image with '
-             "its tag or digest"),
+            (
+                "image",
+                rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|[^/\s]+/.*\S[:@]\S+",
+                '"pipeline", "prebuilt" or an image with its tag or digest',
+            ),
             ("service_account", r"[^@\s]+@[^@\s]+\.gserviceaccount\.com", "its e-mail address, ...gserviceaccount.com"),
             ("log_to", r"bq://[^.\s]+\.[^.\s]+\.[^.\s]+", "a table bq://project.dataset.table"),
             ("address", r"https?://[^/\s]+", "the address that leads to the endpoint, https://HOST"),
@@ -132,7 +140,8 @@ class Endpoint:
         check_positive("endpoint.max_replicas", self.max_replicas)
         if self.max_replicas < self.min_replicas:
             raise ConfigError(
-                f"endpoint.max_replicas is {self.max_replicas} and min_replicas {self.min_replicas}; expected at least as many"
+                f"endpoint.max_replicas is {self.max_replicas} and min_replicas {self.min_replicas}; expected at least "
+                "as many"
             )
         for name in ("cpu_target", "accelerator_target"):
             value = getattr(self, name)
@@ -156,14 +165,10 @@ class Endpoint:
         """The whole name."""
         return self.name if self.is_resource_name else f"projects/{project}/locations/{region}/endpoints/{self.name}"
 
-    def check_region(self, region: str) -> None:
-        """Refuses an endpoint that is elsewhere than the pipeline runs.
-
-        Raises:
-            ConfigError: it is.
-        """
+    def other_region(self, region: str) -> Iterator[str]:
+        """A sentence when the endpoint is elsewhere than the pipeline runs."""
         if self.is_resource_name and f"/locations/{region}/" not in self.name:
-            raise ConfigError(
+            yield (
                 f"endpoint.name is {self.name} and the pipeline runs in {region}; take an endpoint there, or --region "
                 f"{self.name.split('/')[3]}"
             )

@@ -15,7 +15,7 @@ from google.api_core import exceptions
 from pipeline.endpoint import Canary
 from pipeline.errors import UserError
 from pipeline.vertex.cloud import PASSING
-from pipeline.vertex.endpoints import SECONDS_TO_DEPLOY, ServingEndpoint, deployed_id, shares
+from pipeline.vertex.endpoints import SECONDS_TO_DEPLOY, ServingEndpoint, Taken, deployed_id, shares
 from pipeline.vertex.observation import Observed, Prober, monitored, p95
 from pipeline.vertex.registry import Version
 
@@ -119,12 +119,17 @@ class RollOut:
                     self._said(f"version {version.id} has all the traffic already")
                     self._serving.give_back(self._holder)
                     return []
+                if before:
+                    monitored(self._serving, time.time())  # what cannot be watched is not deployed in the first place
                 self._said(f"deploying version {version.id} of {version.entry}, without traffic")
                 new = self._serving.deploy(version)
                 self._take_over(version, new, before)
         except BaseException as error:
-            if self._put_back(version, new, before) and isinstance(error, (CanaryFailed, exceptions.GoogleAPICallError)):
-                raise CanaryFailed(f"version {version.id} does not take over: {_text(error)}. {self._as_before(before)}") from error
+            if self._put_back(version, new, before) and isinstance(error, (UserError, exceptions.GoogleAPICallError)):
+                raise CanaryFailed(
+                    f"version {version.id} does not take over: {_text(error)}. The traffic is as it was before: "
+                    f"{shares(self._serving.read())}"
+                ) from error
             raise
         old = [one for one in before if one != new]
         self._serving.give_back(self._holder, {one: time.time() + 60 * canary.grace_minutes for one in old})
@@ -238,16 +243,14 @@ class RollOut:
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
         """The traffic as it was, the new version undeployed; False when somebody else has taken the endpoint over."""
-        from pipeline.vertex.endpoints import Taken
-
         try:
             self._serving.set_traffic(self._holder, before)
         except Taken:
             return False
         except Exception as error:
             raise UserError(
-                f"the traffic of {self._serving.name} could not be put back ({_text(error)}) and is split between versions. "
-                "What to do: python vertex_runner.py --rollback puts back what there was before"
+                f"the traffic of {self._serving.name} could not be put back ({_text(error)}) and is split between versions."
+                " What to do: python vertex_runner.py --rollback puts back what there was before"
             ) from error
         # What failed may have been deployed half, or its answer been lost on the way.
         new = new or deployed_id(self._serving.read(), version)
@@ -257,9 +260,6 @@ class RollOut:
                 self._serving.undeploy(new)
         self._serving.give_back(self._holder)
         return True
-
-    def _as_before(self, before: Mapping[str, int]) -> str:
-        return f"The traffic is as it was before: {shares(self._serving.read())}"
 
 
 def split(others: Mapping[str, int], new: str, share: int) -> dict[str, int]:
@@ -282,8 +282,8 @@ def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
         failing = mine.errors / mine.requests
         if failing - theirs > canary.max_error_share:
             return (
-                f"{mine.errors} of {mine.requests} failed ({100 * failing:.1f} %), {100 * theirs:.1f} % with the version "
-                f"before, at most {100 * canary.max_error_share:g} % more"
+                f"{mine.errors} of {mine.requests} failed ({100 * failing:.1f} %), {100 * theirs:.1f} % with the version"
+                f" before, at most {100 * canary.max_error_share:g} % more"
             )
     if mine.p95_ms is None:
         return None
@@ -294,8 +294,8 @@ def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
         ratio = mine.p95_ms / before.p95_ms
         if ratio > canary.max_latency_ratio:
             return (
-                f"the 95th percentile of the latency is {mine.p95_ms:,.0f} ms, {ratio:.1f} times that of the version before, "
-                f"at most {canary.max_latency_ratio:g} times"
+                f"the 95th percentile of the latency is {mine.p95_ms:,.0f} ms, {ratio:.1f} times that of the version "
+                f"before, at most {canary.max_latency_ratio:g} times"
             )
     return None
 
@@ -308,9 +308,12 @@ def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], said: Callable[
     if minutes:
         said(f"the version before stays deployed for {minutes:g} minutes, for a rollback within seconds")
     time.sleep(60 * minutes)
-    time.sleep(1)  # labels hold whole seconds
     gone = serving.undeploy_due()
-    said(f"undeployed the version before ({', '.join(gone)})" if gone else "the version before stays: it has traffic again")
+    said(
+        f"undeployed the version before ({', '.join(gone)})"
+        if gone
+        else "the version before stays: it has traffic again"
+    )
 
 
 @contextlib.contextmanager

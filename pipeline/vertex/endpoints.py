@@ -1,7 +1,7 @@
 """One endpoint of Vertex AI: found or made once, held by one push at a time, and what is deployed to it.
 
-Who changes the traffic writes into the endpoint's labels who it is and what the traffic was, before anything is changed:
-what another push, a rollback or a person needs to know to put it back is on the endpoint itself.
+Who changes the traffic first writes into the endpoint's labels who it is and what the traffic was: what another push, a
+rollback or a person needs to know to put it back is on the endpoint itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api_core import exceptions
+from google.api_core.retry import Retry, if_exception_type
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
-from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.cloud import OUTAGES, Cloud
 from pipeline.vertex.registry import Version, as_label
 from pipeline.vertex.submit import AGAIN
 
@@ -24,8 +25,11 @@ from pipeline.vertex.submit import AGAIN
 # on a deployed model without traffic may go. Times are seconds since the epoch.
 HOLDER, UNTIL, BEFORE, DUE = "push-by", "push-until", "push-before-", "undeploy-after-"
 SECONDS_TO_DEPLOY = 3600.0
-# Vertex AI refuses a change of what another call has changed since it was read.
+# Vertex AI refuses a change of what another call has changed since it was read; asked again it would refuse again.
 CONFLICTS = (exceptions.Aborted, exceptions.FailedPrecondition)
+UNLESS_CHANGED = Retry(
+    if_exception_type(*(one for one in OUTAGES if one not in CONFLICTS)), initial=1.0, maximum=15.0, timeout=180.0
+)
 TRIES = 5
 
 
@@ -59,7 +63,11 @@ class ServingEndpoint:
     """
 
     def __init__(
-        self, cloud: Cloud, settings: Endpoint, labels: Mapping[str, str] | None = None, encryption_key: str | None = None
+        self,
+        cloud: Cloud,
+        settings: Endpoint,
+        labels: Mapping[str, str] | None = None,
+        encryption_key: str | None = None,
     ):
         self.cloud = cloud
         self._client = cloud.client(v1.EndpointServiceClient)
@@ -78,8 +86,8 @@ class ServingEndpoint:
             return self._client.get_endpoint(name=self.name, retry=AGAIN)
         except exceptions.NotFound as error:
             raise UserError(
-                f"there is no endpoint {self.name}: it was deleted, or never made. What to do: correct endpoint.name, or "
-                "give an id such as late-flights there, and the next push makes one under it"
+                f"there is no endpoint {self.name}: it was deleted, or never made. What to do: correct endpoint.name, "
+                "or give an id such as late-flights there, and the next push makes one under it"
             ) from error
 
     def make(self) -> bool:
@@ -136,8 +144,8 @@ class ServingEndpoint:
             if push is not None and not cut_off:
                 raise Taken(
                     f"another push, of {push.holder}, changes the endpoint {self.name} until "
-                    f"{time.strftime('%H:%M UTC', time.gmtime(push.until))} at the latest; nothing was changed. What to do: "
-                    "run again when it has ended, or end it with python vertex_runner.py --rollback"
+                    f"{time.strftime('%H:%M UTC', time.gmtime(push.until))} at the latest; nothing was changed. What to "
+                    "do: run again when it has ended, or end it with python vertex_runner.py --rollback"
                 )
             # What a push left behind that was cut off is nobody's wish: what it found is put back first.
             before = dict(push.before) if push else dict(there.traffic_split)
@@ -200,7 +208,7 @@ class ServingEndpoint:
         if traffic is not None:
             changed.traffic_split = dict(traffic)
             paths.append("traffic_split")
-        self._client.update_endpoint(endpoint=changed, update_mask={"paths": paths}, retry=AGAIN)
+        self._client.update_endpoint(endpoint=changed, update_mask={"paths": paths}, retry=UNLESS_CHANGED)
 
     # What is deployed.
 
@@ -282,7 +290,9 @@ class ServingEndpoint:
             min_replica_count=settings.min_replicas,
             max_replica_count=settings.max_replicas,
             autoscaling_metric_specs=[
-                v1.AutoscalingMetricSpec(metric_name=f"aiplatform.googleapis.com/prediction/online/{name}", target=target)
+                v1.AutoscalingMetricSpec(
+                    metric_name=f"aiplatform.googleapis.com/prediction/online/{name}", target=target
+                )
                 for name, target in metrics
             ],
         )
@@ -292,9 +302,7 @@ def push_of(there: v1.Endpoint) -> Push | None:
     """The push that holds an endpoint; None: none does."""
     if HOLDER not in there.labels:
         return None
-    before = {
-        key.removeprefix(BEFORE): int(value) for key, value in there.labels.items() if key.startswith(BEFORE)
-    }
+    before = {key.removeprefix(BEFORE): int(value) for key, value in there.labels.items() if key.startswith(BEFORE)}
     return Push(there.labels[HOLDER], float(there.labels.get(UNTIL, "0")), before)
 
 

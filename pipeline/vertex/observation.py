@@ -92,13 +92,18 @@ def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
     try:
         counts = _series(serving, since, "response_count", "REDUCE_SUM", ("deployed_model_id", "response_code"))
         latencies = _series(
-            serving, since, "prediction_latencies", "REDUCE_PERCENTILE_95", ("deployed_model_id",), 'latency_type="total"'
+            serving,
+            since,
+            "prediction_latencies",
+            "REDUCE_PERCENTILE_95",
+            ("deployed_model_id",),
+            'latency_type="total"',
         )
     except (exceptions.GoogleAPICallError, *PASSING) as error:
         raise UserError(
-            f"the errors and latencies of {serving.name} cannot be read ({getattr(error, 'message', None) or error}); the "
-            "service account of the tasks needs the role roles/monitoring.viewer, and the API monitoring.googleapis.com "
-            "must be enabled"
+            f"the errors and latencies of {serving.name} cannot be read ({getattr(error, 'message', None) or error}); "
+            "the service account of the tasks needs the role roles/monitoring.viewer, and the API "
+            "monitoring.googleapis.com must be enabled"
         ) from error
     requests: dict[str, int] = {}
     errors: dict[str, int] = {}
@@ -107,7 +112,9 @@ def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
         requests[deployed] = requests.get(deployed, 0) + number
         if not labels.get("response_code", "").startswith("2"):
             errors[deployed] = errors.get(deployed, 0) + number
-    slowest = {labels.get("deployed_model_id", ""): max(values) / 1000 for labels, values in latencies if values}  # from us
+    slowest = {
+        labels.get("deployed_model_id", ""): max(values) / 1000 for labels, values in latencies if values
+    }  # from us
     return {key: Observed(number, errors.get(key, 0), slowest.get(key)) for key, number in requests.items()}
 
 

@@ -112,10 +112,13 @@ class Executor(tfx_pusher.Executor):
             else:
                 logger.info("version %s was registered before the task was started again", version.id)
                 io_utils.copy_dir(self.GetModelPath(input_dict), pushed.uri)
-                self._MarkPushed(pushed, pushed_destination=version.folder, pushed_version=os.path.basename(version.folder))
+                self._MarkPushed(
+                    pushed, pushed_destination=version.folder, pushed_version=os.path.basename(version.folder)
+                )
             if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
                 raise UserError(
-                    f"version {version.id} of {version.entry} is this model, and was rolled back; it is not deployed again"
+                    f"version {version.id} of {version.entry} is this model, and was rolled back; it is not deployed "
+                    "again"
                 )
             rows = SmokeRows.from_json(
                 read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"])), endpoint.canary.smoke_rows
@@ -147,8 +150,8 @@ class Executor(tfx_pusher.Executor):
             **setting["labels"],
             registry.RUN: registry.as_label(run),
             "tensorflow": registry.as_label(importlib.metadata.version("tensorflow")),
-            "schema": str(measured.get("schema_sha256", ""))[:16],
-            "span": str(measured.get("data_span", "")),
+            "schema": str(measured.get("schema_sha256") or "")[:16],
+            "span": str(measured.get("data_span") or ""),
         }
         version = entry.add(
             model=artifact_utils.get_single_uri(input_dict["model"]),

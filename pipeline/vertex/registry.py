@@ -127,7 +127,7 @@ class Registry:
         return Version(self.name, made.model_version_id, dict(new.labels), folder)
 
     def add_metrics(self, version: Version, metrics: Mapping[str, float]) -> None:
-        """Shows the metrics on the test split beside a version: Vertex AI's own by its names, all of them as metadata."""
+        """Shows the metrics on the test split beside a version: Vertex AI's own by its names, all as metadata."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         evaluation = v1.ModelEvaluation(
             display_name="test split",
@@ -212,7 +212,7 @@ def prebuilt_image(tensorflow: str, region: str, accelerator: str | None, known:
     if not fitting:
         newest = ".".join(map(str, max(found))) if found else "none"
         raise UserError(
-            f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow} (newest: {newest}); '
-            'take image="pipeline", which has the TensorFlow that the model was trained with'
+            f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow} (newest: '
+            f'{newest}); take image="pipeline", which has the TensorFlow that the model was trained with'
         )
     return str(found[fitting[0]])

@@ -17,11 +17,12 @@ from typing import Any
 import grpc
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import any_pb2, json_format, struct_pb2
+from google.protobuf import json_format, struct_pb2
 from google.rpc import code_pb2, status_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from tests.fakes import checks
+from tests.fakes.serving import Conflict, FakeServing
 
 PACKAGE = "google.cloud.aiplatform.v1"
 Task = v1.PipelineTaskDetail.State
@@ -78,15 +79,15 @@ class FakeVertex:
     Attributes:
         script: What will happen.
         calls: The methods called so far, in their order.
-        pipeline_jobs, custom_jobs, tuning_jobs, models, endpoints, contexts: What was made, by resource name.
-        model_versions: Every version of every model, by "<name>@<version>"; ``models`` has the newest.
+        pipeline_jobs, custom_jobs, tuning_jobs, contexts: What was made, by resource name.
+        serving: Models, endpoints and predictions.
         children: Contexts in a context.
     """
 
     def __init__(self, certificate: Path, key: Path, projects: tuple[str, ...] = ("demo",)):
-        self.empty()
         self._projects = projects
         self._numbers = itertools.count(1)
+        self.empty()
         self._lock = threading.RLock()
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
@@ -102,9 +103,7 @@ class FakeVertex:
         self.pipeline_jobs: dict[str, v1.PipelineJob] = {}
         self.custom_jobs: dict[str, v1.CustomJob] = {}
         self.tuning_jobs: dict[str, v1.HyperparameterTuningJob] = {}
-        self.models: dict[str, v1.Model] = {}
-        self.model_versions: dict[str, v1.Model] = {}
-        self.endpoints: dict[str, v1.Endpoint] = {}
+        self.serving = FakeServing(self._parent, self._numbers)
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
         self._asked: dict[str, int] = {}
@@ -146,31 +145,23 @@ class FakeVertex:
                     lambda ask: self._cancel(self.tuning_jobs, ask.name),
                 ),
             },
-            f"{PACKAGE}.ModelService": {
-                "UploadModel": (v1.UploadModelRequest, self._upload_model),
-                "GetModel": (v1.GetModelRequest, lambda ask: self._found(self.models | self.model_versions, ask.name)),
-                "ListModels": (
-                    v1.ListModelsRequest,
-                    lambda ask: v1.ListModelsResponse(models=list(self.models.values())),
-                ),
-            },
-            f"{PACKAGE}.EndpointService": {
-                "CreateEndpoint": (v1.CreateEndpointRequest, self._create_endpoint),
-                "GetEndpoint": (v1.GetEndpointRequest, lambda ask: self._found(self.endpoints, ask.name)),
-                "ListEndpoints": (
-                    v1.ListEndpointsRequest,
-                    lambda ask: v1.ListEndpointsResponse(endpoints=list(self.endpoints.values())),
-                ),
-                "DeployModel": (v1.DeployModelRequest, self._deploy_model),
-                "UndeployModel": (v1.UndeployModelRequest, self._undeploy_model),
-            },
             f"{PACKAGE}.MetadataService": {
                 "GetMetadataStore": (v1.GetMetadataStoreRequest, lambda ask: v1.MetadataStore(name=ask.name)),
                 "GetContext": (v1.GetContextRequest, lambda ask: self._found(self.contexts, ask.name)),
                 "CreateContext": (v1.CreateContextRequest, self._create_context),
                 "AddContextChildren": (v1.AddContextChildrenRequest, self._add_context_children),
             },
+            **{
+                f"{PACKAGE}.{service}": {
+                    name: (request, self._of_serving(service, name)) for name, (request, _) in methods.items()
+                }
+                for service, methods in self.serving.services().items()
+            },
         }
+
+    def _of_serving(self, service: str, method: str) -> Callable[[Any], Any]:
+        """By way of the attribute, which is another one after ``empty``."""
+        return lambda ask: self.serving.services()[service][method][1](ask)
 
     def _handler(self, name: str, request: Any, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
         method = name.rpartition(".")[2]
@@ -187,6 +178,10 @@ class FakeVertex:
                     context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 except KeyError as error:
                     context.abort(grpc.StatusCode.NOT_FOUND, f"{error.args[0]} does not exist")
+                except Conflict as error:
+                    context.abort(grpc.StatusCode.ABORTED, str(error))
+                except ConnectionError as error:
+                    context.abort(grpc.StatusCode.INTERNAL, str(error))
                 except FileExistsError as error:
                     context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{error} already exists")
                 if fault:
@@ -370,44 +365,7 @@ class FakeVertex:
         kept[name].state = v1.JobState.JOB_STATE_CANCELLING
         return v1.CustomJob()  # Empty on the wire
 
-    # Models and endpoints: only what there is, no serving.
-
-    def _upload_model(self, ask: v1.UploadModelRequest) -> operations_pb2.Operation:
-        checks.require(ask.model.display_name, "model.display_name is required")
-        checks.require(ask.model.artifact_uri.startswith("gs://"), "model.artifact_uri must be a gs:// address")
-        model = v1.Model(ask.model)
-        name = ask.parent_model or self._new(ask.parent, "models")
-        earlier = [key for key in self.model_versions if key.partition("@")[0] == name]
-        model.name, model.version_id = name, str(len(earlier) + 1)
-        self.model_versions[f"{name}@{model.version_id}"] = self.models[name] = model
-        return _done(v1.UploadModelResponse(model=name, model_version_id=model.version_id))
-
-    def _create_endpoint(self, ask: v1.CreateEndpointRequest) -> operations_pb2.Operation:
-        checks.require(ask.endpoint.display_name, "endpoint.display_name is required")
-        endpoint = v1.Endpoint(ask.endpoint)
-        endpoint.name = self._new(ask.parent, "endpoints")
-        self.endpoints[endpoint.name] = endpoint
-        return _done(endpoint)
-
-    def _deploy_model(self, ask: v1.DeployModelRequest) -> operations_pb2.Operation:
-        endpoint = self.endpoints[ask.endpoint]
-        checks.require(ask.deployed_model.model.partition("@")[0] in self.models, "deployed_model.model does not exist")
-        traffic = dict(ask.traffic_split)
-        checks.require(not traffic or sum(traffic.values()) == 100, f"traffic_split must sum to 100, got {traffic}")
-        deployed = v1.DeployedModel(ask.deployed_model)
-        deployed.id = deployed.id or str(next(self._numbers))
-        endpoint.deployed_models.append(deployed)
-        endpoint.traffic_split = {deployed.id if key == "0" else key: share for key, share in traffic.items()}
-        return _done(v1.DeployModelResponse(deployed_model=deployed))
-
-    def _undeploy_model(self, ask: v1.UndeployModelRequest) -> operations_pb2.Operation:
-        endpoint = self.endpoints[ask.endpoint]
-        left = [one for one in endpoint.deployed_models if one.id != ask.deployed_model_id]
-        checks.require(len(left) < len(endpoint.deployed_models), f"no deployed model {ask.deployed_model_id!r}")
-        endpoint.deployed_models = left
-        if ask.traffic_split:
-            endpoint.traffic_split = dict(ask.traffic_split)
-        return _done(v1.UndeployModelResponse())
+    # Experiments.
 
     def _create_context(self, ask: v1.CreateContextRequest) -> v1.Context:
         name = f"{ask.parent}/contexts/{ask.context_id}"
@@ -434,12 +392,6 @@ def _value(spec: Any, number: int) -> Any:
     low, high = getattr(spec, kind).min_value, getattr(spec, kind).max_value
     value = low + (high - low) * ((number % 5) / 4)
     return float(round(value)) if kind == "integer_value_spec" else value
-
-
-def _done(response: Any) -> operations_pb2.Operation:
-    packed = any_pb2.Any()
-    packed.Pack(type(response).pb(response))
-    return operations_pb2.Operation(name="operations/1", done=True, response=packed)
 
 
 def _serialized(answer: Any) -> bytes:

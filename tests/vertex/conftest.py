@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tfx.dsl.io.filesystem_registry import DEFAULT_FILESYSTEM_REGISTRY
 
 from pipeline import packaging
 from pipeline.config import PipelineConfig, load_config
 from pipeline.target import Target, Vertex
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.compile import compile
+from tests.fakes.buckets import buckets_in
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
+from tests.vertex.serving import Pushes, answers_right
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
@@ -53,6 +56,15 @@ def vertex(there: GoogleCloud) -> Vertex:
     for role in ("roles/aiplatform.user", "roles/storage.objectAdmin"):
         there.rest.project.roles[role] = {f"serviceAccount:{ACCOUNT}"}
     return Vertex(PROJECT, REGION, BUCKET, image, service_account=ACCOUNT)
+
+
+@pytest.fixture
+def pushes(there: GoogleCloud, vertex: Vertex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pushes:
+    """Models to push to a bucket that is a folder here; every version answers as in the model check."""
+    schemes = DEFAULT_FILESYSTEM_REGISTRY._preferred_filesystem_by_scheme
+    monkeypatch.setitem(schemes, "gs://", buckets_in(tmp_path / "buckets"))
+    answers_right(there, *map(str, range(1, 9)))
+    return Pushes(there, vertex, tmp_path / "buckets")
 
 
 @pytest.fixture(scope="session")
