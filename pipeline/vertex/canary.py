@@ -249,8 +249,8 @@ class RollOut:
             return False
         except Exception as error:
             raise UserError(
-                f"the traffic of {self._serving.name} could not be put back ({_text(error)}) and is split between versions."
-                " What to do: python vertex_runner.py --rollback puts back what there was before"
+                f"the traffic of {self._serving.name} could not be put back ({_text(error)}) and is split between "
+                "versions. What to do: python vertex_runner.py --rollback puts back what there was before"
             ) from error
         # What failed may have been deployed half, or its answer been lost on the way.
         new = new or deployed_id(self._serving.read(), version)
@@ -282,8 +282,8 @@ def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
         failing = mine.errors / mine.requests
         if failing - theirs > canary.max_error_share:
             return (
-                f"{mine.errors} of {mine.requests} failed ({100 * failing:.1f} %), {100 * theirs:.1f} % with the version"
-                f" before, at most {100 * canary.max_error_share:g} % more"
+                f"{mine.errors} of {mine.requests} failed ({100 * failing:.1f} %), {100 * theirs:.1f} % with the "
+                f"version before, at most {100 * canary.max_error_share:g} % more"
             )
     if mine.p95_ms is None:
         return None

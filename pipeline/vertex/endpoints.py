@@ -144,8 +144,8 @@ class ServingEndpoint:
             if push is not None and not cut_off:
                 raise Taken(
                     f"another push, of {push.holder}, changes the endpoint {self.name} until "
-                    f"{time.strftime('%H:%M UTC', time.gmtime(push.until))} at the latest; nothing was changed. What to "
-                    "do: run again when it has ended, or end it with python vertex_runner.py --rollback"
+                    f"{time.strftime('%H:%M UTC', time.gmtime(push.until))} at the latest; nothing was changed. "
+                    "What to do: run again when it has ended, or end it with python vertex_runner.py --rollback"
                 )
             # What a push left behind that was cut off is nobody's wish: what it found is put back first.
             before = dict(push.before) if push else dict(there.traffic_split)
@@ -164,8 +164,9 @@ class ServingEndpoint:
     def give_back(self, holder: str, due: Mapping[str, float] | None = None) -> None:
         """Ends holding it; ``due`` says from when on which deployed models may go, in seconds since the epoch."""
 
-        def freed(labels: dict[str, str]) -> dict[str, str]:
-            kept = {key: value for key, value in labels.items() if not _of_a_push(key)}
+        def freed(there: v1.Endpoint) -> dict[str, str]:
+            in_use = {f"{DUE}{key}" for key, share in there.traffic_split.items() if share}
+            kept = {key: value for key, value in there.labels.items() if not _of_a_push(key) and key not in in_use}
             return kept | {f"{DUE}{key}": str(int(moment)) for key, moment in (due or {}).items()}
 
         self._change(holder, freed, None)
@@ -176,16 +177,16 @@ class ServingEndpoint:
         Raises:
             Taken: ``holder`` no longer holds the endpoint.
         """
-        self._change(holder, lambda labels: labels, traffic)
+        self._change(holder, lambda there: dict(there.labels), traffic)
 
     def _change(
-        self, holder: str, labels: Callable[[dict[str, str]], dict[str, str]], traffic: Mapping[str, int] | None
+        self, holder: str, labels: Callable[[v1.Endpoint], dict[str, str]], traffic: Mapping[str, int] | None
     ) -> None:
         for _ in range(TRIES):
             there = self.read()
             self.check_held(holder, there)
             try:
-                self._write(there, labels(dict(there.labels)), traffic)
+                self._write(there, labels(there), traffic)
             except CONFLICTS:
                 continue
             return

@@ -117,8 +117,8 @@ class Executor(tfx_pusher.Executor):
                 )
             if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
                 raise UserError(
-                    f"version {version.id} of {version.entry} is this model, and was rolled back; it is not deployed "
-                    "again"
+                    f"version {version.id} of {version.entry} is this model, and was rolled back; to deploy it again "
+                    f"all the same: python vertex_runner.py --rollback {version.id}"
                 )
             rows = SmokeRows.from_json(
                 read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"])), endpoint.canary.smoke_rows

@@ -137,10 +137,17 @@ class Registry:
         )
         self._client.import_model_evaluation(parent=version.name, model_evaluation=evaluation, retry=AGAIN)
 
-    def make_live(self, version: Version) -> None:
-        """Gives a version the aliases of the one that gets the traffic; the one that had them becomes "previous"."""
+    def make_live(self, version: Version, rolled_back: bool = False) -> None:
+        """Gives a version the aliases of the one that gets the traffic; the one that had them becomes "previous".
+
+        Args:
+            version: The one that gets it.
+            rolled_back: The one that had them is not to come back: no version is "previous" then.
+        """
         before = self.with_alias(LIVE)
-        if before is not None and before.id != version.id:
+        if rolled_back:
+            self.move_alias(PREVIOUS, None)
+        elif before is not None and before.id != version.id:
             self.move_alias(PREVIOUS, before)
         # Each alone: "default" cannot be taken from a version, only given to another.
         self.move_alias(LIVE, version)

@@ -56,7 +56,7 @@ class FakeServing:
         return {
             "ModelService": {
                 "UploadModel": (v1.UploadModelRequest, self._upload_model),
-                "GetModel": (v1.GetModelRequest, lambda ask: self._model(ask.name)),
+                "GetModel": (v1.GetModelRequest, lambda ask: self.model(ask.name)),
                 "ListModels": (v1.ListModelsRequest, lambda ask: v1.ListModelsResponse(models=self._newest())),
                 "ListModelVersions": (v1.ListModelVersionsRequest, self._list_versions),
                 "UpdateModel": (v1.UpdateModelRequest, self._update_model),
@@ -111,7 +111,8 @@ class FakeServing:
     def _newest(self) -> list[v1.Model]:
         return list({key.partition("@")[0]: one for key, one in self.models.items()}.values())
 
-    def _model(self, name: str) -> v1.Model:
+    def model(self, name: str) -> v1.Model:
+        """A version by its number or alias."""
         entry, _, version = name.partition("@")
         wanted = version or "default"
         for one in self._versions_of(entry):
@@ -150,12 +151,12 @@ class FakeServing:
         require(list(ask.update_mask.paths) == ["labels"], f"update_mask {list(ask.update_mask.paths)}")
         require("@" in ask.model.name, "labels of all versions are not what a push changes")
         checks.check_labels(ask.model.labels)
-        model = self._model(ask.model.name)
+        model = self.model(ask.model.name)
         model.labels = dict(ask.model.labels)
         return model
 
     def _merge_aliases(self, ask: v1.MergeVersionAliasesRequest) -> v1.Model:
-        model = self._model(ask.name)
+        model = self.model(ask.name)
         for alias in ask.version_aliases:
             name = alias.removeprefix("-")
             require(ALIAS.fullmatch(name), f"bad alias {alias!r}")
@@ -173,7 +174,7 @@ class FakeServing:
         return model
 
     def _import_evaluation(self, ask: v1.ImportModelEvaluationRequest) -> v1.ModelEvaluation:
-        model = self._model(ask.parent)
+        model = self.model(ask.parent)
         evaluation = v1.ModelEvaluation(ask.model_evaluation)
         require(evaluation.metrics_schema_uri.startswith("gs://google-cloud-aiplatform/schema/"), "metrics_schema_uri")
         self.evaluations.setdefault(f"{model.name}@{model.version_id}", []).append(evaluation)
@@ -218,7 +219,7 @@ class FakeServing:
 
     def _deploy_model(self, ask: v1.DeployModelRequest) -> operations_pb2.Operation:
         endpoint = self.endpoints[ask.endpoint]
-        model = self._model(ask.deployed_model.model)
+        model = self.model(ask.deployed_model.model)
         resources = ask.deployed_model.dedicated_resources
         machine = resources.machine_spec
         require(checks.MACHINE.fullmatch(machine.machine_type), f"machine_type {machine.machine_type!r} unknown")
@@ -299,5 +300,5 @@ class FakeServing:
 def done(response: Any) -> operations_pb2.Operation:
     """An operation that has ended with an answer."""
     packed = any_pb2.Any()
-    packed.Pack(type(response).pb(response))
+    packed.Pack(type(response).pb(response) if hasattr(type(response), "pb") else response)
     return operations_pb2.Operation(name="operations/1", done=True, response=packed)

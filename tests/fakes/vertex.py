@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import empty_pb2, json_format, struct_pb2
 from google.rpc import code_pb2, status_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from tests.fakes import checks
-from tests.fakes.serving import Conflict, FakeServing
+from tests.fakes.serving import Conflict, FakeServing, done
 
 PACKAGE = "google.cloud.aiplatform.v1"
 Task = v1.PipelineTaskDetail.State
@@ -79,7 +79,7 @@ class FakeVertex:
     Attributes:
         script: What will happen.
         calls: The methods called so far, in their order.
-        pipeline_jobs, custom_jobs, tuning_jobs, contexts: What was made, by resource name.
+        pipeline_jobs, custom_jobs, tuning_jobs, batch_jobs, schedules, contexts: What was made, by resource name.
         serving: Models, endpoints and predictions.
         children: Contexts in a context.
     """
@@ -104,6 +104,8 @@ class FakeVertex:
         self.custom_jobs: dict[str, v1.CustomJob] = {}
         self.tuning_jobs: dict[str, v1.HyperparameterTuningJob] = {}
         self.serving = FakeServing(self._parent, self._numbers)
+        self.schedules: dict[str, v1.Schedule] = {}
+        self.batch_jobs: dict[str, v1.BatchPredictionJob] = {}
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
         self._asked: dict[str, int] = {}
@@ -144,6 +146,20 @@ class FakeVertex:
                     v1.CancelHyperparameterTuningJobRequest,
                     lambda ask: self._cancel(self.tuning_jobs, ask.name),
                 ),
+                "CreateBatchPredictionJob": (v1.CreateBatchPredictionJobRequest, self._create_batch_job),
+                "GetBatchPredictionJob": (v1.GetBatchPredictionJobRequest, self._get_batch_job),
+            },
+            f"{PACKAGE}.ScheduleService": {
+                "CreateSchedule": (v1.CreateScheduleRequest, self._create_schedule),
+                "UpdateSchedule": (v1.UpdateScheduleRequest, self._update_schedule),
+                "GetSchedule": (v1.GetScheduleRequest, lambda ask: self._found(self.schedules, ask.name)),
+                "ListSchedules": (
+                    v1.ListSchedulesRequest,
+                    lambda ask: v1.ListSchedulesResponse(schedules=list(self.schedules.values())),
+                ),
+                "PauseSchedule": (v1.PauseScheduleRequest, lambda ask: self._set_schedule(ask.name, "PAUSED")),
+                "ResumeSchedule": (v1.ResumeScheduleRequest, lambda ask: self._set_schedule(ask.name, "ACTIVE")),
+                "DeleteSchedule": (v1.DeleteScheduleRequest, self._delete_schedule),
             },
             f"{PACKAGE}.MetadataService": {
                 "GetMetadataStore": (v1.GetMetadataStoreRequest, lambda ask: v1.MetadataStore(name=ask.name)),
@@ -364,6 +380,70 @@ class FakeVertex:
     def _cancel(self, kept: dict[str, Any], name: str) -> Any:
         kept[name].state = v1.JobState.JOB_STATE_CANCELLING
         return v1.CustomJob()  # Empty on the wire
+
+    # Batch prediction and schedules.
+
+    def _create_batch_job(self, ask: v1.CreateBatchPredictionJobRequest) -> v1.BatchPredictionJob:
+        job = v1.BatchPredictionJob(ask.batch_prediction_job)
+        self.serving.model(job.model)
+        wanted, kind = job.input_config.instances_format, v1.BatchPredictionJob.InputConfig.pb(job.input_config)
+        source = "bigquery_source" if wanted == "bigquery" else "gcs_source"
+        checks.require(kind.WhichOneof("source") == source, f"input_config.instances_format {wanted!r} needs {source}")
+        known = ("jsonl", "csv", "bigquery", "tf-record", "tf-record-gzip", "file-list")
+        checks.require(wanted in known, f"input_config.instances_format {wanted!r}, expected one of {known}")
+        machine = job.dedicated_resources.machine_spec
+        checks.require(checks.MACHINE.fullmatch(machine.machine_type), "dedicated_resources.machine_spec.machine_type")
+        checks.check_accelerator(machine, "dedicated_resources")
+        job.name, job.state = self._new(ask.parent, "batchPredictionJobs"), v1.JobState.JOB_STATE_PENDING
+        self.batch_jobs[job.name] = job
+        return job
+
+    def _get_batch_job(self, ask: v1.GetBatchPredictionJobRequest) -> v1.BatchPredictionJob:
+        job = self._job_goes_on(self.batch_jobs, ask.name)
+        if job.state == v1.JobState.JOB_STATE_SUCCEEDED:
+            job.completion_stats = v1.CompletionStats(successful_count=11, failed_count=1)
+            prefix = job.output_config.gcs_destination.output_uri_prefix
+            if prefix:
+                job.output_info.gcs_output_directory = f"{prefix}/prediction-1"
+            else:
+                job.output_info.bigquery_output_dataset = job.output_config.bigquery_destination.output_uri
+                job.output_info.bigquery_output_table = "predictions_1"
+        return job
+
+    def _create_schedule(self, ask: v1.CreateScheduleRequest) -> v1.Schedule:
+        schedule = v1.Schedule(ask.schedule)
+        self._check_schedule(schedule)
+        schedule.name = self._new(ask.parent, "schedules")
+        schedule.next_run_time = "2026-01-05T03:00:00Z"
+        self.schedules[schedule.name] = schedule
+        return self._set_schedule(schedule.name, "ACTIVE")
+
+    def _update_schedule(self, ask: v1.UpdateScheduleRequest) -> v1.Schedule:
+        schedule = self.schedules[ask.schedule.name]
+        for path in ask.update_mask.paths:
+            setattr(schedule, path, getattr(ask.schedule, path))
+        self._check_schedule(schedule)
+        return schedule
+
+    def _check_schedule(self, schedule: v1.Schedule) -> None:
+        checks.require(schedule.display_name, "schedule.display_name is required")
+        fields = [part for part in schedule.cron.split() if not part.startswith(("TZ=", "CRON_TZ="))]
+        checks.require(len(fields) == 5, f"schedule.cron {schedule.cron!r} has not five fields")
+        checks.require(schedule.max_concurrent_run_count > 0, "schedule.max_concurrent_run_count is required")
+        request = schedule.create_pipeline_job_request
+        checks.require(not request.pipeline_job_id, "pipeline_job_id must not be set in a schedule")
+        self._parent(request.parent)
+        checks.check_pipeline_job(request.pipeline_job)
+
+    def _set_schedule(self, name: str, state: str) -> v1.Schedule:
+        schedule = self.schedules[name]
+        checks.require(schedule.state.name != state, f"the schedule is {state} already")
+        schedule.state = v1.Schedule.State[state]
+        return schedule
+
+    def _delete_schedule(self, ask: v1.DeleteScheduleRequest) -> operations_pb2.Operation:
+        del self.schedules[ask.name]
+        return done(empty_pb2.Empty())
 
     # Experiments.
 

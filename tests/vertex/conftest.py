@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.vertex.serving import Pushes, answers_right
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
+SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
 
 
 @pytest.fixture(scope="session")
@@ -86,3 +90,31 @@ def compiled_once(config: PipelineConfig, tmp_path_factory: pytest.TempPathFacto
 def compiled(compiled_once: Path, tmp_path: Path) -> Path:
     """A folder with the compiled job, to change at will."""
     return Path(shutil.copytree(compiled_once, tmp_path / "compiled"))
+
+
+@pytest.fixture
+def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
+    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        process = subprocess.run(
+            [
+                sys.executable,
+                "vertex_runner.py",
+                *SETTINGS,
+                f"--image={vertex.image}",
+                f"--data={few_flights}",
+                f"--output={tmp_path / 'output'}",
+                "--poll=0.01",
+                *arguments,
+            ],
+            cwd=ROOT,
+            env={**os.environ, **there.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return process.returncode, process.stdout
+
+    return run

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -13,41 +10,10 @@ import pytest
 from pipeline.vertex.submit import submit
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.vertex import Fault
-from tests.vertex.conftest import ACCOUNT
 from tests.vertex.test_watch import PUSHED
 
-ROOT = Path(__file__).resolve().parents[2]
 # Each starts Python anew with Google's clients, some TFX too: together half a minute.
 pytestmark = pytest.mark.slow
-SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
-
-
-@pytest.fixture
-def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
-    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        process = subprocess.run(
-            [
-                sys.executable,
-                "vertex_runner.py",
-                *SETTINGS,
-                f"--image={vertex.image}",
-                f"--data={few_flights}",
-                f"--output={tmp_path / 'output'}",
-                "--poll=0.01",
-                *arguments,
-            ],
-            cwd=ROOT,
-            env={**os.environ, **there.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return process.returncode, process.stdout
-
-    return run
 
 
 @pytest.fixture
