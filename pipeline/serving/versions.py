@@ -186,6 +186,11 @@ def is_whole(folder: Path) -> bool:
     return (folder / "saved_model.pb").is_file() or (folder / "saved_model.pbtxt").is_file()
 
 
+def model_at(address: str) -> Versions | str:
+    """A folder of versions; or, where a SavedModel lies there or it is in a bucket, its address as it is."""
+    return address if "://" in address or is_whole(Path(address)) else Versions(Path(address))
+
+
 def was_withdrawn(version: Path) -> bool:
     """Whether a version that is no longer in its folder was taken back by a rollback."""
     return (version.parent / WITHDRAWN / version.name).is_dir()

@@ -9,11 +9,11 @@ import keras
 import tensorflow as tf
 import tensorflow_transform as tft
 
+from pipeline.serving.inputs_file import INPUTS
+
 # What TFMA looks for first, and what it calls with serialized tf.Examples.
 EXAMPLES_SIGNATURE = "predict"
 ROWS_SIGNATURE = "serving_default"
-# Beside the SavedModel, where its format has room for what is not TensorFlow's: what a person gives for each feature.
-INPUTS = "assets.extra/inputs.json"
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 
 

@@ -1,0 +1,311 @@
+"""The server under load, against the SavedModel called directly in one process; and python -m pipeline.predict.
+
+    python benchmarks/serving.py
+
+Needs a pushed model and the data: make run. The load comes from this process over loopback, the server is another one,
+so that both share the machine's cores; the direct calls have them for themselves, and make their tensors from the same
+JSON objects. Exits 1 unless no request failed while versions were pushed and removed under load, none of 1,000
+malformed requests made an error of the server, predicting files is at least half as fast as calling the model on rows
+in memory, and four times the rows take no more memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.serving.features import from_instances, from_table
+from pipeline.serving.model import load
+from pipeline.serving.versions import Versions
+
+ROOT = Path(__file__).resolve().parent.parent
+PUSHED = Versions(ROOT / "output/flights/serving/flights")
+DATA = ROOT / "data/flights"
+SECONDS = 8.0
+MALFORMED = 1_000
+LEAST_OF_DIRECT = 0.5
+# Allocators do not give everything back; growth with the rows would be a multiple.
+MOST_MEMORY = 1.15
+
+
+def main() -> int:
+    """Prints the tables; returns the exit code."""
+    latest = PUSHED.path(PUSHED.resolve())
+    rows = pq.read_table(DATA / "test/2013-12.parquet").drop_columns(["late"]).slice(0, 1_000).to_pylist()
+    passed = []
+    with tempfile.TemporaryDirectory() as temporary:
+        versions = Versions(Path(temporary, "flights"))
+        push(latest, versions)
+        with serving(versions.folder) as (port, errors):
+            under_load(latest, rows, port)
+            passed.append(while_pushing(latest, versions, rows, port))
+            passed.append(malformed(port, rows[0]))
+            passed.append(told("the server logged no error", not errors(), "".join(errors()[:1])))
+        passed.append(predicting(latest, Path(temporary)))
+    return 0 if all(passed) else 1
+
+
+def told(what: str, reached: bool, found: str) -> bool:
+    """Says whether something was reached, and returns it."""
+    print(f"must reach: {what} ({found or 'none'}): {'reached' if reached else 'falls short'}")
+    return reached
+
+
+def push(model: Path, versions: Versions, keep: int = 2) -> int:
+    """Pushes a copy of the model as a new version."""
+    with versions.staging() as staging:
+        shutil.copytree(model, staging / "model")
+        return int(versions.publish(staging / "model", 1, {}, keep).name)
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple[int, Any]]:
+    """A server of its own process; yields its port and what tells its log's errors."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder.parent / "serve.log"
+    with log.open("w") as file:
+        command = [sys.executable, "-m", "pipeline.serve", "--model", str(folder), "--port", str(port)]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=file)
+    try:
+        while "answers at" not in log.read_text():
+            if process.poll() is not None:
+                sys.exit(f"the server did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield port, lambda: [line for line in log.read_text().splitlines() if re.search("Traceback|error", line, re.I)]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def under_load(latest: Path, rows: list[dict[str, Any]], port: int) -> None:
+    """Prints the table of rates and delays."""
+    model = load(str(latest)).rows
+    table = Table(
+        "rows in a request", title="pipeline.serve, 2 cores, load from a second process", title_justify="left"
+    )
+    for name in ("connections", "requests/s", "rows/s", "p50 ms", "p99 ms", "of direct calls/s"):
+        table.add_column(name, justify="right")
+    for number in (1, 100):
+        asked = rows[:number]
+        model.answer(from_instances(asked, model.inputs))
+        times = []
+        started = time.perf_counter()
+        while time.perf_counter() - started < SECONDS / 2:
+            before = time.perf_counter()
+            model.answer(from_instances(asked, model.inputs))
+            times.append(time.perf_counter() - before)
+        direct = 1 / statistics.mean(times)
+        table.add_row(f"{number}, direct", "", *figures(times, sum(times), number), "1.00")
+        for connections in (1, 16):
+            found = asyncio.run(load_for(SECONDS, port, body_of(asked), connections))
+            if any(status != 200 for status, _ in found):
+                sys.exit(f"a request failed: {[status for status, _ in found if status != 200][:3]}")
+            delays = [delay for _, delay in found]
+            rate = len(delays) / SECONDS
+            table.add_row(str(number), str(connections), *figures(delays, SECONDS, number), f"{rate / direct:.2f}")
+    Console().print(table)
+
+
+def figures(delays: list[float], seconds: float, rows: int) -> list[str]:
+    """Requests and rows per second, and the delays' median and 99th percentile in milliseconds."""
+    rate = len(delays) / seconds
+    p50, p99 = np.percentile(delays, (50, 99)) * 1_000
+    return [f"{rate:,.0f}", f"{rate * rows:,.0f}", f"{p50:.1f}", f"{p99:.1f}"]
+
+
+def body_of(rows: list[dict[str, Any]]) -> bytes:
+    """A whole request."""
+    body = json.dumps({"instances": rows}).encode()
+    head = f"POST /v1/models/flights:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def load_for(seconds: float, port: int, request: bytes, connections: int) -> list[tuple[int, float]]:
+    """Asks over some connections at once, each as soon as it has its answer; status and seconds of each request."""
+    found: list[tuple[int, float]] = []
+    end = time.perf_counter() + seconds
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while (started := time.perf_counter()) < end:
+            try:
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                await reader.readexactly(int(length[1]) if length else 0)
+                found.append((int(head[9:12]), time.perf_counter() - started))
+            except (OSError, asyncio.IncompleteReadError):
+                found.append((0, time.perf_counter() - started))
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+    await asyncio.gather(*(ask() for _ in range(connections)))
+    return found
+
+
+def while_pushing(latest: Path, versions: Versions, rows: list[dict[str, Any]], port: int) -> bool:
+    """Pushes two versions under load, so that the first is removed; every request must be answered."""
+
+    async def both() -> tuple[list[tuple[int, float]], list[int]]:
+        loading = asyncio.create_task(load_for(30.0, port, body_of(rows[:10]), 4))
+        seen = [await asyncio.to_thread(served, port)]
+        for _ in range(2):
+            number = await asyncio.to_thread(push, latest, versions)
+            while seen[-1] != number and not loading.done():
+                await asyncio.sleep(0.2)
+                seen.append(await asyncio.to_thread(served, port))
+        return await loading, seen
+
+    found, seen = asyncio.run(both())
+    failed = [status for status, _ in found if status != 200]
+    delays = [delay for _, delay in found]
+    p50, p99 = np.percentile(delays, (50, 99)) * 1_000
+    order = list(dict.fromkeys(seen))
+    print(
+        f"{len(found):,} requests of 10 rows while versions {order} came, and {versions.numbers()} were left: "
+        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {max(delays) * 1_000:.0f} ms"
+    )
+    changed = order == [1, 2, 3] and versions.numbers() == [2, 3]
+    return told(
+        "no request failed while versions were pushed and removed", not failed and changed, f"{len(failed)} failed"
+    )
+
+
+def served(port: int) -> int:
+    """The version that answers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+        return int(json.load(answer)["version"])
+
+
+def malformed(port: int, row: dict[str, Any]) -> bool:
+    """Asks what the API's description forbids, made of a good request by changes at any place."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=30) as answer:
+        description = json.load(answer)
+    (path,) = description["paths"]
+    schema = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    features = sorted(schema["properties"]["instances"]["items"]["properties"])
+    anything = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    )
+    wrong = st.lists(st.tuples(st.sampled_from([*features, "unknown"]), anything), min_size=1, max_size=4)
+    body = st.one_of(
+        wrong.map(lambda changes: json.dumps({"instances": [row, {**row, **dict(changes)}]}).encode()),
+        st.sets(st.sampled_from(features), min_size=1).map(
+            lambda gone: json.dumps({"instances": [{k: v for k, v in row.items() if k not in gone}]}).encode()
+        ),
+        anything.map(lambda instances: json.dumps({"instances": instances}).encode()),
+        st.integers(0, 300).map(lambda end: json.dumps({"instances": [row]}).encode()[:end]),
+        st.binary(max_size=100),
+    )
+    statuses: list[int] = []
+
+    @settings(
+        max_examples=MALFORMED,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(body)
+    def ask(content: bytes) -> None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", content, timeout=30) as answer:
+                statuses.append(answer.status)
+        except urllib.error.HTTPError as error:
+            if not json.load(error)["error"]:
+                raise
+            statuses.append(error.code)
+
+    ask()
+    counts = {status: statuses.count(status) for status in sorted(set(statuses))}
+    # What is changed at random may still be good: an optional feature may be any number or missing.
+    bad = sum(count for status, count in counts.items() if 400 <= status < 500)
+    return told(
+        f"no 5xx among {len(statuses):,} requests",
+        not any(one >= 500 for one in statuses),
+        f"{bad:,} refused, {counts}",
+    )
+
+
+def predicting(latest: Path, temporary: Path) -> bool:
+    """Compares predicting the files with calling the model on rows in memory, and memory with the rows."""
+    from pipeline.components.shards import read
+    from pipeline.predict import find, predict
+    from pipeline.reading.table import Unit
+
+    model = load(str(latest))
+    inputs = model.rows.inputs
+    files = find(str(DATA))
+    batches = [
+        from_table(rows, file, inputs) for file in files for rows in read(Unit(file, "parquet"), {}, list(inputs))
+    ]
+    dtypes = {name: tf.as_dtype(one.dtype) for name, one in inputs.items()}
+    tensors = [{name: tf.constant(values, dtypes[name]) for name, values in batch.items()} for batch in batches]
+    rates: dict[str, list[float]] = {"direct": [], "files": []}
+    for _ in range(3):
+        started = time.perf_counter()
+        rows = sum(len(model.rows.function(**batch)["label"].numpy()) for batch in tensors)
+        rates["direct"].append(rows / (time.perf_counter() - started))
+        done, seconds = predict(model, files, temporary / "answers.parquet")
+        assert done == rows
+        rates["files"].append(done / seconds)
+    direct, ours = (statistics.median(rates[name]) for name in ("direct", "files"))
+    print(f"\n{rows:,} flights: pipeline.predict {ours:,.0f} rows/s, the model on rows in memory {direct:,.0f} rows/s")
+    fast = told(
+        f"predicting files is at least {LEAST_OF_DIRECT} of direct calls",
+        ours >= LEAST_OF_DIRECT * direct,
+        f"{ours / direct:.2f}",
+    )
+
+    peaks = []
+    for times in (1, 4):
+        folder = temporary / f"times-{times}"
+        for copy in range(times):
+            shutil.copytree(DATA, folder / str(copy), copy_function=os.link)
+        peaks.append(peak_memory(latest, folder, temporary / f"answers-{times}.parquet"))
+    found = f"{peaks[0]:,.0f} MiB, {peaks[1]:,.0f} MiB for four times the rows"
+    return told("memory does not grow with the rows", peaks[1] <= MOST_MEMORY * peaks[0], found) and fast
+
+
+def peak_memory(model: Path, data: Path, to: Path) -> float:
+    """MiB that python -m pipeline.predict takes at most."""
+    code = (
+        "import resource, sys; from pipeline.predict import main; sys.argv[0] = 'predict'; code = main(); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, "--model", str(model), "--data", str(data), "--to", str(to)]
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    kibibytes = int(process.stdout.split()[-1])
+    return kibibytes / 1024 if sys.platform == "linux" else kibibytes / math.pow(1024, 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

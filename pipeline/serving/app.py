@@ -1,0 +1,300 @@
+"""The server's addresses: TensorFlow Serving's REST calls, Vertex AI's container contract, health and metrics.
+
+https://www.tensorflow.org/tfx/serving/api_rest
+https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pipeline.serving.batching import Overloaded
+from pipeline.serving.current import Current, Served
+from pipeline.serving.description import describe
+from pipeline.serving.features import Refused, from_columns, from_instances, rows_in
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.model import ROWS, Signature
+from pipeline.serving.request_log import RequestLog
+
+logger = logging.getLogger("pipeline.serve")
+# A larger body is taken apart beside the event loop, which has others to answer meanwhile.
+LARGE_BODY = 64 << 10
+EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may be.
+
+    Attributes:
+        body_bytes: Size of its body.
+        instances: Rows in it.
+        rows_waiting: Rows of all requests that may wait for the model.
+    """
+
+    body_bytes: int = 10 << 20
+    instances: int = 10_000
+    rows_waiting: int = 50_000
+
+
+@dataclass(frozen=True)
+class VertexRoutes:
+    """Where Vertex AI asks, its AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE."""
+
+    health: str = "/health"
+    predict: str = "/predict"
+
+
+def create_app(
+    current: Current,
+    metrics: Metrics,
+    *,
+    limits: Limits | None = None,
+    vertex: VertexRoutes | None = None,
+    request_log: RequestLog | None = None,
+    look_every: float = 2.0,
+) -> Starlette:
+    """The server, as an ASGI application.
+
+    Args:
+        current: Started.
+        metrics: Shown at /metrics.
+        limits: Of requests.
+        vertex: Routes of Vertex AI.
+        request_log: Takes a sample of what is asked and answered.
+        look_every: Seconds between looks for another version.
+    """
+    service = _Service(current, metrics, limits or Limits(), request_log)
+    vertex = vertex or VertexRoutes()
+    model = "/v1/models/{name}"
+    version = model + "/versions/{version}"
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        following = asyncio.create_task(current.follow(look_every))
+        yield
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        current.close()
+
+    return Starlette(
+        routes=[
+            Route(model + ":predict", service.predict, methods=["POST"]),
+            Route(version + ":predict", service.predict, methods=["POST"]),
+            Route(model + "/metadata", service.metadata),
+            Route(version + "/metadata", service.metadata),
+            Route(model, service.status),
+            Route(version, service.status),
+            Route(vertex.predict, service.predict, methods=["POST"]),
+            Route(vertex.health, service.health),
+            Route("/metrics", service.show_metrics),
+            Route("/openapi.json", service.description),
+        ],
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        lifespan=lifespan,
+    )
+
+
+class _Service:
+    def __init__(self, current: Current, metrics: Metrics, limits: Limits, request_log: RequestLog | None):
+        self.current = current
+        self.metrics = metrics
+        self.limits = limits
+        self.request_log = request_log
+
+    async def predict(self, request: Request) -> Response:
+        """Answers instances, and counts how."""
+        status = 500
+        try:
+            response = await self._predict(request)
+            status = response.status_code
+            return response
+        except HTTPException as error:
+            status = error.status_code
+            raise
+        finally:
+            self.metrics.requests.labels(str(status)).inc()
+
+    async def _predict(self, request: Request) -> Response:
+        served = self._served(request)
+        body = await self._body(request)
+        started = time.monotonic()
+        try:
+            if len(body) > LARGE_BODY:
+                asked = await asyncio.get_running_loop().run_in_executor(None, self._read, body, served)
+            else:
+                asked = self._read(body, served)
+            answers = await served.batcher(asked.signature.name).answer(asked.columns)
+        except Refused as refused:
+            raise HTTPException(400, str(refused)) from refused
+        except tf.errors.OpError as error:
+            raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
+        except Overloaded as error:
+            raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
+        rows = rows_in(asked.columns)
+        in_columns = asked.instances is None
+        content: dict[str, Any]
+        if in_columns:
+            columns = {name: _plain(values) for name, values in answers.items()}
+            content = {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
+        else:
+            content = {"predictions": _rows(answers)}
+        if self.request_log is not None and asked.instances is not None:
+            self.request_log.add(served.model.number, asked.instances, content["predictions"])
+        self.metrics.rows.inc(rows)
+        self.metrics.seconds.observe(time.monotonic() - started)
+        return JSONResponse(content)
+
+    async def status(self, request: Request) -> Response:
+        """TensorFlow Serving's model status."""
+        served = self._served(request)
+        state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        return JSONResponse({"model_version_status": [{"version": str(served.model.number), **state}]})
+
+    async def metadata(self, request: Request) -> Response:
+        """TensorFlow Serving's model metadata, and the manifest of the version."""
+        served = self._served(request)
+        signatures = {name: one.definition for name, one in served.model.signatures.items()}
+        return JSONResponse(
+            {
+                "model_spec": {
+                    "name": self.current.name,
+                    "signature_name": "",
+                    "version": str(served.model.number),
+                },
+                "metadata": {"signature_def": {"signature_def": signatures}},
+                "manifest": served.model.about,
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        """200 as soon as a version is loaded."""
+        return JSONResponse({"version": self._served(request).model.number})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def description(self, request: Request) -> Response:
+        """The API in OpenAPI's words, with the features of the version that answers now."""
+        served = self._served(request)
+        return JSONResponse(describe(self.current.name, served.model, self.limits.instances))
+
+    def _served(self, request: Request) -> Served:
+        """The version that answers, if it is the one that is asked for."""
+        served = self.current.served
+        if served is None:
+            raise HTTPException(503, "no version is loaded yet")
+        name, version = (request.path_params.get(key) for key in ("name", "version"))
+        if name is not None and name != self.current.name:
+            raise HTTPException(404, f"no model {name[:100]!r}; this server has {self.current.name!r}")
+        number = str(served.model.number)
+        if version is not None and version != number:
+            raise HTTPException(404, f"version {version[:40]!r} is not served; {number} is")
+        return served
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self.limits.body_bytes
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise HTTPException(
+                        413, f"the body is larger than {limit:,} bytes; send fewer instances, or use pipeline.predict"
+                    )
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client has gone") from error
+        return bytes(body)
+
+    def _read(self, body: bytes, served: Served) -> _Asked:
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error
+        if not isinstance(content, dict):
+            raise HTTPException(400, f"the body is no JSON object; {EXPECTED}")
+        name = content.get("signature_name", ROWS)
+        name = ROWS if name == "" else name
+        if not isinstance(name, str) or name not in served.model.signatures:
+            names = ", ".join(served.model.signatures)
+            raise HTTPException(400, f"no signature {str(name)[:100]!r}; the model has {names}")
+        signature = served.model.signatures[name]
+        if ("instances" in content) == ("inputs" in content):
+            raise HTTPException(400, f'expected either "instances" or "inputs"; {EXPECTED}')
+        if "inputs" in content:
+            asked = _Asked(signature, from_columns(content["inputs"], signature.inputs), None)
+        else:
+            instances = content["instances"]
+            if not isinstance(instances, list):
+                raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
+            self._check_number(len(instances))
+            asked = _Asked(signature, from_instances(instances, signature.inputs), instances)
+        self._check_number(rows_in(asked.columns))
+        return asked
+
+    def _check_number(self, rows: int) -> None:
+        if not rows:
+            raise HTTPException(400, f"there are no instances; {EXPECTED}")
+        if rows > self.limits.instances:
+            raise HTTPException(
+                413,
+                f"{rows:,} instances; at most {self.limits.instances:,} in a request: send several, or use "
+                "pipeline.predict",
+            )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    signature: Signature
+    columns: dict[str, np.ndarray]
+    instances: list[Any] | None
+
+
+def _rows(answers: dict[str, np.ndarray]) -> list[Any]:
+    """Answers row by row; of a model with one output, its values alone, as TensorFlow Serving has it."""
+    columns = {name: _plain(values) for name, values in answers.items()}
+    if len(columns) == 1:
+        return list(next(iter(columns.values())))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(values: np.ndarray) -> Any:
+    """What JSON can say of an output; bytes that are no text in TensorFlow Serving's way."""
+    return _as_text(values.tolist()) if values.dtype == object else values.tolist()
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_text(one) for one in value]
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    logger.error("%s %s", request.method, request.url.path, exc_info=error)
+    return JSONResponse({"error": "an error of the server; its log says more"}, 500)

@@ -1,0 +1,32 @@
+"""What the server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    """The counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("serve_requests", "Predict requests, by HTTP status", ["status"], registry=registry)
+        self.seconds = Histogram(
+            "serve_request_seconds",
+            "From the last byte of a request to its answer",
+            registry=registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+        )
+        self.rows = Counter("serve_rows", "Rows answered", registry=registry)
+        self.rows_per_call = Histogram(
+            "serve_rows_per_call",
+            "Rows that went to the model at once",
+            registry=registry,
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
+        )
+        self.version = Gauge("serve_model_version", "The version that answers", registry=registry)
+        self.load_failures = Counter("serve_load_failures", "Versions that did not load", registry=registry)
+
+    def text(self) -> bytes:
+        """In the format that Prometheus reads."""
+        return generate_latest(self.registry)

@@ -1,0 +1,52 @@
+"""A sample of what was asked and answered, as JSON lines: what ``python -m pipeline.monitor`` reads.
+
+``{"time": "2026-11-21T15:00:00+00:00", "version": 1795275791, "instance": {...}, "prediction": {...}}``, a file a day.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("pipeline.serve")
+
+
+class RequestLog:
+    """Writes ``requests-<day>.jsonl``.
+
+    Args:
+        folder: Made when it is not there.
+        share: Of the rows that are logged, 0 to 1.
+    """
+
+    def __init__(self, folder: Path, share: float):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._share = share
+        self._failing = False
+
+    def add(self, version: int, instances: Sequence[Any], predictions: Sequence[Any]) -> None:
+        """Logs some of the rows. A disk that is full costs the log, not the answer."""
+        pairs = zip(instances, predictions, strict=True)
+        chosen = [pair for pair in pairs if self._share >= 1 or random.random() < self._share]
+        if not chosen:
+            return
+        now = datetime.datetime.now(datetime.timezone.utc)
+        about = {"time": now.isoformat(timespec="milliseconds"), "version": version}
+        lines = [
+            json.dumps({**about, "instance": instance, "prediction": prediction}) + "\n"
+            for instance, prediction in chosen
+        ]
+        try:
+            with (self._folder / f"requests-{now:%Y-%m-%d}.jsonl").open("a", encoding="utf-8") as file:
+                file.write("".join(lines))
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.error("cannot write the request log to %s: %s", self._folder, error.strerror)
+            self._failing = True

@@ -1,0 +1,72 @@
+"""Small models that answer in a way one can compute, and know their version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from pipeline.serving.inputs_file import INPUTS
+from pipeline.serving.versions import Versions
+
+DESCRIBED = {
+    "carrier": {"type": "text", "required": True},
+    "distance": {"type": "integers", "required": True},
+    "seats": {"type": "integers", "required": False},
+    "temp": {"type": "floats", "required": False},
+}
+ROWS = [
+    {"carrier": "UA", "distance": 1400, "seats": 150, "temp": 39.5},
+    {"carrier": "Zürich", "distance": 0, "seats": None, "temp": None},
+    {"carrier": "B6", "distance": 2_000, "seats": 0, "temp": -4.0},
+]
+
+
+def expected(row: dict, bias: int = 0) -> float:
+    """The answer of a small model, as its export computes it."""
+    known = [row[name] for name in ("seats", "temp") if row.get(name) is not None]
+    return bias + row["distance"] / 1_000 + sum(known) / 100 + len(row["carrier"].encode()) / 10
+
+
+def save(folder: Path, bias: int = 0) -> Path:
+    """Writes a small model, whose answers tell ``bias``."""
+    server = tf.Module()
+
+    @tf.function(
+        input_signature=[
+            {
+                "carrier": tf.TensorSpec([None], tf.string, name="carrier"),
+                "distance": tf.TensorSpec([None], tf.int64, name="distance"),
+                "seats": tf.TensorSpec([None], tf.float64, name="seats"),
+                "temp": tf.TensorSpec([None], tf.float32, name="temp"),
+            }
+        ]
+    )
+    def rows(given):
+        numbers = [tf.cast(given[name], tf.float64) for name in ("seats", "temp")]
+        known = tf.add_n([tf.where(tf.math.is_nan(number), tf.zeros_like(number), number) for number in numbers])
+        length = tf.cast(tf.strings.length(given["carrier"]), tf.float64)
+        answer = bias + tf.cast(given["distance"], tf.float64) / 1_000 + known / 100 + length / 10
+        return {
+            "probability": tf.cast(answer, tf.float32),
+            "label": tf.where(answer > 1, "late", "on time"),
+        }
+
+    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows})
+    (folder / INPUTS).parent.mkdir(exist_ok=True)
+    (folder / INPUTS).write_text(json.dumps(DESCRIBED))
+    return folder
+
+
+def push(versions: Versions, number: int, bias: int, keep: int = 5) -> Path:
+    """Pushes a small model."""
+    with versions.staging() as staging:
+        return versions.publish(save(staging / str(number), bias), number, {"run": f"of {number}"}, keep)
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SavedModel in no folder of versions."""
+    return save(tmp_path_factory.mktemp("small") / "model")

@@ -1,0 +1,269 @@
+"""The server's answers: TensorFlow Serving's calls and Vertex AI's, and one clear message for a bad request."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from pipeline.serving.app import Limits, VertexRoutes, create_app
+from pipeline.serving.current import Current
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.request_log import RequestLog
+from pipeline.serving.versions import Versions
+from tests.serving.conftest import ROWS, expected, push
+
+PREDICT = "/v1/models/flights:predict"
+LIMITS = Limits(body_bytes=10_000, instances=20, rows_waiting=1_000)
+
+
+def client_of(versions: Versions, **more) -> TestClient:
+    metrics = Metrics()
+    current = Current(versions, "flights", metrics, LIMITS.rows_waiting)
+    current.start()
+    routes = VertexRoutes("/v1/endpoints/1/deployedModels/2", "/v1/endpoints/1/deployedModels/2:predict")
+    app = create_app(current, metrics, limits=LIMITS, vertex=routes, look_every=0.05, **more)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    versions = Versions(tmp_path_factory.mktemp("serving") / "flights")
+    push(versions, 7, bias=0)
+    with client_of(versions) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path", [PREDICT, "/v1/models/flights/versions/7:predict", "/v1/endpoints/1/deployedModels/2:predict"]
+)
+def test_instances_get_a_prediction_each_under_every_route(client, path):
+    answer = client.post(path, json={"instances": ROWS})
+    assert answer.status_code == 200
+    predictions = answer.json()["predictions"]
+    assert [one["probability"] for one in predictions] == pytest.approx([expected(row) for row in ROWS])
+    assert [one["label"] for one in predictions] == ["late", "on time", "late"]
+
+
+def test_columns_get_columns_as_with_tensorflow_serving(client):
+    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    answer = client.post(PREDICT, json={"signature_name": "serving_default", "inputs": columns})
+    assert answer.json()["outputs"]["label"] == ["late", "on time", "late"]
+
+
+def test_missing_is_null_or_left_out_or_nan(client):
+    row = {"carrier": "UA", "distance": 100}
+    given = [row, {**row, "temp": None, "seats": None}, {**row, "temp": float("nan"), "seats": float("nan")}]
+    answer = client.post(PREDICT, content=json.dumps({"instances": given}))
+    assert [one["probability"] for one in answer.json()["predictions"]] == pytest.approx([0.3] * 3)
+
+
+BAD = [
+    ({"carier": "UA", "distance": 1}, "instances[1]: unknown feature 'carier'; did you mean 'carrier'?"),
+    ({"distance": 1}, "instances[1]: feature 'carrier' is missing; expected text"),
+    ({"carrier": None, "distance": 1}, "instances[1]: feature 'carrier' is missing; expected text"),
+    ({"carrier": 7, "distance": 1}, "instances[1]: feature 'carrier': expected text, got 7"),
+    ({"carrier": ["UA"], "distance": 1}, "instances[1]: feature 'carrier': expected text, got a list"),
+    ({"carrier": {"b64": "?"}, "distance": 1}, "instances[1]: feature 'carrier': '?' is no base64"),
+    ({"carrier": "UA", "distance": 1.5}, "instances[1]: feature 'distance': expected a whole number, got 1.5"),
+    ({"carrier": "UA", "distance": "1"}, "instances[1]: feature 'distance': expected a whole number, got '1'"),
+    ({"carrier": "UA", "distance": True}, "instances[1]: feature 'distance': expected a whole number, got true"),
+    ({"carrier": "UA", "distance": 2**63}, "instances[1]: feature 'distance': 9223372036854775808 does not fit"),
+    ({"carrier": "UA", "distance": 1, "temp": "warm"}, "instances[1]: feature 'temp': expected a number, or null"),
+    ({"carrier": "UA", "distance": 1, "temp": 1e39}, "instances[1]: feature 'temp': 1e+39 is too large"),
+    ("UA", "instances[1]: expected an object of features and their values, got 'UA'"),
+]
+
+
+@pytest.mark.parametrize(("instance", "message"), BAD)
+def test_a_bad_instance_is_refused_with_its_number_and_feature(client, instance, message):
+    answer = client.post(PREDICT, json={"instances": [ROWS[0], instance]})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 400, "the body is no JSON"),
+        (b"\xff\xfe", 400, "the body is no JSON"),
+        (b"[" * 9_000, 400, "the body is no JSON"),
+        (b'{"instances": [' + b"9" * 5_000 + b"]}", 400, "the body is no JSON"),
+        (b"[]", 400, "the body is no JSON object"),
+        (b"{}", 400, 'expected either "instances" or "inputs"'),
+        (b'{"instances": {}}', 400, '"instances" is no list'),
+        (b'{"instances": []}', 400, "there are no instances"),
+        (b'{"inputs": {}}', 400, "there are no instances"),
+        (b'{"inputs": {"carrier": ["UA"], "distance": [1, 2]}}', 400, "features of different length: 'carrier' has 1"),
+        (b'{"inputs": {"carrier": "UA"}}', 400, "feature 'carrier': expected a list of values"),
+        (b'{"instances": [{}], "signature_name": "nix"}', 400, "no signature 'nix'; the model has serving_default"),
+        (b'{"instances": [{}], "signature_name": []}', 400, "no signature '[]'; the model has serving_default"),
+        (b'{"instances": [{}], "signature_name": ""}', 400, "instances[0]: feature 'carrier' is missing"),
+        (json.dumps({"instances": ROWS * 7}).encode(), 413, "21 instances; at most 20 in a request"),
+        (b" " * 10_001, 413, "the body is larger than 10,000 bytes"),
+    ],
+)
+def test_a_bad_body_is_refused_with_what_was_expected(client, body, status, message):
+    answer = client.post(PREDICT, content=body)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", "/v1/models/trains:predict", 404, "no model 'trains'; this server has 'flights'"),
+        ("POST", "/v1/models/flights/versions/6:predict", 404, "version '6' is not served; 7 is"),
+        ("GET", "/v1/models/flights/versions/six", 404, "version 'six' is not served; 7 is"),
+        ("GET", "/nowhere", 404, "Not Found"),
+        ("DELETE", PREDICT, 405, "Method Not Allowed"),
+    ],
+)
+def test_what_is_not_there_is_said(client, method, path, status, message):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]) == (status, message)
+
+
+def test_status_metadata_and_health_are_tensorflow_servings_and_vertex_ais(client):
+    assert client.get("/v1/models/flights").json() == {
+        "model_version_status": [
+            {"version": "7", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        ]
+    }
+    metadata = client.get("/v1/models/flights/metadata").json()
+    assert metadata["model_spec"] == {"name": "flights", "signature_name": "", "version": "7"}
+    inputs = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
+    assert inputs["carrier"]["dtype"] == "DT_STRING"
+    assert inputs["distance"]["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert metadata["manifest"]["run"] == "of 7"
+    assert client.get("/v1/endpoints/1/deployedModels/2").status_code == 200
+
+
+def test_metrics_count_requests_rows_and_failures(client):
+    def value(name: str) -> float:
+        lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+        return float(lines.get(name, 0))
+
+    before = {name: value(name) for name in ('serve_requests_total{status="400"}', "serve_rows_total")}
+    client.post(PREDICT, json={"instances": ROWS})
+    client.post(PREDICT, content=b"no")
+    after = {name: value(name) for name in before}
+    assert [after[name] - before[name] for name in before] == [1, 3]
+    assert value("serve_model_version") == 7
+
+
+def test_requests_at_once_get_each_its_own_answer_and_share_calls(client):
+    rows = [{"carrier": "UA", "distance": number} for number in range(400)]
+
+    def ask(row: dict) -> float:
+        return client.post(PREDICT, json={"instances": [row]}).json()["predictions"][0]["probability"]
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(ask, rows))
+    assert answers == pytest.approx([expected(row) for row in rows])
+
+
+def test_a_new_version_a_broken_one_and_a_rollback_under_load_cost_no_request(tmp_path):
+    versions = Versions(tmp_path / "flights")
+    push(versions, 1, bias=1)
+    statuses, seen = [], []
+    with client_of(versions) as client, ThreadPoolExecutor(1) as thread:
+        going = [True]
+
+        def ask() -> None:
+            while going[0]:
+                answer = client.post(PREDICT, json={"instances": ROWS})
+                statuses.append(answer.status_code)
+                bias = round(answer.json()["predictions"][0]["probability"] - expected(ROWS[0]))
+                if bias not in seen[-1:]:
+                    seen.append(bias)
+
+        def wait_for(bias: int) -> None:
+            deadline = time.monotonic() + 60
+            while bias not in seen[-1:]:
+                assert time.monotonic() < deadline, seen
+                assert not asking.done()
+                time.sleep(0.02)
+
+        asking = thread.submit(ask)
+        wait_for(1)
+        push(versions, 2, bias=2, keep=1)  # which removes version 1
+        wait_for(2)
+        broken = versions.path(4)
+        (broken / "variables").mkdir(parents=True)
+        (broken / "saved_model.pb").write_bytes(b"half")
+        push(versions, 3, bias=5)  # becomes 5, after the broken one
+        wait_for(5)
+        versions.roll_back()
+        wait_for(2)
+        going[0] = False
+        asking.result()
+        metrics = client.get("/metrics").text
+    assert set(statuses) == {200}
+    assert seen == [1, 2, 5, 2]
+    assert "serve_load_failures_total 1.0" in metrics
+
+
+def test_the_request_log_has_a_line_a_row_with_version_instance_and_prediction(tmp_path):
+    versions = Versions(tmp_path / "flights")
+    push(versions, 7, bias=0)
+    with client_of(versions, request_log=RequestLog(tmp_path / "log", 1.0)) as client:
+        client.post(PREDICT, json={"instances": ROWS})
+        client.post(PREDICT, content=b"no")
+    (file,) = (tmp_path / "log").iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["instance"] for line in lines] == ROWS
+    assert {line["version"] for line in lines} == {7}
+    assert lines[0]["prediction"]["label"] == "late"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+features = st.dictionaries(st.sampled_from([*ROWS[0], "b64", "x"]), json_values, max_size=5)
+bodies = st.one_of(
+    st.binary(max_size=40),
+    json_values.map(json.dumps).map(str.encode),
+    st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), json_values | st.lists(features)).map(
+        lambda body: json.dumps(body).encode()
+    ),
+    st.lists(features, min_size=1, max_size=3).map(lambda body: json.dumps({"instances": body}).encode()),
+)
+
+
+@hypothesis.settings(
+    max_examples=300, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(body=bodies)
+def test_no_body_whatever_makes_the_server_fail(client, body):
+    answer = client.post(PREDICT, content=body)
+    assert answer.status_code in (200, 400, 413)
+    assert "Traceback" not in answer.text
+    if answer.status_code != 200:
+        assert answer.json()["error"]
+
+
+def test_the_description_names_every_feature_and_what_must_be_there(client):
+    description = client.get("/openapi.json").json()
+    post = description["paths"][PREDICT]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]
+    instance = schema["properties"]["instances"]["items"]
+    assert set(instance["properties"]) == set(ROWS[0])
+    assert instance["required"] == ["carrier", "distance"]
+
+
+def test_a_folder_of_one_model_is_served_too(small_model: Path):
+    current = Current(str(small_model), "model", Metrics(), 100)
+    with TestClient(create_app(current, Metrics())) as client:
+        assert client.get("/health").status_code == 503
+        current.start()
+        assert client.get("/health").json() == {"version": 0}
+        assert client.post("/predict", json={"instances": ROWS}).status_code == 200

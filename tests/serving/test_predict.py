@@ -1,0 +1,146 @@
+"""Answers for files: the same for the same rows in every format, or a message and no file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from pipeline import predict
+from pipeline.errors import UserError
+from pipeline.reading.serialize import feature
+from pipeline.serving.model import Model, load
+from tests.serving.conftest import ROWS, expected, save
+
+
+@pytest.fixture(scope="module")
+def model(small_model: Path) -> Model:
+    return load(str(small_model))
+
+
+def write(folder: Path, kind: str, rows: list[dict]) -> Path:
+    """The rows, with a column that the model does not take, in a file of a format."""
+    rows = [{**row, "late": number % 2} for number, row in enumerate(rows)]
+    file = folder / f"rows.{kind}"
+    if kind == "csv":
+        pd.DataFrame(rows).astype({"seats": "Int64"}).to_csv(file, index=False)
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    elif kind == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "jsonl.gz":
+        file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    else:
+        with tf.io.TFRecordWriter(str(file)) as writer:
+            for row in rows:
+                values = {name: value.encode() if isinstance(value, str) else value for name, value in row.items()}
+                features = {
+                    name: tf.train.Feature.FromString(feature(value))
+                    for name, value in values.items()
+                    if value is not None
+                }
+                writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return file
+
+
+def run(model: Model, data: Path, to: Path, *columns: str) -> list[dict]:
+    predict.predict(model, predict.find(str(data)), to, columns)
+    if to.suffix == ".parquet":
+        return pq.read_table(to).to_pylist()
+    if to.suffix == ".csv":
+        return pd.read_csv(to).to_dict("records")
+    return [json.loads(line) for line in to.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl", "jsonl.gz"])
+def test_the_same_rows_get_the_same_answers_from_every_format(model, tmp_path, kind):
+    answers = run(model, write(tmp_path, kind, ROWS), tmp_path / "answers.parquet")
+    assert [one["probability"] for one in answers] == pytest.approx([expected(row) for row in ROWS])
+    assert [one["label"] for one in answers] == ["late", "on time", "late"]
+
+
+@pytest.mark.parametrize("to", ["answers.csv", "answers.jsonl", "answers.parquet"])
+def test_chosen_columns_stand_beside_the_answers_in_every_format(model, tmp_path, to):
+    answers = run(model, write(tmp_path, "csv", ROWS), tmp_path / to, "carrier", "late")
+    assert list(answers[0]) == ["carrier", "late", "label", "probability"]
+    assert [one["carrier"] for one in answers] == ["UA", "Zürich", "B6"]
+    assert [int(one["late"]) for one in answers] == [0, 1, 0]
+
+
+def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by_batch(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "BATCH_ROWS", 2)
+    for name, distance in (("b", 2_000), ("a", 1_000)):
+        rows = [{"carrier": "UA", "distance": distance + number} for number in range(5)]
+        (tmp_path / f"{name}.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    answers = run(model, tmp_path, tmp_path.parent / f"{tmp_path.name}.csv")
+    distances = [1_000, 1_001, 1_002, 1_003, 1_004, 2_000, 2_001, 2_002, 2_003, 2_004]
+    assert [one["probability"] for one in answers] == pytest.approx([one / 1_000 + 0.2 for one in distances])
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("csv", {"distance": "far"}, "row 2: column 'distance': found 'far', expected an integer"),
+        ("csv", {"carrier": None}, "row 2: feature 'carrier' is missing; expected text"),
+        ("parquet", {"distance": None}, "row 2: feature 'distance' is missing; expected a whole number"),
+        ("jsonl", {"distance": "far"}, "line 2: feature 'distance': expected a whole number, got 'far'"),
+        ("jsonl", {"temp": True}, "line 2: feature 'temp': expected a number, or null where it is missing, got true"),
+    ],
+)
+def test_a_bad_row_is_named_and_nothing_is_written(model, tmp_path, kind, change, message):
+    rows = [dict(row) for row in ROWS]
+    rows[1] |= change
+    data = write(tmp_path, kind, rows)
+    with pytest.raises(UserError, match=message):
+        run(model, data, tmp_path / "answers.parquet")
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_a_missing_column_is_named(model, tmp_path):
+    data = tmp_path / "rows.csv"
+    data.write_text("carrier,temp\nUA,1\n")
+    with pytest.raises(UserError, match="has no column 'distance', which the model needs; it has carrier, temp"):
+        run(model, data, tmp_path / "answers.csv")
+    with pytest.raises(UserError, match="has no column id, as --columns asks for; it has carrier, temp"):
+        run(model, data, tmp_path / "answers.csv", "id")
+
+
+def test_a_line_that_is_no_json_is_named(model, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text(json.dumps(ROWS[0]) + "\n\n{not json\n")
+    with pytest.raises(UserError, match="line 3: no JSON"):
+        run(model, data, tmp_path / "answers.csv")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [("nowhere", "no data at"), ("bigquery://p.d.t", "export the rows to Parquet"), (__file__, "expected .csv")],
+)
+def test_data_that_cannot_be_read_is_refused_with_what_can(data, message):
+    with pytest.raises(UserError, match=message):
+        predict.find(data)
+
+
+def test_a_model_of_another_make_is_asked_serialized_examples(tmp_path):
+    spec = {"distance": tf.io.FixedLenFeature([1], tf.int64)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def answer(examples):
+        return {"kilometres": tf.cast(tf.io.parse_example(examples, spec)["distance"][:, 0], tf.float32) * 1.609}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "stock"), signatures={"serving_default": answer})
+    answers = run(load(str(tmp_path / "stock")), write(tmp_path, "csv", ROWS), tmp_path / "answers.jsonl")
+    assert [one["kilometres"] for one in answers] == pytest.approx([1.609 * row["distance"] for row in ROWS])
+
+
+def test_a_model_folder_that_is_half_there_is_refused(tmp_path):
+    folder = save(tmp_path / "7")
+    (folder / "saved_model.pb").write_bytes((folder / "saved_model.pb").read_bytes()[:100])
+    with pytest.raises(UserError, match=r"does not load: .*; push it again"):
+        load(str(folder))
