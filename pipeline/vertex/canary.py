@@ -94,7 +94,6 @@ class RollOut:
         self._said = said
         self._canary: Canary = serving.settings.canary
         self._prober = Prober(serving)
-        self._asked = itertools.count()
 
     def run(self, version: Version) -> list[str]:
         """Deploys the version and gives it all the traffic, in steps.
@@ -143,7 +142,7 @@ class RollOut:
             self._said(f"version {version.id} is the first, it gets all the traffic")
             self._smoke_test(new, ALL, others_refuse=False)
             return
-        others_refuse = any(isinstance(self._ask()[1], Exception) for _ in range(min(3, len(self._rows.instances))))
+        others_refuse = any(isinstance(self._ask(row)[0], Exception) for row in range(len(self._rows.instances))[:3])
         if others_refuse:
             self._said("the version before refuses the rows of the new one: only answers of the new one count")
         for number, share in enumerate(self._canary.steps):
@@ -156,26 +155,27 @@ class RollOut:
         if not self._canary.steps:
             self._smoke_test(new, ALL, others_refuse=False)
 
-    def _ask(self) -> tuple[int, Any, float]:
-        """Asks the next row; answers its number, the answer or the error, and the seconds it took."""
-        row = next(self._asked) % len(self._rows.instances)
+    def _ask(self, row: int) -> tuple[Any, float]:
+        """Asks a row; answers the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
             answer = self._prober.ask(self._rows.instances[row])
         except (exceptions.GoogleAPICallError, *PASSING) as error:
             answer = error
-        return row, answer, time.monotonic() - started
+        return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
         """Real rows, until the new version has answered each as the model check did."""
-        left = set(range(len(self._rows.instances)))
+        left = list(range(len(self._rows.instances)))
         if not left:
             self._said("no smoke test: the model check has kept no rows")
             return
         total, failures = len(left), 0
         for _ in range(PATIENCE * total * ALL // share):
-            row, answer, _ = self._ask()
+            row = left.pop(0)
+            left.append(row)  # unless it is answered, its turn comes again
+            answer, _ = self._ask(row)
             if isinstance(answer, Exception):
                 failures += not others_refuse
                 if failures > 2:
@@ -186,7 +186,7 @@ class RollOut:
             difference = self._rows.difference(row, answer.prediction)
             if difference:
                 raise CanaryFailed(f"the smoke test failed, it answers otherwise than in the model check: {difference}")
-            left.discard(row)
+            left.remove(row)
             if not left:
                 self._said(f"smoke test: {total} rows answered as in the model check")
                 return
@@ -198,9 +198,10 @@ class RollOut:
         until = time.monotonic() + 60 * self._canary.minutes
         ours: dict[str, list[float]] = {}
         failures = 0
+        rows = itertools.cycle(range(len(self._rows.instances)))
         while time.monotonic() < until:
             if self._rows.instances:
-                _, answer, seconds = self._ask()
+                answer, seconds = self._ask(next(rows))
                 if isinstance(answer, Exception):
                     # Nobody says who failed; the others did not before.
                     failures += not others_refuse
@@ -254,11 +255,13 @@ class RollOut:
             ) from error
         # What failed may have been deployed half, or its answer been lost on the way.
         new = new or deployed_id(self._serving.read(), version)
-        if new and not before.get(new):
-            with contextlib.suppress(exceptions.GoogleAPICallError, UserError):
+        leaves = [new] if new and not before.get(new) else []
+        # Due at once: whatever ends this task now, the next push undeploys it.
+        self._serving.give_back(self._holder, dict.fromkeys(leaves, time.time()))
+        with contextlib.suppress(exceptions.GoogleAPICallError, UserError):
+            for one in leaves:
                 time.sleep(self._canary.drain_seconds)
-                self._serving.undeploy(new)
-        self._serving.give_back(self._holder)
+                self._serving.undeploy(one)
         return True
 
 
@@ -308,7 +311,11 @@ def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], said: Callable[
     if minutes:
         said(f"the version before stays deployed for {minutes:g} minutes, for a rollback within seconds")
     time.sleep(60 * minutes)
-    gone = serving.undeploy_due()
+    try:
+        gone = serving.undeploy_due()
+    except (exceptions.GoogleAPICallError, UserError) as error:
+        said(f"the version before could not be undeployed ({_text(error)}); the next push does it")
+        return
     said(
         f"undeployed the version before ({', '.join(gone)})"
         if gone

@@ -6,6 +6,7 @@ rollback or a person needs to know to put it back is on the endpoint itself.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -154,6 +155,9 @@ class ServingEndpoint:
             labels = {key: value for key, value in there.labels.items() if not _of_a_push(key)}
             labels |= {HOLDER: holder, UNTIL: str(int(time.time() + seconds))}
             labels |= {f"{BEFORE}{key}": str(share) for key, share in before.items()}
+            if push and push.holder != holder:  # what it had brought is nobody's
+                brought = {key for key, share in there.traffic_split.items() if share and key not in before}
+                labels |= {f"{DUE}{key}": str(int(time.time())) for key in brought}
             try:
                 self._write(there, labels, before if push else None)
             except CONFLICTS:
@@ -242,7 +246,8 @@ class ServingEndpoint:
         there = self.read()
         if f"{DUE}{deployed}" in there.labels:
             labels = {key: value for key, value in there.labels.items() if key != f"{DUE}{deployed}"}
-            self._write(there, labels, None)
+            with contextlib.suppress(*CONFLICTS):  # a label more does no harm
+                self._write(there, labels, None)
 
     def undeploy_due(self) -> list[str]:
         """Undeploys what has no traffic and whose grace period is over; returns their ids."""

@@ -170,6 +170,7 @@ def test_what_a_push_left_that_was_killed_is_put_back_before_the_next_one(pushed
     pushed_once.push(2)
     assert serving.splits[1] == {"1": 100}
     assert serving.traffic() == {"2": 100}
+    assert serving.deployed() == ["2"]
 
 
 def test_two_that_write_at_the_same_moment_do_not_overwrite_each_other(pushed_once: Pushes, there: GoogleCloud):
