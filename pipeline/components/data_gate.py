@@ -118,14 +118,8 @@ def _with_values(drafts: list[Draft], examples: Mapping[str, Sequence[str]]) -> 
     for split, of_split in examples.items():
         mine = [draft for draft in drafts if draft.finding.split == split]
         tests = {draft.finding.feature: draft.is_wrong for draft in mine if draft.is_wrong}
-        wrong = rows.wrong_values(of_split, tests) if tests else {}
-        for draft in mine:
-            one = draft.finding
-            if draft.is_wrong:
-                count, values = wrong[one.feature]
-                text = one.found.replace("{rows}", f"{count:,} rows")
-                one = dataclasses.replace(one, found=text, values=values)
-            found.append(one)
+        wrong = rows.wrong_values(rows.tables_of(of_split), tests) if tests else {}
+        found += [draft.with_values(wrong) for draft in mine]
     return found
 
 

@@ -43,6 +43,12 @@ def read_newest(root: str) -> dict[str, Statistics]:
     return {}
 
 
+def read(root: str, version: str, split: str) -> Statistics | None:
+    """Statistics of a split of a pushed version's data; None where they were not kept."""
+    folder = f"{root}/{version}"
+    return _read(f"{folder}/{split}.pb") if fileio.exists(f"{folder}/{MANIFEST}") else None
+
+
 def _read(path: str) -> Statistics:
     with fileio.open(path, "rb") as file:
         return Statistics.FromString(file.read())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,17 +101,22 @@ def column_auc(train: np.ndarray, held_out: np.ndarray, train_label: np.ndarray,
     return float(wins / pairs) if pairs else 0.5
 
 
+def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
+    """The examples in TFRecords, block by block, as columns of lists."""
+    yield from _tables(files, BLOCK)
+
+
 def wrong_values(
-    files: Sequence[str], tests: Mapping[str, Callable[[pa.Array], pa.Array]]
+    tables: Iterable[pa.Table], tests: Mapping[str, Callable[[pa.Array], pa.Array]]
 ) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
     """Counts, column by column, the rows with a wrong value, and the most frequent such values.
 
     Args:
-        files: TFRecords of examples.
+        tables: Of lists.
         tests: By column, what tells wrong values [n] from right ones, as booleans [n].
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in tests}
-    for table in _tables(files, BLOCK):
+    for table in tables:
         for name, is_wrong in tests.items():
             # A column without any value in these rows has no type either.
             if name in table.column_names and not pa.types.is_null(table.column(name).type):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ from pipeline.gates import DataChecks
 from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
-TRAINING = "TRAINING"
+TRAINING, SERVING = "TRAINING", "SERVING"
 # TFDV's reasons by the words in their names, most special first.
 KINDS = {
     "SCHEMA_NEW_COLUMN": "new_column",
@@ -50,6 +51,14 @@ class Draft:
 
     finding: Finding
     is_wrong: Callable[[pa.Array], pa.Array] | None = None
+
+    def with_values(self, wrong: Mapping[str, tuple[int, tuple[tuple[str, int], ...]]]) -> Finding:
+        """The finding with what ``rows.wrong_values`` counted, where it is about values."""
+        if self.is_wrong is None:
+            return self.finding
+        count, values = wrong[self.finding.feature]
+        text = self.finding.found.replace("{rows}", f"{count:,} rows")
+        return dataclasses.replace(self.finding, found=text, values=values)
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,9 @@ def validate(
     checks: DataChecks,
     remedies: Remedies,
     reference: Mapping[str, Statistics],
+    *,
+    train: Statistics | None = None,
+    environment: str = TRAINING,
 ) -> tuple[dict[str, anomalies_pb2.Anomalies], list[Draft]]:
     """Holds the statistics of every split against the schema, the train split, and those of an earlier model.
 
@@ -95,22 +107,28 @@ def validate(
         checks: The limits that are not in the schema.
         remedies: Where findings are accepted.
         reference: By split, the statistics of the data that the model pushed last was trained on; may be empty.
+        train: Of the train split, where it is not among ``statistics``.
+        environment: Of the schema, if it has any.
 
     Returns:
         TFDV's anomalies by split, and the findings.
     """
-    environment = TRAINING if TRAINING in schema.default_environment else None
+    train = statistics.get("train", train)
     anomalies: dict[str, anomalies_pb2.Anomalies] = {}
     drafts: list[Draft] = []
     for split, ours in statistics.items():
-        train = None if split == "train" else statistics.get("train")
+        other = None if split == "train" else train
         found = tfdv.validate_statistics(
-            ours, schema, environment=environment, previous_statistics=reference.get(split), serving_statistics=train
+            ours,
+            schema,
+            environment=environment if environment in schema.default_environment else None,
+            previous_statistics=reference.get(split),
+            serving_statistics=other,
         )
         anomalies[split] = found
         translate = _Translator(split, ours, schema, label, remedies)
         drafts += translate.anomalies(found)
-        drafts += translate.distances(found, train, reference.get(split))
+        drafts += translate.distances(found, other, reference.get(split))
         drafts += translate.label(checks, {draft.finding.kind for draft in drafts if draft.finding.split == split})
     drafts += _constants(statistics["train"], remedies) if "train" in statistics else []
     return anomalies, drafts

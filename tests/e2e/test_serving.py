@@ -1,11 +1,15 @@
-"""The pushed model, in a process that imports nothing but TensorFlow."""
+"""The pushed model: in a process that imports nothing but TensorFlow, and behind the commands of the README."""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
+import socket
 import subprocess
 import sys
+import urllib.request
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -79,3 +83,46 @@ def test_both_signatures_give_equal_answers_without_the_label(clone, first, few_
     threshold = 0.3
     expected = ["late" if value >= threshold else "on time" for value in probabilities]
     assert by_row["label"] == expected
+
+
+def test_the_pushed_model_answers_the_curl_of_the_readme_and_predicts_files_alike(clone, first, few_flights, tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    address, body = re.findall(r"^curl http://localhost:8501(\S+) -d '(.*?)'$", readme, re.MULTILINE | re.DOTALL)[0]
+    rows = pq.read_table(few_flights / "test/2013-12.parquet").drop_columns(["late"]).to_pylist()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port)]
+    server = subprocess.Popen(command, cwd=clone, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        assert "answers at" in server.stderr.readline()
+
+        def ask(content: bytes) -> list[dict]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}", content, timeout=30) as answer:
+                return json.load(answer)["predictions"]
+
+        (answer,) = ask(body.encode())
+        assert answer["label"] == ("late" if answer["probability"] >= 0.3 else "on time")
+        served = [one["probability"] for one in ask(json.dumps({"instances": rows}).encode())]
+    finally:
+        server.terminate()
+        server.communicate()
+    assert server.returncode == 0
+
+    to = tmp_path / "answers.parquet"
+    data = few_flights / "test/2013-12.parquet"
+    command = [sys.executable, "-m", "pipeline.predict", "--data", str(data), "--to", str(to), "--columns", "late"]
+    subprocess.run(command, cwd=clone, check=True)
+    predicted = pq.read_table(to)
+    assert predicted.column_names == ["late", "label", "probability"]
+    assert predicted["probability"].to_pylist() == pytest.approx(served, abs=1e-6)
+
+
+def test_the_manifest_of_a_pushed_version_names_what_it_is_made_of(clone, first):
+    manifest = json.loads((clone / first.pushed_to / "manifest.json").read_text())
+    assert manifest["version"] == int(first.pushed_to.name)
+    assert first.text.startswith(f"flights, run {manifest['run']}")
+    assert manifest["metrics"]["auc"] > 0.5
+    assert re.fullmatch("[0-9a-f]{64}", manifest["schema_sha256"])
+    assert set(manifest["code"]) == {"preprocessing_fn", "run_fn"}

@@ -115,11 +115,11 @@ def test_columns_without_any_value_are_passed_over(flights_of, write):
     files = {split: write(split, frame) for split, frame in empty.items()}
     assert list(rows.leaks(files, "late", DataChecks())) == []
     assert list(rows.leaks(files, "nothing", DataChecks())) == []
-    assert rows.wrong_values(files["train"], {"nothing": pc.is_valid}) == {"nothing": (0, ())}
+    assert rows.wrong_values(rows.tables_of(files["train"]), {"nothing": pc.is_valid}) == {"nothing": (0, ())}
 
 
 def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
     files = write("train", flights_of["train"])
-    found = rows.wrong_values(files, {"origin": lambda values: pc.equal(values, b"JFK")})
+    found = rows.wrong_values(rows.tables_of(files), {"origin": lambda values: pc.equal(values, b"JFK")})
     count = int((flights_of["train"]["origin"] == "JFK").sum())
     assert found == {"origin": (count, (("JFK", count),))}

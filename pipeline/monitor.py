@@ -1,0 +1,199 @@
+"""Holds what a served model was asked against what it was trained on: python -m pipeline.monitor --help."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import PipelineConfig, load_config
+from pipeline.errors import UserError
+from pipeline.predict import ROOT
+from pipeline.terminal import silent
+
+WITHIN, CROSSED = 0, 4
+FINDINGS = "findings.json"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows of a request log, of one version.
+
+    Attributes:
+        version: That answered them.
+        instances: The newest ones, oldest first.
+        first: Time of the oldest.
+        last: Time of the newest.
+        others: Rows of other versions between them.
+        broken: Lines that are no JSON, as a server leaves one that was killed.
+    """
+
+    version: int
+    instances: list[dict[str, Any]]
+    first: str
+    last: str
+    others: int
+    broken: int
+
+
+def main() -> int:
+    """Runs what the command line asks for; returns the exit code."""
+    arguments = parse_arguments()
+    try:
+        config = load_config(Path(arguments.config)).with_paths_from(ROOT)
+        output = Path(arguments.output) if arguments.output else ROOT / "output" / config.name
+        asked = read_log(arguments.log, arguments.rows, arguments.version)
+        if len(asked.instances) < arguments.min_rows:
+            raise UserError(
+                f"too few rows to judge by: {len(asked.instances):,} of version {asked.version} in {arguments.log}, at "
+                f"least {arguments.min_rows:,} are needed; wait for more, or lower --min-rows"
+            )
+        crossed = monitor(asked, config, output)
+    except UserError as error:
+        print(f"pipeline.monitor: {error}", file=sys.stderr)
+        return 1
+    if crossed and arguments.retrain:
+        print("Retraining on the newest data.", flush=True)
+        command = [sys.executable, str(ROOT / "local_runner.py"), "--config", arguments.config]
+        return subprocess.run([*command, "--output", str(output)], check=False).returncode
+    return CROSSED if crossed else WITHIN
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.monitor",
+        description="Compare what a served model was asked with what it was trained on, by the limits of the schema.",
+        epilog="Exit codes: 0 within the limits, 4 a limit is crossed, 1 failed or too few rows, 2 wrong arguments; "
+        "with --retrain, after a crossed limit, those of local_runner.py.",
+    )
+    parser.add_argument(
+        "--log", type=Path, required=True, help="file or folder that pipeline.serve --request-log wrote"
+    )
+    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    parser.add_argument("--output", help="output folder of the run that pushed the model (output/<name>)")
+    parser.add_argument("--version", type=int, help="whose rows are judged (the one that answered last)")
+    parser.add_argument("--rows", type=int, default=100_000, help="newest rows that are judged (%(default)s)")
+    parser.add_argument("--min-rows", type=int, default=1_000, help="least rows to judge by (%(default)s)")
+    parser.add_argument("--retrain", action="store_true", help="run the pipeline when a limit is crossed")
+    return parser.parse_args()
+
+
+def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
+    """The newest rows of one version.
+
+    Raises:
+        UserError: there is no log, or it has no such rows.
+    """
+    files = sorted(log.glob("*.jsonl")) if log.is_dir() else [log]
+    if not files or not files[0].is_file():
+        raise UserError(f"no request log at {log}; expected the folder that pipeline.serve --request-log wrote")
+    instances: list[dict[str, Any]] = []
+    times: list[str] = []
+    versions: Counter[int] = Counter()
+    broken = 0
+    for line in _from_the_end(files):
+        try:
+            one = json.loads(line)
+            number, instance, time = one["version"], one["instance"], one["time"]
+        except (ValueError, KeyError, TypeError):
+            broken += 1
+            continue
+        version = number if version is None else version
+        versions[number] += 1
+        if number == version and isinstance(instance, dict):
+            instances.append(instance)
+            times.append(time)
+            if len(instances) >= rows:
+                break
+    if not instances:
+        there = f"it has rows of the versions {', '.join(map(str, sorted(versions)))}" if versions else "it has none"
+        raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {there}")
+    assert version is not None
+    others = versions.total() - versions[version]
+    return Asked(version, instances[::-1], times[-1], times[0], others, broken)
+
+
+def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
+    """Prints what was found, and writes statistics and findings below the output folder.
+
+    Returns:
+        Whether a limit is crossed.
+
+    Raises:
+        UserError: there is nothing to compare with.
+    """
+    with silent():
+        from pipeline.validation import reference, serving_skew
+        from pipeline.validation.findings import to_json
+        from pipeline.validation.schema_text import parse
+        from pipeline.validation.statistics import Remedies
+
+        root = output / "artifacts" / "_pushed" / config.name
+        train = reference.read(str(root), str(asked.version), "train")
+        if train is None:
+            there = ", ".join(sorted(path.name for path in root.glob("*"))) or "none"
+            raise UserError(
+                f"no training statistics of version {asked.version} in {root}, only of the versions: {there}; "
+                "name the output folder of the run that pushed it with --output"
+            )
+        schema_file = Path(config.schema) if config.schema else _inferred_schema(output)
+        schema = serving_skew.without_label(parse(schema_file), config.label.name)
+        table = serving_skew.as_table(asked.instances, schema)
+        statistics = serving_skew.statistics_of(table)
+        now = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+        folder = output / "monitor" / now
+        found = serving_skew.findings(
+            table,
+            statistics,
+            train,
+            schema,
+            config.label.name,
+            config.data_checks,
+            Remedies(_short(schema_file) if config.schema else None, _short(folder)),
+        )
+    split = folder / f"Split-{serving_skew.SPLIT}"
+    split.mkdir(parents=True, exist_ok=True)
+    (split / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
+    (folder / FINDINGS).write_text(to_json(found) + "\n", encoding="utf-8")
+
+    more = f", {asked.others:,} rows of other versions passed over" if asked.others else ""
+    more += f", {asked.broken:,} lines that are no row" if asked.broken else ""
+    print(f"{len(asked.instances):,} rows of version {asked.version}, {asked.first} to {asked.last}{more}")
+    for one in found:
+        print(f"  {'crossed' if one.severity == 'stop' else 'warning'}  {one}\n           {one.remedy}")
+    stops = list(dict.fromkeys(one.feature for one in found if one.severity == "stop"))
+    if stops:
+        print(f"crossed: {', '.join(stops)}")
+    else:
+        print("within the limits of the schema")
+    print(f"statistics and findings: {_short(folder)}")
+    return bool(stops)
+
+
+def _from_the_end(files: list[Path]) -> Iterator[str]:
+    """Lines, newest first; days that are not needed are not read."""
+    for file in reversed(files):
+        yield from reversed(file.read_text(encoding="utf-8", errors="replace").splitlines())
+
+
+def _inferred_schema(output: Path) -> Path:
+    found = sorted(output.glob("artifacts/SchemaGen/schema/*/schema.pbtxt"), key=lambda path: int(path.parent.name))
+    if not found:
+        raise UserError(f"no schema below {output}, and the config names none; run python local_runner.py first")
+    return found[-1]
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
