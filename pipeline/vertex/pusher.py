@@ -25,9 +25,10 @@ from pipeline.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
 from pipeline.errors import UserError
 from pipeline.target import Vertex
 from pipeline.vertex import local_jobs, registry, settings
-from pipeline.vertex.canary import CanaryFailed, RollOut, SmokeRows, wait_for_grace
+from pipeline.vertex.canary import CanaryFailed, RollOut, wait_for_grace
 from pipeline.vertex.cloud import Cloud, explained
 from pipeline.vertex.endpoints import ServingEndpoint
+from pipeline.vertex.smoke_rows import SmokeRows
 from pipeline.vertex.submit import AGAIN, ENDED
 
 logger = logging.getLogger("pipeline.vertex")
