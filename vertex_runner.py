@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, get_args
 from pipeline import packaging, terminal
 from pipeline.config import PipelineConfig, TuningMode, load_config
 from pipeline.data import check_data, prepare
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.machines import Machines
 from pipeline.reading.files import is_remote
 from pipeline.target import Target, Vertex, only_run_in
-from pipeline.vertex import machine_settings, settings
+from pipeline.vertex import command_line, machine_settings, settings
 
 if TYPE_CHECKING:
     from pipeline.vertex.cloud import Cloud
@@ -35,7 +36,7 @@ def main() -> int:
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
     try:
-        vertex, machines = read_settings(arguments)
+        vertex, machines, endpoint = read_settings(arguments)
     except UserError as error:
         for problem in str(error).splitlines():
             print(f"vertex_runner.py: {problem}", file=sys.stderr)
@@ -46,7 +47,7 @@ def main() -> int:
         machines.check_strategy(config.training.strategy)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         if vertex is None:
-            return rehearse(config, machines, output)
+            return rehearse(config, machines, endpoint, output)
         if arguments.compile:
             return compile_to(Path(arguments.compile).absolute(), config, vertex)
         return run_there(arguments, config, vertex, output)
@@ -67,8 +68,8 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description="Run the pipeline on Vertex AI: check, compile, submit, and wait for the job.",
-        epilog="Exit codes: 0 pushed (or submitted, checked, compiled; of a rehearsal: every task ran), 1 failed or "
-        "cancelled, 2 missing or wrong settings, 3 the model was not blessed, 4 Vertex AI no longer answers, 130 "
+        epilog="Exit codes: 0 pushed (or submitted, checked, compiled, done; of a rehearsal: every task ran), 1 failed "
+        "or cancelled, 2 missing or wrong settings, 3 the model was not blessed, 4 Vertex AI no longer answers, 130 "
         "interrupted.",
     )
     parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
@@ -88,41 +89,50 @@ def parse_arguments() -> argparse.Namespace:
     what.add_argument("--check", action="store_true", help="only look whether all is there that a run needs")
     what.add_argument("--watch", metavar="JOB", help="only wait for a job that was submitted before")
     what.add_argument("--no-wait", action="store_true", help="submit and return at once")
+    command_line.add_arguments(what, parser)
     parser.add_argument("--poll", type=float, default=10.0, help="seconds between two looks at the job (%(default)g)")
     parser.add_argument(
         "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
     )
     machine_settings.add_arguments(parser, ROOT / "configs/machines.py")
     settings.add_arguments(parser)
-    return parser.parse_args()
+    return command_line.check(parser, parser.parse_args())
 
 
-def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines]:
-    """Where to run, None for a rehearsal, and the table of machines.
+def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines, Endpoint | None]:
+    """Where to run, None for a rehearsal; the table of machines; and where models are deployed to, if anywhere.
 
     Raises:
         UserError: a line for everything that is missing or wrong.
     """
-    vertex, machines, problems = None, Machines(), []
+    vertex, machines, endpoint, problems = None, Machines(), None, []
     try:
         machines = machine_settings.read(arguments, os.environ, ROOT / "configs/machines.py")
+        endpoint = machine_settings.read_endpoint(arguments, os.environ)
     except UserError as error:
         problems.append(str(error))
+    if arguments.rollback and not problems and endpoint is None:
+        problems.append(f"--endpoint (or {machine_settings.ENDPOINT_VARIABLE}) is missing: the file with its settings")
     if not arguments.rehearse:
-        needed = ("project", "region") if arguments.watch else ("project", "region", "bucket")
         if arguments.watch and arguments.watch.startswith("projects/"):
             # The job's full name says where it is.
             _, arguments.project, _, arguments.region, *_ = arguments.watch.split("/")
         try:
             vertex = replace(
-                settings.read(arguments, os.environ, packaging.image_name("gpu" if machines.gpus else "cpu"), needed),
+                settings.read(
+                    arguments,
+                    os.environ,
+                    packaging.image_name("gpu" if machines.gpus else "cpu"),
+                    command_line.needed(arguments),
+                ),
                 machines=machines,
+                endpoint=endpoint,
             )
         except UserError as error:
             problems.insert(0, str(error))
     if problems:
         raise UserError("\n".join(problems))
-    return vertex, machines
+    return vertex, machines, endpoint
 
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
@@ -135,8 +145,10 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
         config = replace(config, module=str(Path(arguments.module).absolute()))
     if arguments.tuning:
         config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
-    if arguments.watch:
+    if arguments.watch or command_line.without_run(arguments):
         return config
+    if arguments.schedule:
+        command_line.check_data(config)
     if config.schema and not Path(config.schema).is_file():
         raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
     packaging.read_module(Path(config.module))
@@ -176,13 +188,16 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
     folder = output / "vertex" / run_id
     with terminal.only_ours(folder / "log") as screen:
         from pipeline.vertex import cloud as google_cloud
-        from pipeline.vertex import preflight
+        from pipeline.vertex import commands, preflight
 
         def connect() -> Cloud:
             return google_cloud.Cloud.connect(vertex.project, vertex.region, settings.endpoints(os.environ))
 
         if arguments.watch:
             return wait_for(arguments.watch, connect(), arguments, screen)
+        if command_line.without_run(arguments):
+            commands.run(arguments, config, vertex, connect(), folder, screen.note)
+            return SUCCEEDED
         screen.start(config, f"{run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")
         findings = preflight.check(config, vertex, connect)
         for finding in findings:
@@ -199,6 +214,9 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
 
         compile_here(folder, config, vertex)
         cloud = connect()
+        if arguments.schedule:
+            commands.run(arguments, config, vertex, cloud, folder, screen.note)
+            return SUCCEEDED
         submitted = submit(folder, vertex, cloud, screen.note)
         screen.note(
             f"{'the same job runs already, nothing was submitted' if submitted.already else 'submitted'}\n"
@@ -234,7 +252,7 @@ def wait_for(job: str, cloud: Cloud, arguments: argparse.Namespace, screen: term
     return SUCCEEDED
 
 
-def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
+def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | None, output: Path) -> int:
     """Compiles for Vertex AI with folders here, runs the job task by task, and shows how it went."""
     if config.data.query_source or is_remote(config.data.path):
         raise UserError(
@@ -252,7 +270,7 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         from pipeline.vertex.compile import compile
 
         try:
-            target = rehearsal.target_for(folder, config.name, machines)
+            target = rehearsal.target_for(folder, config.name, machines, endpoint)
             job = json.loads(compile(config, target, folder).read_text(encoding="utf-8"))
             steps = rehearsal.run(job, run_id, folder, Path(config.module), screen.step_starts, screen.step_ends)
         except StepFailed as failure:
@@ -268,7 +286,9 @@ def rehearse(config: PipelineConfig, machines: Machines, output: Path) -> int:
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
-        screen.note("\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines))]))
+        screen.note(
+            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines, endpoint))])
+        )
         return SUCCEEDED  # also when the model was not blessed: every task ran as it would there
 
 

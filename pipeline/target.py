@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.machines import Machines
 
@@ -133,6 +134,7 @@ class Vertex:
         failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
         dataflow: Runs the data steps there; None: in their tasks.
         machines: What each task runs on, and what runs as a job of its own.
+        endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
     """
 
     project: str
@@ -148,6 +150,7 @@ class Vertex:
     failure_policy: FailurePolicy = "fast"
     dataflow: Dataflow | None = None
     machines: Machines = field(default_factory=Machines)
+    endpoint: Endpoint | None = None
 
     def __post_init__(self) -> None:
         problems = [*_mismatches(self, "vertex"), *self._other_problems()]
@@ -164,6 +167,8 @@ class Vertex:
                     f"vertex.labels must be lower-case letters, digits, _ and -, at most 63 of each, "
                     f"such as team=flights, got {key}={value}"
                 )
+        if self.endpoint:
+            yield from self.endpoint.other_region(self.region)
         if self.encryption_key and f"/locations/{self.region}/" not in self.encryption_key:
             yield f"vertex.encryption_key must be in the region {self.region}, got {self.encryption_key!r}"
 

@@ -37,6 +37,8 @@ from pipeline.reading.tfrecord_files import read_records
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
 REPORT = "model_check.json"
+# Rows with their answers, for who asks the model where it serves: {"tolerance": ..., "rows": [{"instance", "answer"}]}.
+SMOKE_ROWS = "smoke_rows.json"
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
 logger = logging.getLogger("pipeline")
@@ -63,12 +65,12 @@ class Executor(BaseExecutor):
         spec = schema_utils.schema_as_feature_spec(schema).feature_spec
         spec.pop(settings["label"], None)
         examples = artifact_utils.get_split_uri(input_dict["examples"], "eval")
-        rows = _first_rows(list(files.find(examples, {"eval": "*"}).by_split["eval"]), ROWS)
+        first = _first_rows(list(files.find(examples, {"eval": "*"}).by_split["eval"]), ROWS)
         report = ask(
             {
                 **settings,
                 "model": folder,
-                "examples": [base64.b64encode(row).decode() for row in rows],
+                "examples": [base64.b64encode(row).decode() for row in first],
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
                 "optional": sorted(name for name, one in spec.items() if not isinstance(one, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, one in spec.items() if getattr(one, "dtype", None) == tf.string),
@@ -81,6 +83,8 @@ class Executor(BaseExecutor):
         blessed = not report["problems"]
         mark = BLESSED if blessed else NOT_BLESSED
         io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
+        rows = {"tolerance": settings["tolerance"], "rows": report.pop("rows", [])}
+        io_utils.write_string_file(f"{blessing.uri}/{SMOKE_ROWS}", json.dumps(rows))
         io_utils.write_string_file(f"{blessing.uri}/{REPORT}", json.dumps(report, indent=2))
         blessing.set_int_custom_property("blessed", int(blessed))
         blessing.set_int_custom_property("has_model", 0)
@@ -135,6 +139,16 @@ def read_report(blessing_uri: str) -> dict[str, Any]:
     with fileio.open(f"{blessing_uri}/{REPORT}") as file:
         report: dict[str, Any] = json.load(file)
         return report
+
+
+def read_smoke_rows(blessing_uri: str) -> dict[str, Any]:
+    """Rows with their answers that stand beside a blessing; none beside one of TFX's own InfraValidator."""
+    path = f"{blessing_uri}/{SMOKE_ROWS}"
+    if not fileio.exists(path):
+        return {"tolerance": 0.0, "rows": []}
+    with fileio.open(path) as file:
+        rows: dict[str, Any] = json.load(file)
+        return rows
 
 
 def _normal(name: str) -> str:

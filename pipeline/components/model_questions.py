@@ -2,7 +2,8 @@
 
     python -I model_questions.py questions.json answers.json
 
-``model_check`` writes the questions and reads the answers, {"problems": [sentences], "notes": [...], "facts": {...}}.
+``model_check`` writes the questions and reads the answers, {"problems": [sentences], "notes": [...], "facts": {...},
+"rows": [{"instance": raw features by name, "answer": outputs by name}]}, the last to ask the model where it serves.
 What a model server does, the process does: load, call signatures with raw rows. Nothing of this repository, of TFX or
 of TensorFlow Transform can be imported.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 UNSEEN = "\u2047 never seen"
 SINGLE_ROWS = 5
+ROWS_TO_KEEP = 50
 REPEATS = 20
 
 
@@ -60,6 +62,7 @@ class Model:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.facts: dict[str, float] = {}
+        self.rows: list[dict[str, Any]] = []
         examples = [tf.train.Example.FromString(base64.b64decode(text)) for text in questions["examples"]]
         for example in examples:
             example.features.feature.pop(questions["label"], None)  # nobody knows it when the model is asked
@@ -90,11 +93,13 @@ class Model:
                 self.problems.append(str(problem))
         self.compare_signatures(answered)
         self.compare_with_training(answered)
+        if "serving_default" in answered:
+            self.keep_rows(answered["serving_default"][0])
         return self.answers()
 
     def answers(self) -> dict[str, Any]:
         """What was found."""
-        return {"problems": self.problems, "notes": self.notes, "facts": self.facts}
+        return {"problems": self.problems, "notes": self.notes, "facts": self.facts, "rows": self.rows}
 
     def ask(self, name: str, signature: Any, examples: list[Any], what: str) -> dict[str, Any]:
         """Calls a signature with raw rows; answers are arrays [rows, ...] by name."""
@@ -179,9 +184,7 @@ class Model:
 
     def odd_rows(self) -> tuple[list[Any], list[str]]:
         """The most complete row with a value missing or unseen, and what is odd about it."""
-        self.complete = max(
-            self.examples, key=lambda one: sum(bool(f.WhichOneof("kind")) for f in one.features.feature.values())
-        )
+        self.complete = max(self.examples, key=self.filled)
         odd, names = [], []
         for name in self.questions["optional"]:
             odd.append(self.changed({name: None}))
@@ -192,6 +195,11 @@ class Model:
             odd.append(self.changed({name: UNSEEN}))
             names.append(f"{name} is unseen")
         return odd, names
+
+    @staticmethod
+    def filled(example: Any) -> int:
+        """How many features a row has."""
+        return sum(bool(one.WhichOneof("kind")) for one in example.features.feature.values())
 
     def changed(self, values: dict[str, str | None]) -> Any:
         """That row with other values."""
@@ -251,6 +259,21 @@ class Model:
                     "it prepares features in another way than Transform did for training"
                 )
             return
+
+    def keep_rows(self, answer: dict[str, Any]) -> None:
+        """Rows as JSON with their answers, the most complete first: not every server takes a row with gaps."""
+        most = sorted(range(len(self.examples)), key=lambda row: -self.filled(self.examples[row]))
+        for row in most[:ROWS_TO_KEEP]:
+            instance = {}
+            for name, feature in self.examples[row].features.feature.items():
+                kind = feature.WhichOneof("kind")
+                values = list(getattr(feature, kind).value) if kind else []
+                if values:
+                    values = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values]
+                    instance[name] = values[0] if len(values) == 1 else values
+            said = {name: value[row].tolist() for name, value in answer.items()}
+            said = {name: one.decode(errors="replace") if isinstance(one, bytes) else one for name, one in said.items()}
+            self.rows.append({"instance": instance, "answer": said})
 
     def differing(self, mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any] | None:
         """The first output in which two answers differ, and the rows."""

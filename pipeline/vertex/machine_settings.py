@@ -1,4 +1,4 @@
-"""Flags and environment → the table of machines."""
+"""Flags and environment → the table of machines, and the endpoint's settings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import get_args
 
 from pipeline.checks import ConfigError
+from pipeline.endpoint import Endpoint, load_endpoint
 from pipeline.machines import Job, Machines, SearchService, load_machines
 
 VARIABLE = "VERTEX_MACHINES"
+ENDPOINT_VARIABLE = "VERTEX_ENDPOINT"
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: Path) -> None:
-    """Adds the flags of the machines."""
+    """Adds the flags of the machines and of the endpoint."""
     group = parser.add_argument_group("machines")
     group.add_argument(
         "--machines", metavar="FILE", help=f"table of machines ({default.parent.name}/{default.name}) [{VARIABLE}]"
@@ -26,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser, default: Path) -> None:
         "--search-with",
         metavar="|".join(get_args(SearchService)),
         help="who chooses the values of a Tuner that is a job (keras_tuner)",
+    )
+    group.add_argument(
+        "--endpoint",
+        metavar="FILE",
+        help=f"settings of the endpoint that models are deployed to; without them they are pushed to the bucket only, "
+        f"{default.parent.name}/endpoint.py has an example [{ENDPOINT_VARIABLE}]",
     )
 
 
@@ -45,6 +53,16 @@ def read(arguments: argparse.Namespace, environment: Mapping[str, str], default:
     if arguments.search_with:
         machines = replace(machines, search_with=arguments.search_with)
     return machines
+
+
+def read_endpoint(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Endpoint | None:
+    """The endpoint's settings; None: models are not deployed.
+
+    Raises:
+        ConfigError: there is no such file, or a setting is wrong.
+    """
+    file = arguments.endpoint or environment.get(ENDPOINT_VARIABLE)
+    return load_endpoint(Path(file)) if file else None
 
 
 def _whole(flag: str, text: str) -> int:

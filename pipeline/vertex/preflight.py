@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
+from google.cloud import aiplatform_v1 as v1
 
 from pipeline import packaging
 from pipeline.config import PipelineConfig
 from pipeline.data import locate, query_of
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.reading import files
 from pipeline.target import Vertex
 from pipeline.vertex.capacity import Finding, machines, quota
-from pipeline.vertex.cloud import PASSING, Cloud
+from pipeline.vertex.cloud import PASSING, SECONDS, Cloud
+from pipeline.vertex.endpoints import push_of, shares
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"
@@ -52,6 +57,17 @@ ROLES_FOR_BIGQUERY = {
     ),
 }
 
+ROLES_FOR_ENDPOINT = {
+    "read the endpoint's errors and latencies": (
+        "roles/monitoring.viewer",
+        "roles/monitoring.editor",
+        "roles/monitoring.admin",
+        "roles/viewer",
+        "roles/editor",
+        "roles/owner",
+    ),
+}
+
 
 def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
     """Looks at everything.
@@ -75,6 +91,8 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
         "quota": lambda: quota(vertex, cloud),
         "data": lambda: _data(config, cloud),
     }
+    if vertex.endpoint:
+        checks["endpoint"] = functools.partial(_endpoint, vertex, vertex.endpoint, cloud)
     with ThreadPoolExecutor(len(checks)) as pool:
         several = list(pool.map(lambda item: _looked(*item), checks.items()))
     return [Finding("credentials", "ok", f"{cloud.caller}"), *(finding for some in several for finding in some)]
@@ -95,6 +113,8 @@ def _looked(what: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     wanted = ["aiplatform", "storage", "compute"]
+    if vertex.endpoint:
+        wanted.append("monitoring")
     if "pkg.dev/" in vertex.image:
         wanted.append("artifactregistry")
     if vertex.dataflow:
@@ -163,6 +183,7 @@ def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> It
     has = {one["role"] for one in policy.get("bindings", []) if member in one.get("members", [])}
     wanted = ROLES | (ROLES_FOR_DATAFLOW if vertex.dataflow else {})
     wanted = wanted | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
+    wanted = wanted | (ROLES_FOR_ENDPOINT if vertex.endpoint else {})
     lacks = {purpose: roles[0] for purpose, roles in wanted.items() if not has & set(roles)}
     for purpose, role in lacks.items():
         # It may have it all the same: from the bucket, a group, a folder, or by a role of the project's own.
@@ -243,6 +264,25 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("data", "wrong", f"nothing matches {looked}", "correct data.path and data.splits, or give --data")
     else:
         yield Finding("data", "ok", f"{folder}, {len(names)} objects")
+
+
+def _endpoint(vertex: Vertex, settings: Endpoint, cloud: Cloud) -> Iterator[Finding]:
+    name = settings.resource_name(vertex.project, vertex.region)
+    try:
+        there = cloud.client(v1.EndpointServiceClient).get_endpoint(name=name, timeout=SECONDS)
+    except exceptions.NotFound:
+        if settings.is_resource_name:
+            remedy = "correct endpoint.name, or give an id such as late-flights there, under which a push makes one"
+            yield Finding("endpoint", "wrong", f"{name} does not exist", remedy)
+        else:
+            yield Finding("endpoint", "ok", f"{name} will be made")
+        return
+    push = push_of(there)
+    if push and push.until > time.time():
+        remedy = "wait for it, or end it with python vertex_runner.py --rollback"
+        yield Finding("endpoint", "unsure", f"{push.holder} is deploying to {name}", remedy)
+    else:
+        yield Finding("endpoint", "ok", f"{name}, {shares(there)}")
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.local import NOT_FOUND, Step, StepFailed
 from pipeline.machines import Machines
@@ -30,15 +31,16 @@ from pipeline.vertex.local_containers import LocalContainers
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata
 
 
-def target_for(output: Path, name: str, machines: Machines) -> Target:
+def target_for(output: Path, name: str, machines: Machines, endpoint: Endpoint | None = None) -> Target:
     """The target of a rehearsal: compiled for Vertex AI, with folders on this machine in place of the bucket."""
     vertex = Vertex(
         project="rehearsal",
-        region="us-central1",
+        region=endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1",
         bucket="rehearsal",
         image="rehearsal/pipeline:this",
         machines=machines,
         service_account="rehearsal@rehearsal.iam.gserviceaccount.com",
+        endpoint=endpoint,
     )
     return Target(
         pipeline_root=str(output / "artifacts"),
@@ -240,12 +242,14 @@ class _Rehearsal:
 SKIPPED: dict[str, list[Artifact]] = {}
 
 
-def not_rehearsed(machines: Machines) -> Iterator[str]:
+def not_rehearsed(machines: Machines, endpoint: Endpoint | None = None) -> Iterator[str]:
     """What a run on Vertex AI has that this rehearsal had not, a phrase each."""
     yield "permissions, quotas and networks"
     yield "the image (these are the packages of this environment) and the bucket (these are folders here)"
     yield "machine types, memory and accelerators"
-    yield "Dataflow, if the data steps run there (here they ran in their tasks), and deployment to an endpoint"
+    yield "Dataflow, if the data steps run there (here they ran in their tasks)"
+    if endpoint:
+        yield f"the registry and the endpoint {endpoint.name}: nothing was deployed, the model was pushed to a folder"
     jobs = [job for job in (machines.training, machines.tuning) if job]
     if any(job.reduction_servers for job in jobs):
         yield "Reduction Servers"

@@ -68,7 +68,7 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, said: Callable[[str], Non
         upload(json.loads((folder / UPLOADS).read_text(encoding="utf-8")), cloud, said)
     except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
         raise explained(error, f"uploading to gs://{vertex.bucket}") from error
-    job, fingerprint = _job(compiled, vertex)
+    job, fingerprint = job_of(compiled, vertex)
     try:
         submitted = _create(job, fingerprint, cloud)
     except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
@@ -111,7 +111,7 @@ def console_url(name: str) -> str:
     return f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{job_id}?project={project}"
 
 
-def _job(compiled: Mapping[str, Any], vertex: Vertex) -> tuple[v1.PipelineJob, str]:
+def job_of(compiled: Mapping[str, Any], vertex: Vertex) -> tuple[v1.PipelineJob, str]:
     """The job to submit and a fingerprint of all that is in it."""
     job = v1.PipelineJob(
         display_name=compiled["displayName"],

@@ -57,7 +57,7 @@ class Ended:
 
     Attributes:
         state: "succeeded", "failed" or "cancelled".
-        pushed_to: Where the model was pushed; None: it was not.
+        pushed_to: Where the model was pushed, and deployed to if it was; None: it was not.
         message: What Vertex AI says to it.
     """
 
@@ -158,7 +158,10 @@ def _pushed_to(job: v1.PipelineJob) -> str | None:
         if task.task_name == "Pusher" and "pushed_model" in task.outputs:
             for artifact in task.outputs["pushed_model"].artifacts:
                 if artifact.metadata and artifact.metadata.get("pushed"):
-                    return str(artifact.metadata.get("pushed_destination") or artifact.uri)
+                    folder = str(artifact.metadata.get("pushed_destination") or artifact.uri)
+                    endpoint = artifact.metadata.get("endpoint")
+                    version = artifact.metadata.get("model_version")
+                    return f"{folder}\ndeployed {version} to {endpoint}" if endpoint else folder
     return None
 
 

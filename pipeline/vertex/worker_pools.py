@@ -1,4 +1,4 @@
-"""The table of machines → what each task asks for, and the jobs with their worker pools.
+"""The table of machines → what each task asks for, the jobs with their worker pools, and the Pusher that deploys.
 
 A job is written as Vertex AI's REST documentation writes it (CustomJob), into the settings of the component whose task
 starts it; ``pipeline.vertex.jobs`` adds what is known only then.
@@ -19,7 +19,7 @@ from pipeline.checks import ConfigError
 from pipeline.config import PipelineConfig
 from pipeline.machines import DEFAULT, Job
 from pipeline.target import Vertex
-from pipeline.vertex import jobs, trainer, tuner, vizier
+from pipeline.vertex import jobs, pusher, trainer, tuner, vizier
 
 # The place of a pool says what it is for: chief, workers, Reduction Servers.
 REDUCTION_POOL = 2
@@ -30,7 +30,7 @@ _ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec
 
 
 def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
-    """Gives every task its machine, and the Trainer and the Tuner their jobs.
+    """Gives every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
 
     Raises:
         ConfigError: the table contradicts the graph or the training's strategy.
@@ -53,6 +53,12 @@ def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
     if machines.tuning and "Tuner" in components:
         in_charge = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
         _run_as_job(components["Tuner"], in_charge, machines.tuning, vertex)
+    if vertex.endpoint:
+        deploying = components["Pusher"]
+        settings = json_utils.loads(deploying.exec_properties["custom_config"])
+        settings[pusher.SETTING] = pusher.setting_for(vertex, vertex.endpoint, config.name)
+        deploying.exec_properties["custom_config"] = json_utils.dumps(settings)
+        deploying.executor_spec = executor_spec.ExecutorClassSpec(pusher.Executor)
 
 
 def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:

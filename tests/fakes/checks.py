@@ -181,6 +181,11 @@ def _check_pool(pool: v1.WorkerPoolSpec, at: str) -> None:
         require(
             pool.disk_spec.boot_disk_type in kinds, f"{at}.disk_spec.boot_disk_type {pool.disk_spec.boot_disk_type!r}"
         )
+    check_accelerator(machine, at)
+
+
+def check_accelerator(machine: v1.MachineSpec, at: str) -> None:
+    """Checks the accelerators of a machine."""
     count = machine.accelerator_count
     if machine.accelerator_type:
         accelerator = v1.AcceleratorType(machine.accelerator_type).name

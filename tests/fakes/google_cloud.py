@@ -68,6 +68,7 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
         FakeRest(PROJECT) as rest,
         create_server("localhost", storage_port, in_memory=True),
     ):
+        rest.requests = lambda: vertex.serving.observed()
         account = write_service_account(folder, PROJECT, rest.token_uri)
         client = storage.Client(
             project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator}

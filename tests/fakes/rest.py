@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 # The services that preflight calls by REST, by the name that gcloud has for them.
-SERVICES = ("serviceusage", "iam", "cloudresourcemanager", "compute", "bigquery")
+SERVICES = ("serviceusage", "iam", "cloudresourcemanager", "compute", "bigquery", "monitoring")
 
 
 @dataclass
@@ -28,13 +32,23 @@ class Project:
         machine_types, accelerator_types: By zone.
         quota: Limit by metric, for every region; None: it may not be read.
         tables: Those that a query may name.
+        monitored: Whether Cloud Monitoring may be read.
     """
 
     expired: bool = False
     apis: set[str] = field(
         default_factory=lambda: {
             f"{name}.googleapis.com"
-            for name in ("aiplatform", "storage", "compute", "artifactregistry", "dataflow", "bigquery", "iam")
+            for name in (
+                "aiplatform",
+                "storage",
+                "compute",
+                "artifactregistry",
+                "dataflow",
+                "bigquery",
+                "iam",
+                "monitoring",
+            )
         }
     )
     accounts: set[str] = field(default_factory=set)
@@ -45,6 +59,7 @@ class Project:
     accelerator_types: dict[str, set[str]] = field(default_factory=dict)
     quota: dict[str, int] | None = field(default_factory=dict)
     tables: set[str] = field(default_factory=set)
+    monitored: bool = True
 
 
 class FakeRest:
@@ -53,6 +68,8 @@ class FakeRest:
     def __init__(self, project: str) -> None:
         self.project = Project()
         self.asked: list[str] = []
+        # Requests as (code, milliseconds), by deployed model.
+        self.requests: Callable[[], Mapping[str, Sequence[tuple[int, float]]]] = dict
         self._id = project
         fake = self
 
@@ -119,6 +136,7 @@ class FakeRest:
             "/iam/v1/projects/-/serviceAccounts/([^/:]+):testIamPermissions": self._permissions,
             f"/compute/compute/v1/projects/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             f"/bigquery/bigquery/v2/projects/{project}/queries": self._query,
+            f"/monitoring/v3/projects/{project}/timeSeries": self._time_series,
             "/v2/(.+)/manifests/(.+)": self._manifest,
             "/v2/(.+)/blobs/(.+)": self._blob,
         }
@@ -174,6 +192,25 @@ class FakeRest:
             if table not in self.project.tables:
                 return 404, _error(404, f"Not found: Table {table}")
         return 200, {"jobComplete": True, "totalBytesProcessed": "1048576"}
+
+    def _time_series(self, _: Any, query: str, __: Any) -> tuple[int, dict[str, Any]]:
+        """Both metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
+        if not self.project.monitored:
+            return 403, _error(403, "Permission monitoring.timeSeries.list denied")
+        asked = parse_qs(query)
+        (conditions,), groups = asked["filter"], asked["aggregation.groupByFields"]
+        if int(asked["aggregation.alignmentPeriod"][0].removesuffix("s")) < 60:
+            return 400, _error(400, "The alignment period must be 60s at least")
+        series = []
+        for deployed, requests in self.requests().items():
+            labels = {"deployed_model_id": deployed}
+            if "/response_count" in conditions and "metric.labels.response_code" in groups:
+                for code, count in Counter(code for code, _ in requests).items():
+                    series.append(({**labels, "response_code": str(code)}, {"int64Value": str(count)}))
+            elif "/prediction_latencies" in conditions and 'latency_type="total"' in conditions and requests:
+                taken = sorted(milliseconds for _, milliseconds in requests)
+                series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))
+        return 200, {"timeSeries": [{"metric": {"labels": one}, "points": [{"value": value}]} for one, value in series]}
 
     def _manifest(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
         if f"{found[1]}:{found[2]}" not in self.project.images:

@@ -17,11 +17,12 @@ from typing import Any
 import grpc
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import any_pb2, json_format, struct_pb2
+from google.protobuf import empty_pb2, json_format, struct_pb2
 from google.rpc import code_pb2, status_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from tests.fakes import checks
+from tests.fakes.serving import Conflict, FakeServing, done
 
 PACKAGE = "google.cloud.aiplatform.v1"
 Task = v1.PipelineTaskDetail.State
@@ -78,15 +79,15 @@ class FakeVertex:
     Attributes:
         script: What will happen.
         calls: The methods called so far, in their order.
-        pipeline_jobs, custom_jobs, tuning_jobs, models, endpoints, contexts: What was made, by resource name.
-        model_versions: Every version of every model, by "<name>@<version>"; ``models`` has the newest.
+        pipeline_jobs, custom_jobs, tuning_jobs, batch_jobs, schedules, contexts: What was made, by resource name.
+        serving: Models, endpoints and predictions.
         children: Contexts in a context.
     """
 
     def __init__(self, certificate: Path, key: Path, projects: tuple[str, ...] = ("demo",)):
-        self.empty()
         self._projects = projects
         self._numbers = itertools.count(1)
+        self.empty()
         self._lock = threading.RLock()
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
@@ -102,9 +103,9 @@ class FakeVertex:
         self.pipeline_jobs: dict[str, v1.PipelineJob] = {}
         self.custom_jobs: dict[str, v1.CustomJob] = {}
         self.tuning_jobs: dict[str, v1.HyperparameterTuningJob] = {}
-        self.models: dict[str, v1.Model] = {}
-        self.model_versions: dict[str, v1.Model] = {}
-        self.endpoints: dict[str, v1.Endpoint] = {}
+        self.serving = FakeServing(self._parent, self._numbers)
+        self.schedules: dict[str, v1.Schedule] = {}
+        self.batch_jobs: dict[str, v1.BatchPredictionJob] = {}
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
         self._asked: dict[str, int] = {}
@@ -145,24 +146,20 @@ class FakeVertex:
                     v1.CancelHyperparameterTuningJobRequest,
                     lambda ask: self._cancel(self.tuning_jobs, ask.name),
                 ),
+                "CreateBatchPredictionJob": (v1.CreateBatchPredictionJobRequest, self._create_batch_job),
+                "GetBatchPredictionJob": (v1.GetBatchPredictionJobRequest, self._get_batch_job),
             },
-            f"{PACKAGE}.ModelService": {
-                "UploadModel": (v1.UploadModelRequest, self._upload_model),
-                "GetModel": (v1.GetModelRequest, lambda ask: self._found(self.models | self.model_versions, ask.name)),
-                "ListModels": (
-                    v1.ListModelsRequest,
-                    lambda ask: v1.ListModelsResponse(models=list(self.models.values())),
+            f"{PACKAGE}.ScheduleService": {
+                "CreateSchedule": (v1.CreateScheduleRequest, self._create_schedule),
+                "UpdateSchedule": (v1.UpdateScheduleRequest, self._update_schedule),
+                "GetSchedule": (v1.GetScheduleRequest, lambda ask: self._found(self.schedules, ask.name)),
+                "ListSchedules": (
+                    v1.ListSchedulesRequest,
+                    lambda ask: v1.ListSchedulesResponse(schedules=list(self.schedules.values())),
                 ),
-            },
-            f"{PACKAGE}.EndpointService": {
-                "CreateEndpoint": (v1.CreateEndpointRequest, self._create_endpoint),
-                "GetEndpoint": (v1.GetEndpointRequest, lambda ask: self._found(self.endpoints, ask.name)),
-                "ListEndpoints": (
-                    v1.ListEndpointsRequest,
-                    lambda ask: v1.ListEndpointsResponse(endpoints=list(self.endpoints.values())),
-                ),
-                "DeployModel": (v1.DeployModelRequest, self._deploy_model),
-                "UndeployModel": (v1.UndeployModelRequest, self._undeploy_model),
+                "PauseSchedule": (v1.PauseScheduleRequest, lambda ask: self._set_schedule(ask.name, "PAUSED")),
+                "ResumeSchedule": (v1.ResumeScheduleRequest, lambda ask: self._set_schedule(ask.name, "ACTIVE")),
+                "DeleteSchedule": (v1.DeleteScheduleRequest, self._delete_schedule),
             },
             f"{PACKAGE}.MetadataService": {
                 "GetMetadataStore": (v1.GetMetadataStoreRequest, lambda ask: v1.MetadataStore(name=ask.name)),
@@ -170,7 +167,17 @@ class FakeVertex:
                 "CreateContext": (v1.CreateContextRequest, self._create_context),
                 "AddContextChildren": (v1.AddContextChildrenRequest, self._add_context_children),
             },
+            **{
+                f"{PACKAGE}.{service}": {
+                    name: (request, self._of_serving(service, name)) for name, (request, _) in methods.items()
+                }
+                for service, methods in self.serving.services().items()
+            },
         }
+
+    def _of_serving(self, service: str, method: str) -> Callable[[Any], Any]:
+        """By way of the attribute, which is another one after ``empty``."""
+        return lambda ask: self.serving.services()[service][method][1](ask)
 
     def _handler(self, name: str, request: Any, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
         method = name.rpartition(".")[2]
@@ -187,6 +194,10 @@ class FakeVertex:
                     context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 except KeyError as error:
                     context.abort(grpc.StatusCode.NOT_FOUND, f"{error.args[0]} does not exist")
+                except Conflict as error:
+                    context.abort(grpc.StatusCode.ABORTED, str(error))
+                except ConnectionError as error:
+                    context.abort(grpc.StatusCode.INTERNAL, str(error))
                 except FileExistsError as error:
                     context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{error} already exists")
                 if fault:
@@ -370,44 +381,71 @@ class FakeVertex:
         kept[name].state = v1.JobState.JOB_STATE_CANCELLING
         return v1.CustomJob()  # Empty on the wire
 
-    # Models and endpoints: only what there is, no serving.
+    # Batch prediction and schedules.
 
-    def _upload_model(self, ask: v1.UploadModelRequest) -> operations_pb2.Operation:
-        checks.require(ask.model.display_name, "model.display_name is required")
-        checks.require(ask.model.artifact_uri.startswith("gs://"), "model.artifact_uri must be a gs:// address")
-        model = v1.Model(ask.model)
-        name = ask.parent_model or self._new(ask.parent, "models")
-        earlier = [key for key in self.model_versions if key.partition("@")[0] == name]
-        model.name, model.version_id = name, str(len(earlier) + 1)
-        self.model_versions[f"{name}@{model.version_id}"] = self.models[name] = model
-        return _done(v1.UploadModelResponse(model=name, model_version_id=model.version_id))
+    def _create_batch_job(self, ask: v1.CreateBatchPredictionJobRequest) -> v1.BatchPredictionJob:
+        job = v1.BatchPredictionJob(ask.batch_prediction_job)
+        self.serving.model(job.model)
+        wanted, kind = job.input_config.instances_format, v1.BatchPredictionJob.InputConfig.pb(job.input_config)
+        source = "bigquery_source" if wanted == "bigquery" else "gcs_source"
+        checks.require(kind.WhichOneof("source") == source, f"input_config.instances_format {wanted!r} needs {source}")
+        known = ("jsonl", "csv", "bigquery", "tf-record", "tf-record-gzip", "file-list")
+        checks.require(wanted in known, f"input_config.instances_format {wanted!r}, expected one of {known}")
+        machine = job.dedicated_resources.machine_spec
+        checks.require(checks.MACHINE.fullmatch(machine.machine_type), "dedicated_resources.machine_spec.machine_type")
+        checks.check_accelerator(machine, "dedicated_resources")
+        job.name, job.state = self._new(ask.parent, "batchPredictionJobs"), v1.JobState.JOB_STATE_PENDING
+        self.batch_jobs[job.name] = job
+        return job
 
-    def _create_endpoint(self, ask: v1.CreateEndpointRequest) -> operations_pb2.Operation:
-        checks.require(ask.endpoint.display_name, "endpoint.display_name is required")
-        endpoint = v1.Endpoint(ask.endpoint)
-        endpoint.name = self._new(ask.parent, "endpoints")
-        self.endpoints[endpoint.name] = endpoint
-        return _done(endpoint)
+    def _get_batch_job(self, ask: v1.GetBatchPredictionJobRequest) -> v1.BatchPredictionJob:
+        job = self._job_goes_on(self.batch_jobs, ask.name)
+        if job.state == v1.JobState.JOB_STATE_SUCCEEDED:
+            job.completion_stats = v1.CompletionStats(successful_count=11, failed_count=1)
+            prefix = job.output_config.gcs_destination.output_uri_prefix
+            if prefix:
+                job.output_info.gcs_output_directory = f"{prefix}/prediction-1"
+            else:
+                job.output_info.bigquery_output_dataset = job.output_config.bigquery_destination.output_uri
+                job.output_info.bigquery_output_table = "predictions_1"
+        return job
 
-    def _deploy_model(self, ask: v1.DeployModelRequest) -> operations_pb2.Operation:
-        endpoint = self.endpoints[ask.endpoint]
-        checks.require(ask.deployed_model.model.partition("@")[0] in self.models, "deployed_model.model does not exist")
-        traffic = dict(ask.traffic_split)
-        checks.require(not traffic or sum(traffic.values()) == 100, f"traffic_split must sum to 100, got {traffic}")
-        deployed = v1.DeployedModel(ask.deployed_model)
-        deployed.id = deployed.id or str(next(self._numbers))
-        endpoint.deployed_models.append(deployed)
-        endpoint.traffic_split = {deployed.id if key == "0" else key: share for key, share in traffic.items()}
-        return _done(v1.DeployModelResponse(deployed_model=deployed))
+    def _create_schedule(self, ask: v1.CreateScheduleRequest) -> v1.Schedule:
+        schedule = v1.Schedule(ask.schedule)
+        self._check_schedule(schedule)
+        schedule.name = self._new(ask.parent, "schedules")
+        schedule.next_run_time = "2026-01-05T03:00:00Z"
+        self.schedules[schedule.name] = schedule
+        return self._set_schedule(schedule.name, "ACTIVE")
 
-    def _undeploy_model(self, ask: v1.UndeployModelRequest) -> operations_pb2.Operation:
-        endpoint = self.endpoints[ask.endpoint]
-        left = [one for one in endpoint.deployed_models if one.id != ask.deployed_model_id]
-        checks.require(len(left) < len(endpoint.deployed_models), f"no deployed model {ask.deployed_model_id!r}")
-        endpoint.deployed_models = left
-        if ask.traffic_split:
-            endpoint.traffic_split = dict(ask.traffic_split)
-        return _done(v1.UndeployModelResponse())
+    def _update_schedule(self, ask: v1.UpdateScheduleRequest) -> v1.Schedule:
+        schedule = self.schedules[ask.schedule.name]
+        for path in ask.update_mask.paths:
+            setattr(schedule, path, getattr(ask.schedule, path))
+        self._check_schedule(schedule)
+        return schedule
+
+    def _check_schedule(self, schedule: v1.Schedule) -> None:
+        checks.require(schedule.display_name, "schedule.display_name is required")
+        fields = [part for part in schedule.cron.split() if not part.startswith(("TZ=", "CRON_TZ="))]
+        checks.require(len(fields) == 5, f"schedule.cron {schedule.cron!r} has not five fields")
+        checks.require(schedule.max_concurrent_run_count > 0, "schedule.max_concurrent_run_count is required")
+        request = schedule.create_pipeline_job_request
+        checks.require(not request.pipeline_job_id, "pipeline_job_id must not be set in a schedule")
+        self._parent(request.parent)
+        checks.check_pipeline_job(request.pipeline_job)
+
+    def _set_schedule(self, name: str, state: str) -> v1.Schedule:
+        schedule = self.schedules[name]
+        checks.require(schedule.state.name != state, f"the schedule is {state} already")
+        schedule.state = v1.Schedule.State[state]
+        return schedule
+
+    def _delete_schedule(self, ask: v1.DeleteScheduleRequest) -> operations_pb2.Operation:
+        del self.schedules[ask.name]
+        return done(empty_pb2.Empty())
+
+    # Experiments.
 
     def _create_context(self, ask: v1.CreateContextRequest) -> v1.Context:
         name = f"{ask.parent}/contexts/{ask.context_id}"
@@ -434,12 +472,6 @@ def _value(spec: Any, number: int) -> Any:
     low, high = getattr(spec, kind).min_value, getattr(spec, kind).max_value
     value = low + (high - low) * ((number % 5) / 4)
     return float(round(value)) if kind == "integer_value_spec" else value
-
-
-def _done(response: Any) -> operations_pb2.Operation:
-    packed = any_pb2.Any()
-    packed.Pack(type(response).pb(response))
-    return operations_pb2.Operation(name="operations/1", done=True, response=packed)
 
 
 def _serialized(answer: Any) -> bytes:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tfx.dsl.io.filesystem_registry import DEFAULT_FILESYSTEM_REGISTRY
 
 from pipeline import packaging
 from pipeline.config import PipelineConfig, load_config
 from pipeline.target import Target, Vertex
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.compile import compile
+from tests.fakes.buckets import buckets_in
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
+from tests.vertex.serving import Pushes, answers_right
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
+SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +62,15 @@ def vertex(there: GoogleCloud) -> Vertex:
     return Vertex(PROJECT, REGION, BUCKET, image, service_account=ACCOUNT)
 
 
+@pytest.fixture
+def pushes(there: GoogleCloud, vertex: Vertex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pushes:
+    """Models to push to a bucket that is a folder here; every version answers as in the model check."""
+    schemes = DEFAULT_FILESYSTEM_REGISTRY._preferred_filesystem_by_scheme
+    monkeypatch.setitem(schemes, "gs://", buckets_in(tmp_path / "buckets"))
+    answers_right(there, *map(str, range(1, 9)))
+    return Pushes(there, vertex, tmp_path / "buckets")
+
+
 @pytest.fixture(scope="session")
 def config(few_flights: Path) -> PipelineConfig:
     """The default pipeline on a few flights."""
@@ -74,3 +90,31 @@ def compiled_once(config: PipelineConfig, tmp_path_factory: pytest.TempPathFacto
 def compiled(compiled_once: Path, tmp_path: Path) -> Path:
     """A folder with the compiled job, to change at will."""
     return Path(shutil.copytree(compiled_once, tmp_path / "compiled"))
+
+
+@pytest.fixture
+def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
+    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        process = subprocess.run(
+            [
+                sys.executable,
+                "vertex_runner.py",
+                *SETTINGS,
+                f"--image={vertex.image}",
+                f"--data={few_flights}",
+                f"--output={tmp_path / 'output'}",
+                "--poll=0.01",
+                *arguments,
+            ],
+            cwd=ROOT,
+            env={**os.environ, **there.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return process.returncode, process.stdout
+
+    return run

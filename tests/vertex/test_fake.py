@@ -119,7 +119,11 @@ def test_a_job_in_a_project_that_is_not_there_is_refused(cloud: Cloud):
 
 def test_a_model_is_uploaded_in_versions_and_deployed_to_an_endpoint(cloud: Cloud, there: GoogleCloud):
     models, endpoints = cloud.client(v1.ModelServiceClient), cloud.client(v1.EndpointServiceClient)
-    model = v1.Model(display_name="flights", artifact_uri="gs://demo-bucket/flights/serving/1")
+    model = v1.Model(
+        display_name="flights",
+        artifact_uri="gs://demo-bucket/flights/serving/1",
+        container_spec=v1.ModelContainerSpec(image_uri=IMAGE),
+    )
     first = models.upload_model(parent=cloud.parent, model=model).result()
     second = models.upload_model(
         request=v1.UploadModelRequest(parent=cloud.parent, model=model, parent_model=first.model)
@@ -128,11 +132,18 @@ def test_a_model_is_uploaded_in_versions_and_deployed_to_an_endpoint(cloud: Clou
     assert models.get_model(name=f"{first.model}@1").version_id == "1"
 
     endpoint = endpoints.create_endpoint(parent=cloud.parent, endpoint=v1.Endpoint(display_name="late")).result()
-    deployed = v1.DeployedModel(model=f"{first.model}@2")
+    machine = v1.MachineSpec(machine_type="n2-standard-4")
+    resources = v1.DedicatedResources(machine_spec=machine, min_replica_count=1, max_replica_count=1)
+    deployed = v1.DeployedModel(model=f"{first.model}@2", dedicated_resources=resources)
     with pytest.raises(exceptions.InvalidArgument, match="must sum to 100"):
         endpoints.deploy_model(endpoint=endpoint.name, deployed_model=deployed, traffic_split={"0": 60}).result()
     made = endpoints.deploy_model(endpoint=endpoint.name, deployed_model=deployed, traffic_split={"0": 100}).result()
     assert endpoints.get_endpoint(name=endpoint.name).traffic_split == {made.deployed_model.id: 100}
+    with pytest.raises(exceptions.InvalidArgument, match="has traffic"):
+        endpoints.undeploy_model(endpoint=endpoint.name, deployed_model_id=made.deployed_model.id).result()
+    endpoints.update_endpoint(
+        endpoint=v1.Endpoint(name=endpoint.name, traffic_split={}), update_mask={"paths": ["traffic_split"]}
+    )
     endpoints.undeploy_model(endpoint=endpoint.name, deployed_model_id=made.deployed_model.id).result()
     (left,) = endpoints.list_endpoints(parent=cloud.parent)
     assert list(left.deployed_models) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Data
+from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.machines import Job, Machines
 from pipeline.target import Dataflow
@@ -54,6 +55,18 @@ def test_all_that_is_wrong_is_listed_together(checked, there: GoogleCloud):
     assert findings["bucket"].remedy == "gcloud storage buckets create gs://not-there --location=us-central1"
     assert findings["service account"].remedy == "gcloud iam service-accounts create other --project=demo"
     assert findings["image"].remedy.startswith("make image IMAGE=localhost:")
+
+
+def test_an_endpoint_that_was_deleted_is_found_before_anything_is_paid(checked, there: GoogleCloud):
+    named = Endpoint("projects/demo/locations/us-central1/endpoints/1234")
+    findings = checked(endpoint=named)
+    assert wrong(findings) == {"endpoint"}
+    assert findings["endpoint"].text == f"{named.name} does not exist"
+    assert findings["service account"].text.endswith("read the endpoint's errors and latencies")
+    there.rest.project.apis -= {"monitoring.googleapis.com"}
+    findings = checked(endpoint=Endpoint("late-flights"))
+    assert findings["endpoint"].text == "projects/demo/locations/us-central1/endpoints/late-flights will be made"
+    assert findings["APIs"].remedy == "gcloud services enable monitoring.googleapis.com --project=demo"
 
 
 def test_missing_credentials_are_named(checked, monkeypatch, tmp_path):

@@ -32,7 +32,8 @@ def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path)
 @pytest.fixture(scope="module")
 def rehearsed(rehearsal_clone: Path) -> Run:
     workers = ("--training-workers", "2", "--tuner-workers", "2")
-    return run(rehearsal_clone, "--rehearse", *workers, runner="vertex_runner.py")
+    endpoint = ("--endpoint", "configs/endpoint.py")
+    return run(rehearsal_clone, "--rehearse", *workers, *endpoint, runner="vertex_runner.py")
 
 
 def artifacts_of(clone: Path) -> Path:
@@ -57,7 +58,9 @@ def test_two_training_workers_and_two_tuner_workers_push_a_model_like_the_local_
     assert "Training on 2 devices of 2 workers, this is 1" in said["trainer-workerpool1-0"]
     trials = [len(re.findall(r"Trial \d+: val_auc", said[f"tuner-workerpool{pool}-0"])) for pool in (0, 1)]
     assert sum(trials) == 2
-    assert "machine types" in rehearsed.text.partition("not rehearsed:")[2]
+    not_rehearsed = rehearsed.text.partition("not rehearsed:")[2]
+    assert "machine types" in not_rehearsed
+    assert "the registry and the endpoint late-flights: nothing was deployed" in not_rehearsed
 
 
 def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_is_cached(rehearsal_clone, rehearsed):

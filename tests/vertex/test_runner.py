@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
 import pytest
 
 from pipeline.vertex.submit import submit
-from tests.fakes.google_cloud import BUCKET, GoogleCloud
+from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.vertex import Fault
-from tests.vertex.conftest import ACCOUNT
 from tests.vertex.test_watch import PUSHED
 
-ROOT = Path(__file__).resolve().parents[2]
 # Each starts Python anew with Google's clients, some TFX too: together half a minute.
 pytestmark = pytest.mark.slow
-SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
-
-
-@pytest.fixture
-def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
-    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
-
-    def run(*arguments: str) -> tuple[int, str]:
-        process = subprocess.run(
-            [
-                sys.executable,
-                "vertex_runner.py",
-                *SETTINGS,
-                f"--image={vertex.image}",
-                f"--data={few_flights}",
-                f"--output={tmp_path / 'output'}",
-                "--poll=0.01",
-                *arguments,
-            ],
-            cwd=ROOT,
-            env={**os.environ, **there.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return process.returncode, process.stdout
-
-    return run
 
 
 @pytest.fixture
@@ -62,7 +28,7 @@ def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: Googl
     code, text = runner("--labels=team=flights", "--experiment=late")
     assert code == 0, text
     assert "  credentials      ok" in text
-    assert f"uploading {len(list(there.storage.list_blobs(BUCKET)))} files" in text
+    assert f"uploading {len(there.files())} files" in text
     assert "page  https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/flights-" in text
     assert "  Trainer             ran          90.0 s" in text
     assert "pushed to gs://demo-bucket/flights/serving/17" in text

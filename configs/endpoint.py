@@ -1,0 +1,11 @@
+"""Where the default pipeline's model answers on Vertex AI: see ``pipeline.endpoint``. Used with --endpoint only."""
+
+from pipeline.endpoint import Canary, Endpoint
+
+ENDPOINT = Endpoint(
+    name="late-flights",
+    machine_type="n2-standard-4",
+    min_replicas=1,
+    max_replicas=4,
+    canary=Canary(steps=(10, 50), minutes=10, max_error_share=0.01, max_latency_ms=200, grace_minutes=60),
+)
