@@ -7,8 +7,9 @@ import logging
 import math
 import os
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,9 +92,7 @@ class Screen:
 
     def step_ends(self, step: Step) -> None:
         """The step's line: name, state, seconds, bad rows, and for a cached step since when nothing has changed."""
-        detail = ""
-        if step.state == "cached" and step.made:
-            detail = f"nothing it depends on has changed since {step.made:%Y-%m-%d %H:%M}"
+        detail = step.reason
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
@@ -158,6 +157,20 @@ class Screen:
             else "not pushed; the model pushed before stays"
         )
         self._console.print(where, soft_wrap=True)
+
+    def report(self, write: Callable[[], Path]) -> None:
+        """Writes the report and says where it lies; a run is none the worse without it."""
+        if self._console.is_terminal:
+            self._console.print(Text("  writing the report", style="dim"), end="\r")
+        started = time.monotonic()
+        try:
+            text = f"report {_short(str(write()))}"
+            logging.getLogger("pipeline").info("Report written in %.1f s", time.monotonic() - started)
+        except Exception as error:
+            logging.getLogger("pipeline").error("No report", exc_info=error)
+            text = f"no report could be written: {_message(error)}; the log has more: {_short(str(self._log))}"
+        self._clear_line()
+        self._console.print(text, soft_wrap=True)
 
     def line(self, name: str, state: str, seconds: float, detail: str) -> None:
         """A step's line; one that runs is shown on a terminal only until there is the next line."""
