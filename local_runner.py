@@ -41,7 +41,7 @@ def main() -> int:
             try:
                 prepare(config)
                 check_data(config)
-                return run(config, output, run_id, command)
+                return run(config, output, run_id, command, arguments.verbose)
             except UserError as error:
                 write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
                 raise
@@ -64,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()
 
 
@@ -83,10 +84,10 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path, run_id: str, command: list[str]) -> int:
+def run(config: PipelineConfig, output: Path, run_id: str, command: list[str], verbose: bool) -> int:
     """Runs the graph, shows how it went, and writes verdict.json, the record of the run and its report."""
     started = datetime.now()
-    with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
+    with terminal.only_ours(output / "logs" / f"{run_id}.log", verbose) as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline import local, record, store
