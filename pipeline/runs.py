@@ -173,7 +173,8 @@ def metric_changes(earlier: Run, later: Run) -> list[str]:
     lines = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, math.nan), after.get(name, math.nan)
-        if old != new and not (math.isnan(old) and math.isnan(new)):
+        # Beam adds the same numbers up in another order in every run.
+        if not math.isclose(old, new, rel_tol=1e-5) and not (math.isnan(old) and math.isnan(new)):
             change = f"  {new - old:+.4f}" if math.isfinite(new - old) else ""
             lines.append(f"{name:<24}{_number(old)} -> {_number(new)}{change}")
     return lines
@@ -195,8 +196,15 @@ def code_changes(earlier: Run, later: Run) -> list[str]:
 
 
 def _text_diff(name: str, before: str, after: str) -> list[str]:
-    found = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm="")
-    return [line for line in found if not line.startswith("+++ ")]
+    """Lines that differ, with where they stand; empty ones do not count, for what a step does not need is blank."""
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    lines = []
+    for _, a, b, c, d in (one for one in matcher.get_opcodes() if one[0] != "equal"):
+        gone, new = before.splitlines()[a:b], after.splitlines()[c:d]
+        if any(line.strip() for line in (*gone, *new)):
+            lines.append(f"{name}, line {c + 1}")
+            lines += [f"- {line}" for line in gone if line.strip()] + [f"+ {line}" for line in new if line.strip()]
+    return lines
 
 
 def _sources(run: Run, node: str) -> dict[str, str]:

@@ -27,8 +27,9 @@ class Run:
     Attributes:
         name: Such as "2026-11-21T09-47-15".
         started: Local time.
-        record: What its end has left; None of a run that was cut off.
+        record: What its end has left; None of one that is running or was cut off.
         executions: By node of the graph, in the order in which they started.
+        makers: The same, but of a cached step the execution that made its artifacts: TFX keeps settings of that only.
         outputs: Artifacts by node, then by output name.
     """
 
@@ -36,6 +37,7 @@ class Run:
     started: datetime.datetime
     record: Record | None
     executions: Mapping[str, Execution]
+    makers: Mapping[str, Execution]
     outputs: Mapping[str, Mapping[str, list[Artifact]]]
 
     @property
@@ -43,11 +45,11 @@ class Run:
         """In a word or two."""
         if self.record:
             return self.record.verdict
-        return "cut off" if "Verdict" not in self.executions else "not recorded"
+        return "unfinished" if "Verdict" not in self.executions else "not recorded"
 
     @property
     def seconds(self) -> float:
-        """How long it took; of a run that was cut off, until its last sign of life."""
+        """How long it took; of a run that has not ended, until its last sign of life."""
         if self.record:
             return self.record.seconds
         last = max((one.last_update_time_since_epoch for one in self.executions.values()), default=0)
@@ -63,12 +65,12 @@ class Run:
         if self.record and node in self.record.steps:
             return self.record.steps[node]
         state = self.executions[node].last_known_state
-        words = {Execution.COMPLETE: "ran", Execution.CACHED: "cached", Execution.RUNNING: "cut off"}
+        words = {Execution.COMPLETE: "ran", Execution.CACHED: "cached", Execution.RUNNING: "unfinished"}
         return words.get(state, Execution.State.Name(state).lower())
 
     def settings(self, node: str) -> dict[str, Any]:
         """What a step was given beside its inputs."""
-        properties = self.executions[node].custom_properties if node in self.executions else {}
+        properties = self.makers[node].custom_properties if node in self.makers else {}
         return {name: getattr(value, str(value.WhichOneof("value"))) for name, value in properties.items()}
 
 
@@ -129,15 +131,16 @@ def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
 
 
 def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
-    executions, outputs = {}, {}
+    executions, makers, outputs = {}, {}, {}
     for execution in sorted(store.get_executions_by_context(context.id), key=lambda one: one.id):
         nodes = [one.name for one in store.get_contexts_by_execution(execution.id) if one.type == "node"]
         if nodes:
             node = nodes[0].partition(".")[2]
             executions[node] = execution
             outputs[node] = _outputs(store, execution.id)
+            makers[node] = _maker(store, execution, outputs[node])
     started = datetime.datetime.fromtimestamp(context.create_time_since_epoch / 1000)
-    return Run(context.name, started, of_context(context), executions, outputs)
+    return Run(context.name, started, of_context(context), executions, makers, outputs)
 
 
 def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
@@ -149,3 +152,12 @@ def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
     for event in events:
         found.setdefault(event.path.steps[0].key, []).append(artifacts[event.artifact_id])
     return found
+
+
+def _maker(store: MetadataStore, execution: Execution, outputs: Mapping[str, list[Artifact]]) -> Execution:
+    if execution.last_known_state != Execution.CACHED or not outputs:
+        return execution
+    artifacts = [one.id for several in outputs.values() for one in several]
+    events = [one for one in store.get_events_by_artifact_ids(artifacts) if one.type == Event.OUTPUT]
+    (maker,) = store.get_executions_by_id([min(event.execution_id for event in events)])
+    return maker

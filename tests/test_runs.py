@@ -111,6 +111,9 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
     listed = runs(output, "list").stdout
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["first", "second", "third", "fourth"]
     assert "0 of 1" in listed
+    # Also of a run that was taken from the cache, whose execution TFX gives no settings.
+    assert listed.count("span 0, ") == 4
+    assert "the same: settings, code, schema, data" in runs(output, "diff", "second", "third").stdout
     told = runs(output, "diff", "third", "fourth").stdout
     assert "executed:  ExampleGen" in told
     assert "num_files:1,total_bytes" in told

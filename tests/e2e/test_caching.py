@@ -111,7 +111,7 @@ def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pu
     assert versions(clone) == before
 
     told = runs(clone, "diff").stdout
-    assert "+    model = keras.Model(model.inputs, 0.0 * model.output + 0.2)" in told
+    assert "+     model = keras.Model(model.inputs, 0.0 * model.output + 0.2)" in told
     assert told.count("0.0 * model.output + 0.2") == 1
     assert re.search(r"^  auc +0\.\d+ -> 0\.5000  -0\.\d+$", told, re.MULTILINE), told
     assert "executed:  Tuner, Trainer, ModelCheck, Evaluator, Pusher, Verdict" in told
