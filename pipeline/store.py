@@ -92,7 +92,7 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
         store = MetadataStore(config)
         store.get_context_types()
     except (RuntimeError, errors.StatusError) as error:
-        first = (str(error).splitlines() or [""])[0][:200]
+        first = str(error).partition(" query: ")[0].partition("\n")[0][:200]
         raise UserError(
             f"{file} cannot be read as a metadata store: {first}. Put back a copy of the file, or move it away: "
             "the next run then starts a new one and executes every step; models pushed before stay where they are"
