@@ -8,11 +8,11 @@ export VENV PYTHON IMAGE VARIANT
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format bench image lock clean
+.PHONY: help setup run test check lint format bench image lock tensorboard clean
 
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Make .venv: the packages of requirements.lock, byte-compiled
 	@tools/setup.sh
@@ -38,6 +38,9 @@ format: setup ## Put the code in shape
 
 bench: setup ## Measure again the numbers in the README
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"
+	$(BIN)/tensorboard --logdir output $(ARGS)
 
 image: setup ## Build and push the image of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pipeline import terminal
 from pipeline.config import PipelineConfig, TuningMode, load_config
@@ -17,6 +17,11 @@ from pipeline.packaging import read_module
 from pipeline.target import Target, only_run_in
 from pipeline.verdict import write_outcome
 
+if TYPE_CHECKING:
+    from pipeline.local import Step
+    from pipeline.record import Record
+    from pipeline.results import Results
+
 ROOT = Path(__file__).resolve().parent
 PUSHED, FAILED, NOT_BLESSED, INTERRUPTED = 0, 1, 3, 130
 VERDICT = "verdict.json"
@@ -25,6 +30,7 @@ VERDICT = "verdict.json"
 def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     arguments = parse_arguments()
+    command = [Path(sys.executable).name, *sys.argv]
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
     try:
@@ -35,7 +41,7 @@ def main() -> int:
             try:
                 prepare(config)
                 check_data(config)
-                return run(config, output, run_id, arguments.keep_versions)
+                return run(config, output, run_id, arguments.keep_versions, command, arguments.verbose)
             except UserError as error:
                 write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
                 raise
@@ -61,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
         "--keep-versions", type=int, default=5, help="pushed versions that stay, the newest ones (%(default)s)"
     )
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()
 
 
@@ -80,40 +87,78 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path, run_id: str, keep: int) -> int:
-    """Runs the graph, shows how it went, and writes verdict.json."""
-    with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
+def run(config: PipelineConfig, output: Path, run_id: str, keep: int, command: list[str], verbose: bool) -> int:
+    """Runs the graph, shows how it went, and writes verdict.json, the record of the run and its report."""
+    started = datetime.now()
+    with terminal.only_ours(output / "logs" / f"{run_id}.log", verbose) as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
-        from pipeline import local
+        from pipeline import local, record, store
         from pipeline.pipeline import create_pipeline, searches
         from pipeline.results import read_results, warnings_of
 
+        steps: list[local.Step] = []
+
         def ended(step: local.Step) -> None:
+            steps.append(step)
             screen.step_ends(step)
             for sentence in warnings_of(step):
                 screen.warning(sentence)
 
         if config.tuning.mode == "search" and not searches(config):
             screen.note(f"No Tuner: {config.module} has no tuner_fn.")
+        results, failed, cause = None, None, None
         try:
+            store.check(output)
             pipeline = create_pipeline(config, Target.local(output, config.name, keep))
-            steps = local.run(pipeline, run_id, screen.step_starts, ended)
+            results = read_results(local.run(pipeline, run_id, screen.step_starts, ended))
         except local.StepFailed as failure:
-            reason = screen.failure(failure.step, failure.seconds, failure.__cause__, config)
-            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
-            return FAILED
+            failed, cause = (failure.step, failure.seconds), failure.__cause__
         except UserError:
             raise
         except Exception as error:
-            reason = screen.failure("Pipeline", 0.0, error, config)
-            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
-            return FAILED
-        results = read_results(steps)
-        screen.results(results, config)
-        code = PUSHED if results.pushed_to else NOT_BLESSED
-        write_outcome(output / VERDICT, run_id, code, {**results.verdict, "metrics": results.metrics["overall"]})
+            failed, cause = ("Pipeline", 0.0), error
+
+        if results is None:
+            assert failed
+            code = FAILED
+            outcome: dict[str, Any] = {"failed": [screen.failure(*failed, cause, config)]}
+        else:
+            screen.results(results, config)
+            code = PUSHED if results.pushed_to else NOT_BLESSED
+            outcome = {**results.verdict, "metrics": results.metrics["overall"]}
+        write_outcome(output / VERDICT, run_id, code, outcome)
+        states = {step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {})
+        screen.report(
+            lambda: _report(
+                record.make(run_id, command, config, started, code, outcome, states),
+                config,
+                steps,
+                failed,
+                results,
+                output,
+            )
+        )
         return code
+
+
+def _report(
+    kept: Record,
+    config: PipelineConfig,
+    steps: list[Step],
+    failed: tuple[str, float] | None,
+    results: Results | None,
+    output: Path,
+) -> Path:
+    """Keeps the record in the metadata store and writes the page."""
+    from pipeline import record, store
+    from pipeline.report import page
+    from pipeline.report.run import Ended
+
+    if (output / store.FILE).is_file():
+        with store.opened(output, write=True) as metadata:
+            record.keep(metadata, kept)
+    return page.write(Ended(kept, config, steps, failed, results, output / "runs" / kept.run))
 
 
 if __name__ == "__main__":

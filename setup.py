@@ -16,6 +16,8 @@ INSTALL_REQUIRES = [
     "kfp>=2.16,<2.17",
     "kfp-pipeline-spec>=2.16,<2.17",
     "tensorboard>=2.20,<3",  # TensorFlow 2.21 no longer brings it; Keras' TensorBoard callback needs it
+    "jinja2>=3.1",  # the page of the report
+    "matplotlib>=3.9",  # its charts
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
@@ -41,6 +43,7 @@ EXTRAS_REQUIRE = {
         "import-linter>=2",
         "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",
+        "playwright>=1.49",  # tests open the report in the system's Chromium
         "packaging>=24",  # tests/setup compares this file with the lock
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
         "pytest>=8",
@@ -59,6 +62,7 @@ setup(
     python_requires=">=3.10,<3.14",
     # Named one by one: tests, benchmarks and tools stay out of the wheel.
     packages=find_namespace_packages(include=["pipeline", "pipeline.*", "models"], exclude=["*.__pycache__"]),
+    package_data={"pipeline.report": ["*.j2"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
 )

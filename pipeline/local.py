@@ -52,6 +52,16 @@ class Step:
     outputs: dict[str, list[types.Artifact]]
     made: datetime.datetime | None
 
+    @property
+    def reason(self) -> str:
+        """Why it did not run, or what came of it beside its outputs."""
+        if self.state == "cached":
+            return f"nothing it depends on has changed since {self.made:%Y-%m-%d %H:%M}" if self.made else "no change"
+        if self.state == "looked up":
+            found = sum(map(len, self.outputs.values()))
+            return "" if found else "found nothing, so there is nothing to compare with"
+        return ""
+
 
 class StepFailed(Exception):
     """A step failed; the cause is ``__cause__``, when it raised one."""

@@ -6,20 +6,21 @@ import contextlib
 import logging
 import math
 import os
+import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.control import Control
-from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.config import Gate, PipelineConfig
 from pipeline.errors import UserError
+from pipeline.running_line import RunningLine
 
 if TYPE_CHECKING:
     from pipeline.local import Step
@@ -41,21 +42,27 @@ STATE_STYLES = {
 
 
 @contextlib.contextmanager
-def only_ours(log: Path) -> Iterator[Screen]:
-    """Sends all that this process prints, down to TensorFlow's C++ lines, to ``log``; yields what still shows."""
+def only_ours(log: Path, verbose: bool = False) -> Iterator[Screen]:
+    """Sends all that this process prints, down to TensorFlow's C++ lines, to ``log``; yields what still shows.
+
+    With ``verbose``, it shows as well.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     terminal_out, terminal_err = os.dup(1), os.dup(2)
     with (
-        log.open("w", encoding="utf-8") as file,
+        _everything(log, verbose) as file,
         os.fdopen(os.dup(1), "w", encoding="utf-8") as ours,
     ):
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        # Among the lines of the log, one that is written over would be lost.
+        console = Console(file=ours, markup=False, highlight=False, force_terminal=False if verbose else None)
         try:
-            yield Screen(Console(file=ours, markup=False, highlight=False), log)
+            with RunningLine(console) as running, _once(Screen(console, log, running)) as screen:
+                yield screen
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -79,12 +86,52 @@ def silent() -> Iterator[None]:
             os.close(terminal)
 
 
+@contextlib.contextmanager
+def _everything(log: Path, verbose: bool) -> Iterator[int]:
+    """Descriptor of what takes all that is printed: the log, or what copies it to the log and to the terminal."""
+    with log.open("wb") as file:
+        if not verbose:
+            yield file.fileno()
+            return
+        tee = subprocess.Popen(["tee", str(log)], stdin=subprocess.PIPE, start_new_session=True)
+        assert tee.stdin
+        try:
+            yield tee.stdin.fileno()
+        finally:
+            tee.stdin.close()
+            tee.wait()
+
+
+class _Warnings(logging.Handler):
+    """Shows the warnings of our own code, each once; those of the libraries are in the log."""
+
+    def __init__(self, screen: Screen):
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            self._screen.warning(record.getMessage())
+
+
+@contextlib.contextmanager
+def _once(screen: Screen) -> Iterator[Screen]:
+    handler = _Warnings(screen)
+    logging.getLogger("pipeline").addHandler(handler)
+    try:
+        yield screen
+    finally:
+        logging.getLogger("pipeline").removeHandler(handler)
+
+
 class Screen:
     """The lines of a run: what starts, how each step ended, and what came of it."""
 
-    def __init__(self, console: Console, log: Path):
+    def __init__(self, console: Console, log: Path, running: RunningLine | None = None):
         self._console = console
         self._log = log
+        self._running = running or RunningLine(console)
+        self._warned: set[str] = set()
 
     def start(self, config: PipelineConfig, run_id: str) -> None:
         """Says what is about to run."""
@@ -100,14 +147,11 @@ class Screen:
 
     def step_starts(self, name: str) -> None:
         """Shows the step that is running; on a terminal only, its final line takes the place."""
-        if self._console.is_terminal:
-            self._console.print(Text.assemble(f"  {name:<20}", ("running", "dim")), end="\r")
+        self._running.show(name)
 
     def step_ends(self, step: Step) -> None:
         """The step's line: name, state, seconds, bad rows, and for a cached step since when nothing has changed."""
-        detail = ""
-        if step.state == "cached" and step.made:
-            detail = f"nothing it depends on has changed since {step.made:%Y-%m-%d %H:%M}"
+        detail = step.reason
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
@@ -121,8 +165,11 @@ class Screen:
             self._console.print(f"{'':<33}-> {remedy}", soft_wrap=True)
 
     def warning(self, sentence: str) -> None:
-        """Something about the data that does not end the run."""
-        self._console.print(Text(f"    warning: {sentence}", style="yellow"), soft_wrap=True)
+        """Something that does not end the run; the same one once."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            with self._running.aside():
+                self._console.print(Text(f"    warning: {sentence}", style="yellow"), soft_wrap=True)
 
     def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> str:
         """The failed step's line and one message with the cause, which it returns, the user's line, and the log."""
@@ -173,6 +220,19 @@ class Screen:
         )
         self._console.print(where, soft_wrap=True)
 
+    def report(self, write: Callable[[], Path]) -> None:
+        """Writes the report and says where it lies; a run is none the worse without it."""
+        self._running.show("report")
+        started = time.monotonic()
+        try:
+            text = f"report {_short(str(write()))}"
+            logging.getLogger("pipeline").info("Report written in %.1f s", time.monotonic() - started)
+        except Exception as error:
+            logging.getLogger("pipeline").error("No report", exc_info=error)
+            text = f"no report could be written: {_message(error)}; the log has more: {_short(str(self._log))}"
+        self._clear_line()
+        self._console.print(text, soft_wrap=True)
+
     def line(self, name: str, state: str, seconds: float, detail: str) -> None:
         """A step's line; one that runs is shown on a terminal only until there is the next line."""
         if state == "running" and self._console.is_terminal:
@@ -189,8 +249,7 @@ class Screen:
 
     def _clear_line(self) -> None:
         """Takes away what says on a terminal that a step runs."""
-        if self._console.is_terminal:
-            self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))
+        self._running.clear()
 
 
 def _held(results: Results, config: PipelineConfig) -> str:

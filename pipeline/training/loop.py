@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.progress import Progress
 from pipeline.training.callbacks import every_training, write_elsewhere
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
@@ -98,6 +99,8 @@ class Fit:
         self.steps_per_epoch = steps_per_epoch(train.examples, self.batch_size, self.part.replicas)
         self.steps.steps_per_epoch.assign(self.steps_per_epoch)
 
+        self.progress = Progress("training")
+        self.began: tuple[float, int] | None = None
         self.epoch = 0
         self.profiling = False
         chief = distribution.is_chief
@@ -170,10 +173,28 @@ class Fit:
             records = self._call(count)
             self.seconds += time.perf_counter() - started
             self.journal.add_steps(first, self.epoch, records)
+            if self.progress.due():
+                self._tell(first + count, records[-1][0])
             callbacks.on_train_batch_end(into_epoch + count - 1, {"loss": records[-1][0]})
             every = self.settings.checkpoint_steps
             if every and int(self.steps.done) % every == 0 and int(self.steps.done) < end:
                 self._save()
+
+    def _tell(self, step: int, loss: float) -> None:
+        """How far it is, how fast, and how long it takes if it is not stopped early."""
+        now = time.monotonic()
+        began, from_step = self.began = self.began or (now, step)
+        text = (
+            f"epoch {self.epoch + 1} of {self.settings.epochs}, step {step - self.epoch * self.steps_per_epoch:,} of "
+        )
+        text += f"{self.steps_per_epoch:,}, loss {loss:.4f}"
+        text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
+        if step > from_step:
+            seconds = (now - began) / (step - from_step)
+            examples = self.batch_size * self.part.replicas / seconds
+            text += f", {examples:,.0f} examples/s, "
+            text += f"{(self.settings.epochs * self.steps_per_epoch - step) * seconds:,.0f} s left"
+        self.progress.tell(text)
 
     def _next_stop(self, step: int) -> int:
         """The step at which this call must have ended: it is full, or something is to be done there."""

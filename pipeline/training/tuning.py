@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from keras_tuner.engine.trial import Trial, TrialStatus
 
+from pipeline.progress import Progress
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -81,6 +82,7 @@ class Search(keras_tuner.Tuner):
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
         """
+        self._tell()
         keras.backend.clear_session()
         keras.utils.set_random_seed(self._seed)
         try:
@@ -103,6 +105,13 @@ class Search(keras_tuner.Tuner):
             "Trial %s: %s %.4f, %s", trial.trial_id, objective, max(history[objective]), trial.hyperparameters.values
         )
         return {objective: max(history[objective])}
+
+    def _tell(self) -> None:
+        """How many trials are done, and the best so far; only the process that hands them out knows."""
+        if isinstance(self.oracle, keras_tuner.Oracle):
+            scores = [one.score for one in self.oracle.trials.values() if one.score is not None]
+            best = f", best {self._settings.objective} so far {max(scores):.4f}" if scores else ""
+            Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{best}")
 
     def search(self, *args: Any, **kwargs: Any) -> None:
         """Searches, or hands trials out, or trains those handed out.

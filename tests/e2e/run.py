@@ -19,6 +19,7 @@ CODE = (
     "schema",
     "tests/e2e",
     "local_runner.py",
+    "requirements.lock",
     "vertex_runner.py",
 )
 
@@ -49,6 +50,11 @@ class Run:
     def states(self) -> dict[str, str]:
         """State by step, as printed."""
         return dict(re.findall(r"^  (\w+) +(ran|cached|looked up|failed) +[\d.]+ s", self.text, re.MULTILINE))
+
+    @property
+    def run_id(self) -> str:
+        """Its name."""
+        return re.findall(r"^\w+, run (\S+)$", self.text, re.MULTILINE)[0]
 
     @property
     def ran(self) -> set[str]:
@@ -83,6 +89,12 @@ def run(repository: Path, *arguments: str | Path, runner: str = "local_runner.py
         command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     return Run(process.returncode, process.stdout)
+
+
+def runs(repository: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Looks at the runs there."""
+    command = [sys.executable, "-m", "pipeline.runs", *arguments]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
 
 
 def edit(file: Path, old: str, new: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.run import edit, run
+from tests.e2e.run import edit, run, runs
 
 pytestmark = pytest.mark.slow
 
@@ -110,12 +110,34 @@ def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pu
     assert "of the last blessed model, at most 0.1" in again.text
     assert versions(clone) == before
 
+    told = runs(clone, "diff").stdout
+    assert "+     model = keras.Model(model.inputs, 0.0 * model.output + 0.2)" in told
+    assert told.count("0.0 * model.output + 0.2") == 1
+    assert re.search(r"^  auc +0\.\d+ -> 0\.5000  -0\.\d+$", told, re.MULTILINE), told
+    assert "executed:  Tuner, Trainer, ModelCheck, Evaluator, Pusher, Verdict" in told
+    assert "re-used:   ExampleGen, StatisticsGen, SchemaGen, ExampleValidator, DataGate, Transform" in told
+    assert "the same: settings, schema, data, packages and machine" in told
+    assert "not blessed" in runs(clone, "show").stdout
+
 
 def test_new_data_files_execute_every_step(clone, first):
     shutil.copy(clone / "data/flights/train/2013-01.parquet", clone / "data/flights/train/2013-01-more.parquet")
     again = run(clone, "--tuning", "reuse")
     assert again.ran == EVERY_STEP - {"Tuner"}, again.text
     assert again.states["LastSearch"] == "looked up"
+
+
+def test_cleaning_keeps_the_pushed_model_and_what_the_next_run_needs(clone, first):
+    before = versions(clone)
+    count = len(list((clone / "output/flights/artifacts/Trainer/model").iterdir()))
+    cleaned = runs(clone, "clean", "--keep", "1", "--yes")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert versions(clone) == before
+    assert (clone / f"output/flights/runs/{first.run_id}/report.html").is_file()
+    assert len(list((clone / "output/flights/artifacts/Trainer/model").iterdir())) < count
+    again = run(clone, "--tuning", "reuse")
+    assert again.ran == set(), again.text
+    assert "earlier model to compare with" not in again.text
 
 
 def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
@@ -134,3 +156,14 @@ def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
     assert "output/flights/logs/" in again.text
     assert "Traceback" not in again.text
     assert versions(clone) == before
+    report = clone / f"output/flights/runs/{again.run_id}/report.html"
+    assert "failed in Trainer" in report.read_text()
+    assert " failed " in runs(clone, "list").stdout.splitlines()[-1]
+
+
+def test_a_damaged_metadata_store_ends_in_one_message(clone, first):
+    (clone / "output/flights/metadata.sqlite").write_bytes(b"no database" * 1000)
+    again = run(clone)
+    assert again.code == 1
+    assert "cannot be read as a metadata store" in again.text
+    assert "Traceback" not in again.text

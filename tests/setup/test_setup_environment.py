@@ -206,4 +206,17 @@ def test_a_moved_tree_gets_a_new_environment(tree):
 def test_make_help_lists_every_target():
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert listed == {"help", "setup", "run", "test", "check", "lint", "format", "bench", "image", "lock", "clean"}
+    assert listed == {
+        "help",
+        "setup",
+        "run",
+        "test",
+        "check",
+        "lint",
+        "format",
+        "bench",
+        "image",
+        "lock",
+        "tensorboard",
+        "clean",
+    }

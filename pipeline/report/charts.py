@@ -1,0 +1,227 @@
+"""Charts as SVG text to lie inside a page, drawn by matplotlib, in colours that the page's style sheet decides."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+# Drawn in these, shown in what the page says: dark on light or light on dark, whatever the reader's device prefers.
+INK, GRID = "#010203", "#040506"
+SERIES = ("#070101", "#070202", "#070303", "#070404")
+STYLE_NAMES = {INK: "--ink", GRID: "--grid", **{color: f"--series-{place}" for place, color in enumerate(SERIES, 1)}}
+DASHES = ("-", "--", ":", "-.")  # a line is told from another in black and white, too
+SETTINGS = {
+    "svg.fonttype": "none",  # letters stay letters: they can be searched, read out and marked
+    "text.parse_math": False,  # a dollar in a category's name is a dollar
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.5,
+}
+# A line of more points looks the same.
+POINTS = 300
+WIDE, SMALL = (6.4, 3.0), (3.4, 2.2)
+
+
+def lines(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    alt: str,
+    x: str,
+    y: str,
+    *,
+    size: tuple[float, float] = SMALL,
+    diagonal: bool = False,
+    marked: Mapping[str, tuple[float, float]] | None = None,
+) -> Markup:
+    """Lines by name, as {"train": (xs, ys)}.
+
+    Args:
+        series: At most four.
+        alt: What the chart shows, in words.
+        x: Of the horizontal axis.
+        y: Of the vertical axis.
+        size: Inches.
+        diagonal: Draw y = x, what a coin would give or what is ideal.
+        marked: Single points by name.
+    """
+
+    def draw(axes: Any) -> None:
+        if diagonal:
+            axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)
+        for (name, (xs, ys)), color, dash in zip(series.items(), SERIES, DASHES, strict=False):
+            marker = "o" if len(xs) < 12 else ""
+            axes.plot(thinned(xs), thinned(ys), dash, color=color, label=name, marker=marker, markersize=3)
+        for name, (at_x, at_y) in (marked or {}).items():
+            axes.plot([at_x], [at_y], "o", color=INK, label=name)
+        if all(float(value).is_integer() for xs, _ in series.values() for value in xs):
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+        if len(series) + len(marked or {}) > 1:
+            axes.legend(fontsize=8)
+
+    return _svg(draw, alt, x, y, size)
+
+
+def densities(histograms: Mapping[str, Sequence[tuple[float, float, float]]], alt: str) -> Markup:
+    """The distribution of a number by name, from buckets (low, high, count)."""
+
+    def draw(axes: Any) -> None:
+        for (name, buckets), color, dash in zip(histograms.items(), SERIES, DASHES, strict=False):
+            total = sum(count for *_, count in buckets) or 1.0
+            edges = [buckets[0][0], *(high for _, high, _ in buckets)]
+            heights = [count / total / (high - low) if high > low else 0.0 for low, high, count in buckets]
+            axes.stairs(heights, edges, color=color, label=name, linestyle=dash, linewidth=1.3)
+        axes.set_yticks([])
+        axes.grid(False)
+        axes.legend(fontsize=7)
+
+    return _svg(draw, alt, "", "", SMALL, left=0.15)
+
+
+def shares(values: Sequence[str], by_name: Mapping[str, Sequence[float]], alt: str) -> Markup:
+    """Bars of the share of each value, by name beside each other; the first value on top."""
+
+    def draw(axes: Any) -> None:
+        height = 0.8 / max(len(by_name), 1)
+        for place, ((name, of_name), color) in enumerate(zip(by_name.items(), SERIES, strict=False)):
+            at = np.arange(len(values)) + place * height
+            axes.barh(at, np.asarray(of_name) * 100, height=height * 0.9, color=color, label=name)
+        axes.set_yticks(np.arange(len(values)) + 0.4 - height / 2, [shown(value, 14) for value in values], fontsize=7)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.legend(fontsize=7)
+
+    return _svg(draw, alt, "% of rows", "", SMALL, _room([shown(value, 14) for value in values], 7))
+
+
+def bars(values: Mapping[str, float], alt: str, x: str, errors: Mapping[str, float] | None = None) -> Markup:
+    """One bar a name, the first on top; ``errors`` are drawn to both sides."""
+
+    def draw(axes: Any) -> None:
+        names = list(values)
+        error = [errors[name] for name in names] if errors else None
+        axes.barh(range(len(names)), list(values.values()), color=SERIES[0], height=0.7, xerr=error, ecolor=INK)
+        axes.set_yticks(range(len(names)), [shown(name, 24) for name in names], fontsize=8)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+
+    return _svg(draw, alt, x, "", (WIDE[0], 0.7 + 0.2 * len(values)), _room([shown(name, 24) for name in values], 8))
+
+
+def spans(values: Mapping[str, tuple[float, float]], alt: str, x: str) -> Markup:
+    """From where to where on one axis, one bar a name."""
+
+    def draw(axes: Any) -> None:
+        names = list(values)
+        starts = [start for start, _ in values.values()]
+        widths = [end - start for start, end in values.values()]
+        axes.barh(range(len(names)), widths, left=starts, color=SERIES[0], height=0.7)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+
+    return _svg(draw, alt, x, "", (WIDE[0], 0.7 + 0.18 * len(values)), _room(list(values), 8))
+
+
+def intervals(values: Mapping[str, tuple[float, float, float]], alt: str, x: str, line: float | None) -> Markup:
+    """A point with its range (value, low, high) a name; ``line`` is what they are to be compared with."""
+
+    def draw(axes: Any) -> None:
+        names = list(values)
+        points, lows, highs = (np.asarray(column) for column in zip(*values.values(), strict=True))
+        around = [np.maximum(points - lows, 0), np.maximum(highs - points, 0)]
+        axes.errorbar(points, range(len(names)), xerr=around, fmt="o", color=SERIES[0], ecolor=INK, markersize=4)
+        if line is not None:
+            axes.axvline(line, color=SERIES[1], linestyle="--", linewidth=1)
+        axes.set_yticks(range(len(names)), [shown(name, 24) for name in names], fontsize=8)
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+
+    return _svg(draw, alt, x, "", (WIDE[0], 0.8 + 0.2 * len(values)), _room([shown(name, 24) for name in values], 8))
+
+
+def scatter(points: Sequence[tuple[float, float]], chosen: int, alt: str, x: str, y: str, log: bool) -> Markup:
+    """Points, one of them marked."""
+
+    def draw(axes: Any) -> None:
+        xs, ys = zip(*points, strict=True)
+        axes.plot(xs, ys, "o", color=SERIES[0], markersize=4)
+        axes.plot([xs[chosen]], [ys[chosen]], "o", color=SERIES[1], markersize=8, fillstyle="none")
+        if log:
+            axes.set_xscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+        axes.margins(0.12)
+
+    return _svg(draw, alt, x, y, SMALL)
+
+
+def _tick(value: float, _: int) -> str:
+    if abs(value) >= 10_000:
+        return f"{value / 1_000:.4g}k"
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.4g}"
+
+
+def _room(names: Sequence[str], points: float) -> float:
+    """Inches that names of this size take, a letter being 0.6 of its height wide."""
+    return 0.2 + max(map(len, names), default=0) * 0.6 * points / 72
+
+
+def thinned(values: Sequence[float]) -> np.ndarray:
+    """At most ``POINTS`` of the values, evenly taken, the first and the last among them."""
+    places = np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int)
+    return np.asarray(values, float)[places]
+
+
+def shown(text: str, length: int = 60) -> str:
+    """A value of the data as it may stand in a page: without control characters, and not longer than some letters."""
+    text = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one)[0] == "C" else one for one in text)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _svg(draw: Any, alt: str, x: str, y: str, size: tuple[float, float], left: float = 0.55) -> Markup:
+    """A chart with so many inches to the left of its axes; to let matplotlib find them takes twice the time."""
+    # The salt makes the ids of clip paths differ between the charts of a page, and be the same in every run.
+    with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": alt}):
+        figure = Figure(figsize=size)
+        axes = figure.subplots()
+        draw(axes)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        width, height = size
+        figure.subplots_adjust(
+            left=(left + 0.2 * bool(y)) / width,
+            right=1 - 0.15 / width,
+            top=1 - 0.12 / height,
+            bottom=(0.28 + 0.2 * bool(x)) / height,
+        )
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # the same in every chart, and nothing refers to them
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # 0.01 pt is enough
+    for color, name in STYLE_NAMES.items():
+        text = text.replace(color, f"var({name})")
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1))

@@ -1,0 +1,168 @@
+"""How good the model is on the test split, against the baseline, by slice; what matters, and where it errs most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline import intervals
+from pipeline.evaluation import BASELINE, read_metrics
+from pipeline.report import charts
+from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
+from pipeline.report.run import Ended
+
+COLUMNS = ("auc", "auc_precision_recall", "precision", "recall", "calibration")
+CONFIDENCE = 0.95
+MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
+
+
+def evaluation(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+    """Metrics, curves and slices."""
+    if ended.results is None:
+        return [Text("The run has not come as far as judging a model.")]
+    evaluation = ended.folder_of("Evaluator", "evaluation")
+    before = read_metrics(evaluation, BASELINE) if evaluation else {}
+    overall = ended.results.metrics["overall"]
+    against = before.get("overall", {})
+    rows = []
+    for name in COLUMNS:
+        value, other = overall.get(name, math.nan), against.get(name, math.nan)
+        within = intervals.interval(name, overall, CONFIDENCE)
+        rows.append(
+            (
+                name,
+                number(value),
+                f"{within[0]:.4f} to {within[1]:.4f}" if within else "-",
+                number(other),
+                f"{value - other:+.4f}" if math.isfinite(value - other) else "-",
+            )
+        )
+    header = ("Metric", "New model", "95 % interval", "Baseline", "Change")
+    note = f"Test split, {overall['example_count']:,.0f} rows, threshold {ended.config.evaluation.threshold:g}"
+    blocks: list[Block] = [Table(header, rows, note)]
+    if not against:
+        blocks.append(Text("There is no earlier model to compare with.", "quiet"))
+    blocks += _curves(scores)
+    blocks += _slices(ended)
+    return blocks
+
+
+def importance(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+    """Which features the model depends on."""
+    found = {name: values for name, values in scores.get("importance", {}).items() if math.isfinite(values[0])}
+    if not found:
+        return [Text(_why_not(ended))]
+    top = dict(list(found.items())[:MOST_FEATURES])
+    means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
+    errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
+    alt = "Loss of AUC when the values of a feature are dealt anew among the rows, the largest first"
+    header = ("Feature", "Loss of AUC", "Deviation")
+    rows = [(charts.shown(name), f"{mean:+.4f}", f"{spread:.4f}") for name, (mean, spread) in found.items()]
+    text = (
+        f"How much AUC is lost on {scores['importance_rows']:,} rows of the test split when the values of one feature "
+        "are dealt anew among them: permutation importance, the mean of three times. Features that say the same share "
+        "it."
+    )
+    if len(found) > len(top):
+        text += f" The chart has {len(top)} of {len(found):,} features."
+    figure = Figure(charts.bars(means, alt, "loss of AUC", errors), "Permutation importance", Table(header, rows))
+    return [Text(text, "quiet"), Figures([figure])]
+
+
+def wrong(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+    """The examples that the model was most sure of, and wrong."""
+    found = scores.get("wrong", [])
+    if not found:
+        return [Text(_why_not(ended))]
+    names = [name for name in scores["importance"] if name in found[0]["features"]][:MOST_COLUMNS]
+    classes = ended.config.label.classes
+    header = ("Is", f"Probability of {classes[1]}", *names)
+    rows = [
+        (
+            classes[one["label"]],
+            number(one["probability"]),
+            *(charts.shown(one["features"].get(name, ""), 30) for name in names),
+        )
+        for one in found
+    ]
+    return [Table(header, rows, "Of each class the rows with the largest error, with the features that matter most")]
+
+
+def _why_not(ended: Ended) -> str:
+    if ended.results is None:
+        return "The run has not come as far as judging a model."
+    return "The model could not be asked; the log says why."
+
+
+def _curves(scores: Mapping[str, Any]) -> list[Block]:
+    if not scores:
+        return [Text("The curves are missing, for the model could not be asked; the log says why.", "bad")]
+    blocks: list[Block] = [Text(note, "quiet") for note in scores["notes"]]
+    if scores["rows"] < scores["of"]:
+        blocks.append(Text(f"Curves over {scores['rows']:,} of {scores['of']:,} rows, evenly taken.", "quiet"))
+    curves = scores["curves"]
+    counts = scores["confusion"]
+    figures = []
+    said = {name: one for name, one in curves.items() if one["roc"]}
+    if said:
+        hit = counts["true_positives"] / max(1, counts["true_positives"] + counts["false_negatives"])
+        alarm = counts["false_positives"] / max(1, counts["false_positives"] + counts["true_negatives"])
+        right = counts["true_positives"] / max(1, counts["true_positives"] + counts["false_positives"])
+        figures = [
+            _curve(said, "roc", "ROC", "false positive rate", "true positive rate", True, (alarm, hit)),
+            _curve(said, "precision_recall", "Precision and recall", "recall", "precision", False, (hit, right)),
+        ]
+    else:
+        blocks.append(Text("The test split has rows of one class only: ROC and precision are undefined.", "bad"))
+    figures.append(_curve(curves, "calibration", "Calibration", "mean prediction", "share of class 1", True, None))
+    table = Table(
+        ("", "Predicted 0", "Predicted 1"),
+        [
+            ("Is 0", f"{counts['true_negatives']:,}", f"{counts['false_positives']:,}"),
+            ("Is 1", f"{counts['false_negatives']:,}", f"{counts['true_positives']:,}"),
+        ],
+        "Confusion at the threshold",
+    )
+    return [*blocks, Figures(figures), table]
+
+
+def _curve(
+    curves: Mapping[str, Any], kind: str, title: str, x: str, y: str, diagonal: bool, at: tuple[float, float] | None
+) -> Figure:
+    series: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+        name: (one[kind][0], one[kind][1]) for name, one in curves.items()
+    }
+    marked = {"threshold": at} if at else {}
+    svg = charts.lines(series, f"{title} of {' and '.join(series)}", x, y, diagonal=diagonal, marked=marked)
+    rows = []
+    for name, (xs, ys) in series.items():
+        for place in range(0, len(xs), max(1, len(xs) // 20)):
+            rows.append((name, f"{xs[place]:.4f}", f"{ys[place]:.4f}"))
+    return Figure(svg, title, Table(("Model", x, y), rows))
+
+
+def _slices(ended: Ended) -> list[Block]:
+    assert ended.results is not None
+    slices = {name: values for name, values in sorted(ended.results.metrics.items()) if name != "overall"}
+    if not slices:
+        return [Text("No slices are asked for; evaluation.slices names columns.", "quiet")]
+    rows: list[tuple[str, ...]] = []
+    points: dict[str, tuple[float, float, float]] = {}
+    for name, values in slices.items():
+        within = intervals.interval("auc", values, CONFIDENCE)
+        texts = [number(values.get(metric, math.nan)) for metric in COLUMNS]
+        shown = charts.shown(name, 40)
+        rows.append(
+            (shown, *texts, f"{within[0]:.3f} to {within[1]:.3f}" if within else "-", f"{values['example_count']:,.0f}")
+        )
+        if within and len(points) < MOST_SLICES:
+            points[shown] = (values["auc"], *within)
+    header = ("Slice", *COLUMNS, "AUC, 95 % interval", "Examples")
+    table = Table(header, rows, "Metrics by slice", len(rows) > MOST_SLICES)
+    if not points:
+        return [table]
+    overall = ended.results.metrics["overall"].get("auc")
+    alt = "AUC of every slice with its 95 % interval, against all rows"
+    behind = Table(("Slice", "AUC", "Low", "High"), [(n, *(f"{v:.4f}" for v in vs)) for n, vs in points.items()])
+    return [Figures([Figure(charts.intervals(points, alt, "AUC", overall), "AUC by slice", behind)]), table]

@@ -1,0 +1,112 @@
+"""The search and the training: what was tried, and how the model learnt."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from tfx.dsl.io import fileio
+
+from pipeline.report import charts
+from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
+from pipeline.report.run import Ended
+from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
+
+
+def tuning(ended: Ended) -> list[Block]:
+    """Every trial, values against score, and the chosen one."""
+    folder = ended.folder_of("Tuner", "tuner_results")
+    if folder is None:
+        if ended.config.tuning.mode != "search":
+            return [Text(f"There was no search: tuning.mode is {ended.config.tuning.mode!r}.")]
+        return [Text("There was no search: the run did not come so far, or the module file has no tuner_fn.")]
+    trials = [one for one in json.loads(_read(folder, "tuner_results.json")) if one.get("score") is not None]
+    if not trials:
+        return [Text("No trial has a score.")]
+    trials.sort(key=lambda one: -one["score"])  # higher is better for every objective
+    names = [name for name in trials[0] if name not in ("trial_id", "score")]
+    rows = [
+        (
+            str(one["trial_id"]),
+            number(one["score"]),
+            *(_value(one.get(name)) for name in names),
+            "chosen" if place == 0 else "",
+        )
+        for place, one in enumerate(trials)
+    ]
+    table = Table(("Trial", "Score", *names, ""), rows, f"{len(trials)} trials, the best first")
+    figures = []
+    for name in names:
+        points = [(one[name], one["score"]) for one in trials if isinstance(one.get(name), (int, float))]
+        if len(points) < len(trials) or len({x for x, _ in points}) < 2:
+            continue
+        xs = [x for x, _ in points]
+        alt = f"Score of every trial against {name}; the chosen one has a ring"
+        svg = charts.scatter(points, 0, alt, name, "score", log=min(xs) > 0 and max(xs) / min(xs) > 3)
+        behind = Table((name, "Score"), [(short(x), number(y)) for x, y in points])
+        figures.append(Figure(svg, f"{name} against score", behind))
+    return [table, Figures(figures)]
+
+
+def training(ended: Ended) -> list[Block]:
+    """Loss and metrics by epoch; learning rate, throughput and waiting for input."""
+    folder = ended.folder_of("Trainer", "model_run")
+    if folder is None:
+        return [Text("The run has not come as far as training.")]
+    if not fileio.exists(f"{folder}/{EPOCHS_FILE}"):
+        return [Text("The run_fn of this module file writes no history.")]
+    epochs = _columns(_read(folder, EPOCHS_FILE))
+    numbers = [int(epoch) + 1 for epoch in epochs.pop("epoch")]
+    names = [name for name in epochs if not name.startswith("val_")]
+    figures = []
+    rows: list[tuple[str, ...]]
+    for name in (one for one in names if f"val_{one}" in epochs):
+        both = {"train": (numbers, epochs[name]), "eval": (numbers, epochs[f"val_{name}"])}
+        rows = [
+            (str(n), number(a), number(b)) for n, a, b in zip(numbers, *(ys for _, ys in both.values()), strict=True)
+        ]
+        svg = charts.lines(both, f"{name} on train and eval by epoch", "epoch", name)
+        figures.append(Figure(svg, f"{name} by epoch", Table(("Epoch", "train", "eval"), rows)))
+    speed = ("examples_per_second", "share_waited_for_input")
+    for name in (one for one in speed if one in epochs):
+        words = name.replace("_", " ")
+        rows = [(str(n), short(value)) for n, value in zip(numbers, epochs[name], strict=True)]
+        svg = charts.lines({words: (numbers, epochs[name])}, f"{words} by epoch", "epoch", "")
+        figures.append(Figure(svg, f"{words} by epoch", Table(("Epoch", words), rows)))
+    figures += _by_step(folder)
+    header = ("Epoch", *epochs)
+    rows = [(str(n), *(short(values[place]) for values in epochs.values())) for place, n in enumerate(numbers)]
+    return [Figures(figures), Table(header, rows, "Every epoch", True)]
+
+
+def _by_step(folder: str) -> list[Figure]:
+    if not fileio.exists(f"{folder}/{STEPS_FILE}"):
+        return []
+    steps = _columns(_read(folder, STEPS_FILE))
+    figures = []
+    for name in ("loss", "learning_rate"):
+        words = name.replace("_", " ")
+        svg = charts.lines({words: (steps["step"], steps[name])}, f"{words} by step", "step", "")
+        some = range(0, len(steps["step"]), max(1, len(steps["step"]) // 20))
+        rows = [(f"{steps['step'][place]:.0f}", short(steps[name][place])) for place in some]
+        figures.append(Figure(svg, f"{words} by step", Table(("Step", words), rows)))
+    return figures
+
+
+def _read(folder: str, name: str) -> str:
+    with fileio.open(f"{folder}/{name}") as file:
+        return str(file.read())
+
+
+def _columns(text: str) -> dict[str, Sequence[float]]:
+    """Columns by name; what is not there is NaN."""
+    header, *rows = csv.reader(io.StringIO(text))
+    return {
+        name: [float(row[place]) if row[place] else float("nan") for row in rows] for place, name in enumerate(header)
+    }
+
+
+def _value(value: object) -> str:
+    return short(value) if isinstance(value, float) else str(value)

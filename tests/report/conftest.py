@@ -1,0 +1,69 @@
+"""The system's Chromium, and runs to make pages of."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Chromium without a window; installed from the system's packages where that is allowed."""
+    from playwright.sync_api import sync_playwright
+
+    program = _chromium()
+    if program is None and shutil.which("apt-get") and os.geteuid() == 0:
+        command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
+        subprocess.run(command, capture_output=True, check=False, timeout=300)
+        program = _chromium()
+    if program is None:
+        pytest.skip("no Chromium, and no right to install it: apt-get install chromium, or set CHROMIUM=path")
+    with sync_playwright() as playwright:
+        # Its sandbox needs rights that containers rarely give; the page is ours.
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def _chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture
+def described(tmp_path) -> Callable:
+    """A run that ended in DataGate, of a data frame a split."""
+
+    def make(frames: Mapping[str, pd.DataFrame]):
+        import tensorflow_data_validation as tfdv
+        from tfx.types import artifact_utils, standard_artifacts
+
+        from pipeline import record
+        from pipeline.config import load_config
+        from pipeline.local import Step
+        from pipeline.report.run import Ended
+
+        artifact = standard_artifacts.ExampleStatistics()
+        artifact.uri = str(tmp_path / "statistics")
+        artifact.split_names = artifact_utils.encode_split_names(list(frames))
+        for split, frame in frames.items():
+            file = tmp_path / "statistics" / f"Split-{split}" / "FeatureStats.pb"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(tfdv.generate_statistics_from_dataframe(frame).SerializeToString())
+        config = load_config(ROOT / "configs/flights.py")
+        step = Step("StatisticsGen", "ran", 1.0, {"statistics": [artifact]}, None)
+        outcome = {"failed": ["DataGate failed: 1 finding stops the run: <b>bold</b> in train"]}
+        states = {"StatisticsGen": "ran", "DataGate": "failed"}
+        kept = record.make("a-run", ["python", "x.py"], config, datetime.datetime.now(), 1, outcome, states)
+        return Ended(kept, config, [step], ("DataGate", 0.5), None, tmp_path / "runs" / "a-run")
+
+    return make
