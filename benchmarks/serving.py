@@ -106,9 +106,7 @@ def serving(folder: Path) -> Iterator[tuple[int, Any]]:
 def under_load(latest: Path, rows: list[dict[str, Any]], port: int) -> None:
     """Prints the table of rates and delays."""
     model = load(str(latest)).rows
-    table = Table(
-        "rows in a request", title="pipeline.serve under load", title_justify="left"
-    )
+    table = Table("rows in a request", title="pipeline.serve under load", title_justify="left")
     for name in ("connections", "requests/s", "rows/s", "p50 ms", "p99 ms", "of direct calls/s"):
         table.add_column(name, justify="right")
     for number in (1, 100):
