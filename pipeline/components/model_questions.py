@@ -271,7 +271,7 @@ class Model:
                 if values:
                     values = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values]
                     instance[name] = values[0] if len(values) == 1 else values
-            said = {name: value[row].tolist() for name, value in answer.items()}
+            said = {name: value[row : row + 1].tolist()[0] for name, value in answer.items()}
             said = {name: one.decode(errors="replace") if isinstance(one, bytes) else one for name, one in said.items()}
             self.rows.append({"instance": instance, "answer": said})
 

@@ -15,13 +15,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_transform as tft
+from google.protobuf import json_format, struct_pb2
+from starlette.testclient import TestClient
 from tfx.types import standard_artifacts
 
 from models import flights
 from pipeline.components import model_check
+from pipeline.serving.app import Limits, VertexRoutes, create_app
+from pipeline.serving.current import Current
+from pipeline.serving.metrics import Metrics
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.predictions import PREDICTIONS, ROWS, record
+from pipeline.vertex.smoke_rows import SmokeRows
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +110,23 @@ def test_what_training_exports_is_blessed_with_latency_and_size(check, folder, m
     assert facts["size_bytes"] > (folder / "saved_model.pb").stat().st_size
     assert 0 < facts["predict_ms_batch_1"] < 1000
     assert 0 < facts["serving_default_ms_batch_1"] < 1000
+
+
+def test_the_rows_that_are_kept_get_the_same_answers_from_the_server(check, folder, model, transform_output, tmp_path):
+    check(exported(folder, model, transform_output))
+    rows = SmokeRows.from_json(model_check.read_smoke_rows(str(tmp_path / "blessing")), most=20)
+    assert len(rows.instances) == 20
+    # By way of Vertex AI a row comes as protobuf's Value, in which every number is a float.
+    instances = [json_format.MessageToDict(json_format.ParseDict(one, struct_pb2.Value())) for one in rows.instances]
+    metrics, limits = Metrics(), Limits(body_bytes=1 << 20, instances=100, rows_waiting=1_000)
+    current = Current(str(folder), "flights", metrics, limits.rows_waiting)
+    current.start()
+    app = create_app(current, metrics, limits=limits, vertex=VertexRoutes("/health", "/predict"), look_every=60)
+    with TestClient(app) as client:
+        answer = client.post("/predict", json={"instances": instances})
+    assert answer.status_code == 200, answer.text
+    assert [rows.difference(row, one) for row, one in enumerate(answer.json()["predictions"])] == [None] * 20
+    assert rows.difference(0, {**answer.json()["predictions"][0], "probability": 2.0})
 
 
 def test_a_broken_signature_is_refused(check, folder, model, transform_output):

@@ -19,6 +19,7 @@ from tests.fakes.google_cloud import BUCKET, GoogleCloud
 QUICK = Canary(
     steps=(10, 50), minutes=0.003, probe_seconds=0.01, grace_minutes=0, drain_seconds=0, max_latency_ratio=None
 )
+SERVING = f"gs://{BUCKET}/flights/serving"
 ENDPOINT = Endpoint("late-flights", canary=QUICK)
 
 
@@ -52,7 +53,12 @@ class Pushes:
         return model
 
     def push(
-        self, number: int, endpoint: Endpoint = ENDPOINT, blessed: bool = True, run: str | None = None
+        self,
+        number: int,
+        endpoint: Endpoint = ENDPOINT,
+        blessed: bool = True,
+        run: str | None = None,
+        to: str = SERVING,
     ) -> standard_artifacts.PushedModel:
         """Pushes the model of the run ``run-<number>``, in that run or in another."""
         root = f"gs://{BUCKET}/flights/artifacts/1/{run or f'run-{number}'}"
@@ -74,7 +80,7 @@ class Pushes:
             {"model": [self.model(number)], "model_blessing": [blessing], "infra_blessing": [infra]},
             {"pushed_model": [pushed]},
             {
-                "push_destination": json.dumps({"filesystem": {"base_directory": f"gs://{BUCKET}/flights/serving"}}),
+                "push_destination": json.dumps({"filesystem": {"base_directory": to}}),
                 "custom_config": json_utils.dumps({pusher.SETTING: setting}),
             },
         )

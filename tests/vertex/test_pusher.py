@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.vertex import registry
+from pipeline.vertex.local_jobs import REHEARSAL_VARIABLE
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.vertex import Fault
 from tests.vertex.serving import ENDPOINT, QUICK, Pushes
@@ -106,6 +108,15 @@ def test_a_model_that_is_not_blessed_changes_nothing(pushes: Pushes, there: Goog
     assert pushed.get_int_custom_property("pushed") == 0
     assert there.vertex.serving.models == {}
     assert there.vertex.serving.endpoints == {}
+
+
+def test_a_rehearsal_pushes_to_its_folder_and_deploys_nothing(pushes, there: GoogleCloud, monkeypatch, tmp_path):
+    monkeypatch.setenv(REHEARSAL_VARIABLE, str(tmp_path))
+    pushed = pushes.push(1, to=str(tmp_path / "serving"))
+    version = Path(pushed.get_string_custom_property("pushed_destination"))
+    assert version.parent == tmp_path / "serving"
+    assert (version / "saved_model.pb").read_text() == "model 1"
+    assert there.vertex.calls == []
 
 
 def test_a_task_that_is_started_again_makes_no_second_version(pushes: Pushes, there: GoogleCloud):
