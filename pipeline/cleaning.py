@@ -57,7 +57,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     pushed = [
         one.id
         for one in artifacts.values()
-        if one.type == "PushedModel" and Path(_text(one, "pushed_destination")).is_dir()
+        if one.type == "PushedModel" and _is_there(_text(one, "pushed_destination"))
     ]
     blessings = [
         one.id
@@ -115,7 +115,7 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
     found = set(artifacts)
     for _ in range(2):
         makers = (
-            {one.execution_id for one in store.get_events_by_artifact_ids(list(found)) if one.type != Event.INPUT}
+            {one.execution_id for one in store.get_events_by_artifact_ids(list(found)) if one.type == Event.OUTPUT}
             if found
             else set()
         )
@@ -125,6 +125,11 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
             one.id for one in store.get_artifacts_by_id(list(ids)) if one.type not in ("Examples", "ExampleStatistics")
         }
     return found
+
+
+def _is_there(folder: str) -> bool:
+    """Whether a model that was pushed is still there; one that was not has no folder."""
+    return bool(folder) and Path(folder).is_dir()
 
 
 def _is_served(run: Run) -> bool:
@@ -146,7 +151,7 @@ def _folder(artifact: Artifact) -> Path:
 
 
 def _text(artifact: Artifact, name: str) -> str:
-    return artifact.custom_properties[name].string_value if name in artifact.custom_properties else "/no/such/folder"
+    return artifact.custom_properties[name].string_value if name in artifact.custom_properties else ""
 
 
 def _size(path: Path) -> int:

@@ -161,9 +161,9 @@ def test_a_failing_step_ends_in_one_message_and_pushes_nothing(clone, first):
     assert " failed " in runs(clone, "list").stdout.splitlines()[-1]
 
 
-def test_a_damaged_metadata_store_ends_in_one_message(clone, first):
-    (clone / "output/flights/metadata.sqlite").write_bytes(b"no database" * 1000)
-    again = run(clone)
+def test_a_damaged_metadata_store_ends_in_one_message(clone, tmp_path):
+    (tmp_path / "metadata.sqlite").write_bytes(b"no database" * 1000)
+    again = run(clone, "--output", tmp_path)
     assert again.code == 1
     assert "cannot be read as a metadata store" in again.text
     assert "Traceback" not in again.text
