@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import intervals
-from pipeline.gates import METRICS, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.gates import METRICS, METRICS_OF, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
 
 Slices = Mapping[str, Mapping[str, float]]
 OVERALL = "overall"
@@ -93,7 +93,7 @@ class _Bench:
         if isinstance(gate, SliceGate) and self._too_few(gate, name, what):
             return
         if not math.isfinite(value):
-            sentence = f"{what} is undefined for want of rows of both classes ({_examples(values)})"
+            sentence = f"{what} is undefined {_want(gate.metric)} ({_examples(values)})"
             (self.failed if name == OVERALL else self.passed_over).append(sentence)
             return
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
@@ -132,7 +132,7 @@ class _Bench:
             if self._too_few(gate, name, what):
                 continue
             if not math.isfinite(values.get(gate.metric, math.nan)):
-                self.passed_over.append(f"{what} is undefined for want of rows of both classes ({_examples(values)})")
+                self.passed_over.append(f"{what} is undefined {_want(gate.metric)} ({_examples(values)})")
                 continue
             usable.append(name)
         if len(usable) < 2:
@@ -170,6 +170,10 @@ class _Bench:
     def _baseline_name(self) -> str:
         chosen = self.settings.baseline
         return "the last blessed model" if chosen == "last blessed" else f"the baseline {chosen}"
+
+
+def _want(metric: str) -> str:
+    return "for want of rows of both classes" if metric in METRICS_OF["binary"] else "for want of rows that differ"
 
 
 def _where(name: str) -> str:

@@ -65,7 +65,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Training(clip_norm=0), r"training.clip_norm must be above 0, or None to clip nothing, got 0"),
         (lambda: Training(profile_steps=(9, 3)), r"such as \(100, 110\), got \(9, 3\)"),
         (lambda: Training(checkpoint_steps=0), r"training.checkpoint_steps must be a whole number of 1 or more"),
-        (lambda: Label("late", classes=("no", "no")), r"two different words"),
+        (lambda: Label("late", classes=("no", "no")), r"two or more different words"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
         (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),
         (lambda: Data("d", split_by="time"), r"must be a HashSplit or a TimeSplit, got 'time'"),

@@ -34,6 +34,7 @@ from pipeline.components import model_questions
 from pipeline.config import Label, ModelChecks
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
+from pipeline.tasks import ANSWERS
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
 REPORT = "model_check.json"
@@ -205,12 +206,13 @@ class ModelCheck(BaseComponent):
             schema: Of the examples.
             checks: Tolerance and timeout.
             label: Its classes are what the model answers in words.
-            threshold: Probability from which it answers class 1.
+            threshold: Of two classes, the probability from which it answers the second.
             code: Fingerprint of this module, so that a change of it runs the step again.
         """
         settings = {
             **dataclasses.asdict(checks),
             "label": label.name,
+            "answer": ANSWERS[label.task],
             "classes": list(label.classes),
             "threshold": threshold,
         }
