@@ -35,6 +35,7 @@ EXTRAS_REQUIRE = {
         "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",
         "packaging>=24",  # tests/setup compares this file with the lock
+        "palmerpenguins>=0.1.4",  # several classes, for a test of pipeline.new
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
         "pytest>=8",
         "pytest-timeout>=2.3",

@@ -116,7 +116,7 @@ class Model:
         specs = signature.structured_input_signature[1]
         if len(specs) == 1:
             ((name, spec),) = specs.items()
-            a_column = any(name in example.features.feature for example in self.examples)
+            a_column = name in self.questions["columns"]
             if spec.dtype == self.tf.string and spec.shape.rank == 1 and not a_column:
                 return {name: self.tf.constant([example.SerializeToString() for example in examples])}
         return {name: self.column(name, spec, examples) for name, spec in specs.items()}
@@ -126,7 +126,7 @@ class Model:
         missing = "" if spec.dtype == self.tf.string else float("nan")
         values = []
         for example in examples:
-            feature = example.features.feature.get(name)
+            feature = example.features.feature.get(self.questions["columns"].get(name, name))
             kind = feature.WhichOneof("kind") if feature else None
             found = list(getattr(feature, kind).value) if kind else []
             if not found:

@@ -146,15 +146,6 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
         shown = ", ".join(names if len(names) <= 30 else [*names[:30], f"and {len(names) - 30} more"])
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UserError(f"{file} has no column {label!r}, the label; it has {shown}{hint}")
-    plain: dict[str, str] = {"numbers": "numbers", "missing": "missing"}
-    for name in names:
-        key = "".join(letter if letter.isalnum() else "_" for letter in name)
-        if key in plain:
-            raise UserError(
-                f"{file}: the column {name!r} and {plain[key]!r}, {'another column' if plain[key] in names else 'a feature'} "
-                "of the module file, are one name when all but letters and digits is left out; rename the column"
-            )
-        plain[key] = name
 
 
 def _label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Label, np.ndarray]:

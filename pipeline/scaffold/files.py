@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import string
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -134,26 +133,13 @@ def _text(value: str) -> str:
     return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
 
 
-def _tuple(values: list[Any], indent: int = 0) -> str:
-    """A tuple, over several lines where it does not fit into one."""
+def _tuple(values: list[Any], before: int = 12) -> str:
+    """A tuple as ruff writes it, a line a value where it does not fit into one; ``before`` stand before it."""
     items = [_text(str(value)) for value in values]
     one_line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-    if len(one_line) + indent < 100:
+    if before + len(one_line) <= 118:
         return one_line
-    return "\n".join(
-        [
-            "(",
-            *textwrap.wrap(
-                ", ".join(items) + ",",
-                110,
-                initial_indent="    ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            ),
-            ")",
-        ]
-    )
+    return "\n".join(["(", *(f"    {item}," for item in items), ")"])
 
 
 def _rounded(value: float, digits: int) -> str:

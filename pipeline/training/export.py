@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 import tensorflow_transform as tft
 
+from pipeline.names import plain_names
 from pipeline.tasks import ANSWERS, task_of
 from pipeline.training.errors import TrainingError
 
@@ -30,7 +31,8 @@ def export(
     Both signatures answer what ``tasks.ANSWERS`` says, float32, and of classes ``label``, the class in words, [batch]:
     of two, by the threshold; of more, the most probable. Neither takes the label.
 
-    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format.
+    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format;
+      a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
 
@@ -67,9 +69,11 @@ def export(
         chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
         return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
 
-    @tf.function(input_signature=[{name: _row_input(name, spec) for name, spec in raw_spec.items()}])
+    plain = plain_names(raw_spec)
+
+    @tf.function(input_signature=[{plain[name]: _row_input(plain[name], spec) for name, spec in raw_spec.items()}])
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return answer({name: _as_parsed(rows[name], spec) for name, spec in raw_spec.items()})
+        return answer({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
