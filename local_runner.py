@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from pipeline import terminal
+from pipeline import terminal, webhook
 from pipeline.config import PipelineConfig, TuningMode, config_file, load_config
 from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
@@ -29,15 +31,16 @@ def main() -> int:
     del sys.argv[1:]
     try:
         config = configure(arguments)
+        told = webhook.read(os.environ)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         with only_run_in(output):
             run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
             try:
                 prepare(config)
                 check_data(config)
-                return run(config, output, run_id)
+                return run(config, output, run_id, told)
             except UserError as error:
-                write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
+                end(config, output, run_id, FAILED, {"failed": [str(error)]}, told)
                 raise
     except UserError as error:
         print(f"local_runner.py: {error}", file=sys.stderr)
@@ -80,7 +83,7 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path, run_id: str) -> int:
+def run(config: PipelineConfig, output: Path, run_id: str, told: webhook.Webhook | None) -> int:
     """Runs the graph, shows how it went, and writes verdict.json."""
     with terminal.only_ours(output / "logs" / f"{run_id}.log") as screen:
         screen.start(config, run_id)
@@ -101,19 +104,36 @@ def run(config: PipelineConfig, output: Path, run_id: str) -> int:
             steps = local.run(pipeline, run_id, screen.step_starts, ended)
         except local.StepFailed as failure:
             reason = screen.failure(failure.step, failure.seconds, failure.__cause__, config)
-            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
+            end(config, output, run_id, FAILED, {"failed": [reason]}, told, screen.note)
             return FAILED
         except UserError:
             raise
         except Exception as error:
             reason = screen.failure("Pipeline", 0.0, error, config)
-            write_outcome(output / VERDICT, run_id, FAILED, {"failed": [reason]})
+            end(config, output, run_id, FAILED, {"failed": [reason]}, told, screen.note)
             return FAILED
         results = read_results(steps)
         screen.results(results, config)
         code = PUSHED if results.pushed_to else NOT_BLESSED
-        write_outcome(output / VERDICT, run_id, code, {**results.verdict, "metrics": results.metrics["overall"]})
+        outcome = {**results.verdict, "metrics": results.metrics["overall"]}
+        end(config, output, run_id, code, outcome, told, screen.note)
         return code
+
+
+def end(
+    config: PipelineConfig,
+    output: Path,
+    run_id: str,
+    code: int,
+    outcome: Mapping[str, Any],
+    told: webhook.Webhook | None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Writes verdict.json and tells the webhook, if there is one; that it cannot be told changes nothing."""
+    whole = write_outcome(output / VERDICT, run_id, code, outcome)
+    problem = told and told.tell(config.name, run_id, whole)
+    if problem:
+        say(f"note: the webhook was not told: {problem}")
 
 
 if __name__ == "__main__":

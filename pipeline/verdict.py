@@ -187,7 +187,7 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
     return text
 
 
-def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> None:
+def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Writes what came of a run as JSON for programs, however it ended.
 
     Args:
@@ -195,7 +195,11 @@ def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str,
         run_id: Name of the run.
         exit_code: Of the runner.
         outcome: What the step Verdict wrote; of a failed run "failed" alone, the reasons.
+
+    Returns:
+        What was written.
     """
     nothing: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
-    text = json.dumps({"run": run_id, "exit_code": exit_code, **nothing, **outcome}, indent=2)
-    file.write_text(text + "\n", encoding="utf-8")
+    whole = {"run": run_id, "exit_code": exit_code, **nothing, **outcome}
+    file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    return whole

@@ -35,7 +35,7 @@ from pipeline.config import Label, ModelChecks
 from pipeline.names import plain_names
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
-from pipeline.tasks import ANSWERS
+from pipeline.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
 REPORT = "model_check.json"
@@ -69,6 +69,7 @@ class Executor(BaseExecutor):
         report = ask(
             {
                 **settings,
+                "answer": ANSWERS[task_of(len(settings["classes"]))],
                 "model": folder,
                 "examples": [base64.b64encode(row).decode() for row in rows],
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
@@ -214,7 +215,6 @@ class ModelCheck(BaseComponent):
         settings = {
             **dataclasses.asdict(checks),
             "label": label.name,
-            "answer": ANSWERS[label.task],
             "classes": list(label.classes),
             "threshold": threshold,
         }

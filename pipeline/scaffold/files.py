@@ -79,7 +79,12 @@ def config_text(name: str, data: str, table: Table) -> str:
     batch_size = 2 ** round(math.log2(min(2048, max(16, rows * 0.8 / 50))))
     epochs = min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows))))
     gate, why, checks = _gate(table)
-    classes = "" if label.classes == ("0", "1") else f", classes={_tuple(list(label.classes), 20)}"
+    head = f"    label=Label({_text(label.name)}"
+    classes = _tuple(list(label.classes), len(head) + len(", classes=),"))
+    listing: list[str] = []
+    if "\n" in classes:
+        listing, classes = [f"CLASSES = {classes}"], "CLASSES"
+    argument = "" if label.classes == ("0", "1") else f", classes={classes}"
     slices = [column.name for column in table.features if column.kind == "text" and 2 <= column.distinct <= 10][:2]
     names = ["Data", *(["DataChecks"] if checks else []), "Evaluation", "Gate", "Label", "PipelineConfig", "Training"]
     lines = [
@@ -87,11 +92,12 @@ def config_text(name: str, data: str, table: Table) -> str:
         "",
         f"from pipeline.config import {', '.join([*names, 'Tuning'])}",
         "",
+        *listing,
         "CONFIG = PipelineConfig(",
         f"    name={_text(name)},",
         "    # Rows are dealt to train, eval and test by their hash, 8:1:1; where time matters, take a TimeSplit.",
         f"    data=Data({_text(data)}),",
-        f"    label=Label({_text(label.name)}{classes}),",
+        f"{head}{argument}),",
         f"    schema={_text(f'schema/{name}/schema.pbtxt')},",
         f"    module={_text(f'models/{name}.py')},",
         f"    tuning=Tuning(trials=4, epochs={max(3, epochs // 3)}),",
