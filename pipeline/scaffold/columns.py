@@ -23,7 +23,7 @@ from pipeline.tasks import Task
 MOST_ROWS = 2_000_000
 FEWEST_ROWS = 50
 # Below this, one of the splits would hardly have any.
-ROWS_OF_A_CLASS = 10
+ROWS_OF_A_CLASS = 20
 ROWS_WITH_A_VALUE = 60
 MOST_CLASSES = 100
 # Whole numbers of more different values are a quantity.

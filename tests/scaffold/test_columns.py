@@ -109,7 +109,7 @@ def test_numbers_that_name_something_are_codes_also_as_the_floats_pandas_makes_o
         (
             lambda frame: frame.assign(bought=["maybe", *["no", "yes"] * 199, "no"]),
             "bought",
-            "too few rows of 'maybe' (1); each class needs at least 10",
+            "too few rows of 'maybe' (1); each class needs at least 20",
         ),
         (lambda frame: frame.assign(bought=[f"text {row}" for row in range(400)]), "bought", "at most 100 classes"),
         (lambda frame: frame.head(20), "bought", "has 20 rows; expected at least 50"),
