@@ -37,7 +37,7 @@ format: setup ## Put the code in shape
 	$(BIN)/ruff format .
 
 bench: setup ## Measure again the numbers in the README
-	@for file in benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 image: setup ## Build and push the image of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)

@@ -183,7 +183,7 @@ class _InMemory:
 
     def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            parts = list(_blocks(files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+            parts = list(untuned(_blocks(files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
             data = tf.concat(parts, axis=0)
@@ -219,7 +219,7 @@ class _InMemory:
         chunks = _chunks(indices, part, self.rows.chunk(batch_size).shape[0])
         if not isinstance(self.rows, IndexedRows):
             chunks = chunks.map(lambda rows: tf.gather(data, rows), tf.data.AUTOTUNE, deterministic=True)
-        return chunks.prefetch(tf.data.AUTOTUNE)
+        return untuned(chunks.prefetch(2))
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         data = self._loaded()
@@ -234,7 +234,7 @@ class _InMemory:
             return tf.ensure_shape(data[start : start + rows], [size, None])
 
         ranges = tf.data.Dataset.from_tensor_slices((starts[mine].astype(np.int32), sizes[mine].astype(np.int32)))
-        return ranges.repeat().map(batch).prefetch(tf.data.AUTOTUNE)
+        return untuned(ranges.repeat().map(batch).prefetch(2))
 
 
 class _Streamed:
@@ -290,6 +290,17 @@ class _Streamed:
         records = _blocks(files, 16, self._deterministic, gzipped(self._own)).unbatch()
         blocks = records.shuffle(RECORDS_SHUFFLED, seed=seed).batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset without the thread that looks for better settings while it runs; what is AUTOTUNE has all cores.
+
+    Where there is little to tune: whoever drops an iterator waits for that thread, which may miss the call to end and
+    then sleeps on for as long as the iterator has lived, up to a minute (seen in TensorFlow 2.21).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _blocks(

@@ -73,6 +73,10 @@ class Rows:
             packed.append(tf.reshape(tf.bitcast(values, WORD), [-1, WORDS[dtype] * values.shape[1]]))
         return tf.concat(packed, axis=1)
 
+    def pick(self, moved: tf.Tensor) -> tf.Tensor:
+        """What is moved for a batch of n → its packed rows, int32 [n, words]."""
+        return moved
+
     def unpack(self, packed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Packed rows, int32 [n, words] → ({feature: [n, ...]}, label [n, ...])."""
         features = {}
@@ -116,9 +120,9 @@ class IndexedRows(Rows):
         with tf.device("/CPU:0"):
             self.matrix = tf.Variable(tf.zeros([0, self.words], WORD), shape=[None, self.words], trainable=False)
 
-    def unpack(self, packed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Numbers of rows, int32 [n] → ({feature: [n, ...]}, label [n, ...])."""
-        return super().unpack(tf.gather(self.matrix, packed))
+    def pick(self, moved: tf.Tensor) -> tf.Tensor:
+        """Numbers of rows, int32 [n] → packed rows, int32 [n, words]."""
+        return tf.gather(self.matrix, moved)
 
     def chunk(self, batch_size: int) -> tf.TensorSpec:
         """What batches of this size are moved as: the numbers of their rows, [batches, batch_size]."""

@@ -10,7 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.training.rows import Rows
+from pipeline.training.input_pipeline import untuned
+from pipeline.training.rows import WORD, Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.strategy import Distribution
 
@@ -43,6 +44,9 @@ class Steps:
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
         self._strategy = distribution.strategy
+        # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
+        # makes the allocator give every large buffer back to the system after each use.
+        self._direct = distribution.on_cpu and distribution.replicas == 1
         self._schedule = schedule
         self._records = tf.Variable(tf.zeros([steps_per_call, len(RECORDED)]), trainable=False)
         self._norms = tf.Variable(tf.zeros([len(model.trainable_variables)]), trainable=False)
@@ -71,17 +75,18 @@ class Steps:
     def compile_for(self, batch_size: int) -> None:
         """Compiles the training step, by a call of no steps."""
         chunk = self._rows.chunk(batch_size)
-        self.feed(tf.data.Dataset.from_tensors(tf.zeros(chunk.shape, chunk.dtype)).repeat())
+        self.feed(_zeros(chunk))
         self.train(0)
 
     def feed(self, chunks: tf.data.Dataset) -> None:
         """Takes the training batches from a dataset from now on, as ``Split.training`` makes it."""
         spec = chunks.element_spec
-        nothing = tf.data.Dataset.from_tensors(tf.zeros(spec.shape, spec.dtype)).repeat()
-        self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(nothing))
+        self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(_zeros(spec)))
         self._used = tf.constant(spec.shape[0])  # all of it: the first step asks for the next
 
     def _distributed(self, dataset: tf.data.Dataset) -> Any:
+        if self._direct:
+            return iter(dataset)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     def train(self, steps: int) -> bool:
@@ -133,23 +138,25 @@ class Steps:
         self, chunks: Any, chunk: Any, used: tf.Tensor, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Goes on in a chunk of batches of which some are used; returns whether all was finite, and where it stands."""
-        in_chunk = self._strategy.experimental_local_results(chunk)[0].shape[0]
         finite = tf.constant(True)
         step = tf.constant(0, tf.int64)
+        batch = self._strategy.run(self._no_rows, args=(chunk,))
+        waited = tf.constant(0.0)
+        if steps > 0:
+            batch, waited, chunk, used = self._next_batch(chunks, chunk, used)
         while step < steps and finite:
-            asked = tf.timestamp()
-            if used == in_chunk:
-                chunk = next(chunks)
-                used = tf.constant(0)
-            waited = tf.timestamp() - asked
+            # The next step's rows are picked while this one computes: nothing of one depends on the other.
+            following, following_waited = batch, waited
+            if step + 1 < steps:
+                following, following_waited, chunk, used = self._next_batch(chunks, chunk, used)
             if self._sets_rate:
                 self._optimizer.learning_rate.assign(rate * self._schedule.multiple(self.done, self.steps_per_epoch))
-            per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(chunk, used))
+            per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(batch,))
             loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
             norms = self._strategy.experimental_local_results(per_replica_norms)[0]
             norm = tf.linalg.norm(norms)
             self._records[step].assign(
-                tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, tf.cast(waited, tf.float32)])
+                tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, waited])
             )
             finite = self._is_finite(loss, norm)
             if finite:
@@ -157,9 +164,26 @@ class Steps:
                 self.done.assign_add(1)
             else:
                 self._norms.assign(norms)
-            used += 1
+            batch, waited = following, following_waited
             step += 1
         return finite, chunk, used
+
+    def _next_batch(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
+        """The next batch's rows and the seconds waited for them, and how far the chunks are used then."""
+        asked = tf.timestamp()
+        if used == self._strategy.experimental_local_results(chunk)[0].shape[0]:
+            chunk = next(chunks)
+            used = tf.constant(0)
+        waited = tf.cast(tf.timestamp() - asked, tf.float32)
+        return self._strategy.run(self._pick, args=(chunk, used)), waited, chunk, used + 1
+
+    @tf.autograph.experimental.do_not_convert
+    def _pick(self, chunk: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+        return self._rows.pick(chunk[place])
+
+    @tf.autograph.experimental.do_not_convert
+    def _no_rows(self, chunk: tf.Tensor) -> tf.Tensor:
+        return tf.zeros([chunk.shape[1], self._rows.words], WORD)
 
     def _is_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
@@ -167,9 +191,9 @@ class Steps:
         return tf.math.is_finite(loss + norm)
 
     @tf.autograph.experimental.do_not_convert
-    def _gradients(self, chunk: tf.Tensor, place: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
-        """In a replica: loss [], gradients and their norms [variables] of the global batch at a place of the chunk."""
-        batch = self._rows.unpack(chunk[place])
+    def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
+        """In a replica: loss [], gradients and their norms [variables] of the global batch."""
+        batch = self._rows.unpack(rows)
         if self.micro_batches == 1:
             loss, gradients = self._of_micro_batch(*batch)
         else:
@@ -228,7 +252,7 @@ class Steps:
 
     @tf.autograph.experimental.do_not_convert
     def _judge(self, packed: tf.Tensor) -> None:
-        x, y = self._judged.unpack(packed)
+        x, y = self._judged.unpack(self._judged.pick(packed))
         predictions = self.model(x, training=False)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
         # Keras has divided it by the replicas, for it to be summed.
@@ -240,3 +264,7 @@ class Steps:
         for metric in self.model.metrics:
             if metric.name != "loss":
                 metric.update_state(y, predictions)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.data.Dataset:
+    return untuned(tf.data.Dataset.from_tensors(tf.zeros(spec.shape, spec.dtype)).repeat())

@@ -63,9 +63,7 @@ class Distribution:
             first = context.replica_id_in_sync_group % self.local_replicas == 0
             return tf.constant(value, tf.int64) if first else tf.constant(0, tf.int64)
 
-        per_replica = self.strategy.experimental_distribute_values_from_function(
-            lambda context: from_first_replica(context)
-        )
+        per_replica = self.strategy.experimental_distribute_values_from_function(from_first_replica)
         return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None))
 
 

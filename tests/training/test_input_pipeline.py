@@ -28,7 +28,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def numbers(rows: Rows, packed: tf.Tensor) -> list[int]:
     """The numbers of the rows of a batch."""
-    return rows.unpack(packed)[0]["x"][:, 1].numpy().astype(int).tolist()
+    return rows.unpack(rows.pick(packed))[0]["x"][:, 1].numpy().astype(int).tolist()
 
 
 def judged(split: Split, batch_size: int, part: Part, count: int, same_size: bool = False) -> list[list[int]]:
@@ -68,10 +68,18 @@ def test_an_epoch_has_every_row_that_fills_a_batch_once_with_its_label(shards, c
     for epoch in (six[:3], six[3:]):
         assert len(flat(epoch)) == len(set(flat(epoch))) == 900
     for packed in next(iter(split.training(300, Part(), seed=1)))[:3]:
-        features, label = split.rows.unpack(packed)
+        features, label = split.rows.unpack(split.rows.pick(packed))
         assert set(features) == {"x"}
         assert label.shape == (300, 1)
         np.testing.assert_array_equal(label[:, 0], features["x"][:, 0].numpy() > 0)
+
+
+@pytest.mark.parametrize("cache", ["memory", "memory beside the steps"])
+def test_nothing_waits_for_a_thread_of_tensorflow_when_a_training_ends(shards, cache):
+    """That thread misses its end by chance and then sleeps for up to a minute, so its absence is what can be tested."""
+    split = open_split(shards, cache)
+    for batches in (split.training(64, Part(), seed=1), split.evaluation(64, Part())):
+        assert batches.options().autotune.enabled is False
 
 
 @CACHES
