@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pipeline import terminal
-from pipeline.config import PipelineConfig, TuningMode, load_config
+from pipeline import terminal, webhook
+from pipeline.config import PipelineConfig, TuningMode, config_file, load_config
 from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.packaging import read_module
@@ -35,15 +37,16 @@ def main() -> int:
     del sys.argv[1:]
     try:
         config = configure(arguments)
+        told = webhook.read(os.environ)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         with only_run_in(output):
             run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
             try:
                 prepare(config)
                 check_data(config)
-                return run(config, output, run_id, arguments.keep_versions, command, arguments.verbose)
+                return run(config, output, run_id, arguments, command, told)
             except UserError as error:
-                write_outcome(output / VERDICT, run_id, FAILED, {"failed": [str(error)]})
+                end(config, output, run_id, FAILED, {"failed": [str(error)]}, told)
                 raise
     except UserError as error:
         print(f"local_runner.py: {error}", file=sys.stderr)
@@ -59,7 +62,9 @@ def parse_arguments() -> argparse.Namespace:
         description="Run the pipeline on this machine: train, tune, evaluate and push a model.",
         epilog="Exit codes: 0 pushed, 1 failed, 2 wrong arguments, 3 the model was not blessed, 130 interrupted.",
     )
-    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pipeline", default="flights", help="name of the pipeline: configs/NAME.py (%(default)s)")
+    which.add_argument("--config", help="config file, in place of the pipeline's")
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
@@ -73,7 +78,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
     """The config with what the command line says instead; checks what can be checked without TensorFlow."""
-    config = load_config(Path(arguments.config)).with_paths_from(ROOT)
+    file = Path(arguments.config) if arguments.config else config_file(ROOT, arguments.pipeline)
+    config = load_config(file).with_paths_from(ROOT)
     if arguments.data:
         path = arguments.data if "://" in arguments.data else str(Path(arguments.data).absolute())
         config = replace(config, data=replace(config.data, path=path, prepare=None))
@@ -87,10 +93,17 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
     return config
 
 
-def run(config: PipelineConfig, output: Path, run_id: str, keep: int, command: list[str], verbose: bool) -> int:
+def run(
+    config: PipelineConfig,
+    output: Path,
+    run_id: str,
+    arguments: argparse.Namespace,
+    command: list[str],
+    told: webhook.Webhook | None,
+) -> int:
     """Runs the graph, shows how it went, and writes verdict.json, the record of the run and its report."""
     started = datetime.now()
-    with terminal.only_ours(output / "logs" / f"{run_id}.log", verbose) as screen:
+    with terminal.only_ours(output / "logs" / f"{run_id}.log", arguments.verbose) as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline import local, record, store
@@ -110,7 +123,7 @@ def run(config: PipelineConfig, output: Path, run_id: str, keep: int, command: l
         results, failed, cause = None, None, None
         try:
             store.check(output)
-            pipeline = create_pipeline(config, Target.local(output, config.name, keep))
+            pipeline = create_pipeline(config, Target.local(output, config.name, arguments.keep_versions))
             results = read_results(local.run(pipeline, run_id, screen.step_starts, ended))
         except local.StepFailed as failure:
             failed, cause = (failure.step, failure.seconds), failure.__cause__
@@ -127,7 +140,7 @@ def run(config: PipelineConfig, output: Path, run_id: str, keep: int, command: l
             screen.results(results, config)
             code = PUSHED if results.pushed_to else NOT_BLESSED
             outcome = {**results.verdict, "metrics": results.metrics["overall"]}
-        write_outcome(output / VERDICT, run_id, code, outcome)
+        end(config, output, run_id, code, outcome, told, screen.note)
         states = {step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {})
         screen.report(
             lambda: _report(
@@ -159,6 +172,22 @@ def _report(
         with store.opened(output, write=True) as metadata:
             record.keep(metadata, kept)
     return page.write(Ended(kept, config, steps, failed, results, output / "runs" / kept.run))
+
+
+def end(
+    config: PipelineConfig,
+    output: Path,
+    run_id: str,
+    code: int,
+    outcome: Mapping[str, Any],
+    told: webhook.Webhook | None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Writes verdict.json and tells the webhook, if there is one; that it cannot be told changes nothing."""
+    whole = write_outcome(output / VERDICT, run_id, code, outcome)
+    problem = told and told.tell(config.name, run_id, whole)
+    if problem:
+        say(f"note: the webhook was not told: {problem}")
 
 
 if __name__ == "__main__":

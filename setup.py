@@ -45,6 +45,7 @@ EXTRAS_REQUIRE = {
         "mypy>=1.13",
         "playwright>=1.49",  # tests open the report in the system's Chromium
         "packaging>=24",  # tests/setup compares this file with the lock
+        "palmerpenguins>=0.1.4",  # several classes, for a test of pipeline.new
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
         "pytest>=8",
         "pytest-timeout>=2.3",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from pipeline import packaging, terminal
-from pipeline.config import PipelineConfig, TuningMode, load_config
+from pipeline.config import PipelineConfig, TuningMode, config_file, load_config
 from pipeline.data import check_data, prepare
 from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
@@ -72,7 +72,9 @@ def parse_arguments() -> argparse.Namespace:
         "or cancelled, 2 missing or wrong settings, 3 the model was not blessed, 4 Vertex AI no longer answers, 130 "
         "interrupted.",
     )
-    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pipeline", default="flights", help="name of the pipeline: configs/NAME.py (%(default)s)")
+    which.add_argument("--config", help="config file, in place of the pipeline's")
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
@@ -137,7 +139,8 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
     """The config with what the command line says instead; checks what can be checked without TensorFlow."""
-    config = load_config(Path(arguments.config)).with_paths_from(ROOT)
+    file = Path(arguments.config) if arguments.config else config_file(ROOT, arguments.pipeline)
+    config = load_config(file).with_paths_from(ROOT)
     if arguments.data:
         path = arguments.data if is_remote(arguments.data) else str(Path(arguments.data).absolute())
         config = replace(config, data=replace(config.data, path=path, prepare=None))

@@ -16,12 +16,14 @@ from typing import Literal, get_args
 
 from pipeline.checks import ConfigError as ConfigError
 from pipeline.checks import check_choice, check_positive, check_share, listed, read_settings
+from pipeline.gates import METRICS_OF as METRICS_OF
 from pipeline.gates import DataChecks as DataChecks
 from pipeline.gates import Evaluation as Evaluation
 from pipeline.gates import FairnessGate as FairnessGate
 from pipeline.gates import Gate as Gate
 from pipeline.gates import ModelChecks as ModelChecks
 from pipeline.gates import SliceGate as SliceGate
+from pipeline.tasks import OBJECTIVES, Task, task_of
 
 TuningMode = Literal["search", "reuse", "off"]
 Schedule = Literal["cosine", "constant"]
@@ -125,19 +127,45 @@ class Data:
 
 @dataclass(frozen=True)
 class Label:
-    """The column to predict: an integer, 0 or 1.
+    """The column to predict: which of some classes, or a number.
 
     Attributes:
         name: Column of the raw data.
-        classes: What 0 and 1 mean in words; the served model answers with them.
+        classes: The classes in words, which the served model answers with. The data holds the words themselves or, if
+            none of them is a whole number, their places in this tuple, from 0. Of two classes, the model answers the
+            probability of the second. Empty: the label is a number.
     """
 
     name: str
-    classes: tuple[str, str] = ("0", "1")
+    classes: tuple[str, ...] = ("0", "1")
 
     def __post_init__(self) -> None:
-        if len(self.classes) != 2 or len(set(self.classes)) != 2:
-            raise ConfigError(f"label.classes must be two different words, for 0 and 1, got {self.classes!r}")
+        classes = self.classes
+        if isinstance(classes, str) or len(classes) == 1 or len(set(classes)) != len(classes) or "" in classes:
+            raise ConfigError(
+                "label.classes must be a tuple of two or more different words, or empty where the label is a number, "
+                f"got {classes!r}"
+            )
+
+    @property
+    def task(self) -> Task:
+        """What kind of model it takes."""
+        return task_of(len(self.classes))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of a class, from 0, by what may stand for it in the data."""
+        words = {word: number for number, word in enumerate(self.classes)}
+        if any(re.fullmatch(r"[+-]?[0-9]+", word) for word in words):
+            return words
+        return {**words, **{str(number): number for number in range(len(words))}}
+
+    @property
+    def csv_type(self) -> str:
+        """How the column is read from a CSV file, whatever it looks like."""
+        if self.task == "regression":
+            return "floats"
+        return "integers" if all(word == str(number) for number, word in enumerate(self.classes)) else "text"
 
 
 @dataclass(frozen=True)
@@ -175,7 +203,8 @@ class Training:
         warmup_epochs: May be a fraction.
         scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
         clip_norm: Largest norm of all gradients together; None clips nothing.
-        objective: Metric of the compiled model, higher is better, that early stopping and the search judge by.
+        objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
+            after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
         strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
             the environment names one, "mirrored" with two or more GPUs, else "one_device".
         precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
@@ -196,7 +225,7 @@ class Training:
     warmup_epochs: float = 0.5
     scale_learning_rate: bool = True
     clip_norm: float | None = None
-    objective: str = "auc"
+    objective: str | None = None
     strategy: StrategyName = "auto"
     precision: Precision = "auto"
     cache: Cache = "auto"
@@ -261,6 +290,18 @@ class PipelineConfig:
                 f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
                 f"characters, got {self.name!r}"
             )
+        for gate in self.evaluation.gates:
+            if gate.metric not in METRICS_OF[self.label.task]:
+                kind = {"binary": "two classes", "multiclass": "several classes", "regression": "a number"}
+                raise ConfigError(
+                    f"evaluation.gates: {gate.metric} is no metric of a label of {kind[self.label.task]}; there are "
+                    f"{', '.join(METRICS_OF[self.label.task])}"
+                )
+
+    @property
+    def objective(self) -> str:
+        """What early stopping and the search judge by."""
+        return self.training.objective or OBJECTIVES[self.label.task]
 
     def with_paths_from(self, root: Path) -> PipelineConfig:
         """The same config with its relative paths made absolute, starting at ``root``."""
@@ -278,6 +319,21 @@ class PipelineConfig:
             module=absolute(self.module),
             schema=self.schema and absolute(self.schema),
         )
+
+
+def config_file(root: Path, name: str) -> Path:
+    """The config file of a pipeline by its name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = root / "configs" / f"{name}.py"
+    if not path.is_file():
+        raise ConfigError(
+            f"no pipeline {name!r}: there is no configs/{name}.py; make one of your data: "
+            f"python -m pipeline.new {name} --data FILE --label COLUMN"
+        )
+    return path
 
 
 def load_config(path: Path) -> PipelineConfig:

@@ -88,7 +88,7 @@ def check_data(config: PipelineConfig) -> None:
     TFRecords and BigQuery are looked at by ExampleGen, for reading them takes TensorFlow or a cloud.
 
     Raises:
-        UserError: a file is not what its name says, lacks the label, or has a label that is not 0 or 1.
+        UserError: a file is not what its name says, lacks the label, or has a label that is none of the classes.
     """
     if config.data.query_source:
         query_of(config.data)
@@ -109,31 +109,42 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    label = config.label.name
+    from pipeline.reading import labels
+
+    label = config.label
     row = 0
-    for rows in _read_column(file, format, label):
+    for rows in _read_column(file, format, label.name, label.csv_type):
         if rows.bad and not config.data.max_bad_rows:
             raise UserError(f"{rows.bad[0]}; correct it, or allow a share of bad rows with data.max_bad_rows")
         column = rows.table.column(0).combine_chunks()
         row += len(rows.numbers) + len(rows.bad)
-        if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
-            raise UserError(
-                f"{file}: the label {label!r} is {column.type}, such as {column[0].as_py()!r}; "
-                "expected the integers 0 and 1"
-            )
-        values = column.cast(pa.int64())
-        wrong = pc.fill_null(pc.invert(pc.is_in(values, pa.array([0, 1], pa.int64()))), True)
+        if label.task == "regression":
+            expected = "a number"
+            if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+                raise UserError(
+                    f"{file}: the label {label.name!r} is {column.type}, such as {column[0].as_py()!r}; expected "
+                    "numbers, or label.classes in the config"
+                )
+            right = pc.is_finite(column)
+        else:
+            expected = labels.choices(label.numbers)
+            numbers, _ = labels.encode(column, label.numbers)
+            right = pc.is_in(numbers, pa.array(range(len(label.classes)), numbers.type))
+        wrong = pc.fill_null(pc.invert(right), True)
+        # A word that is no class makes a CSV row a bad one, of which some may be allowed.
+        if config.data.max_bad_rows and format == "csv" and label.csv_type == "text":
+            wrong = pc.is_null(column)
         if pc.any(wrong).as_py():
             at = pc.index(wrong, True).as_py()
-            found = values[at].as_py()
+            found = column[at].as_py()
             raise UserError(
-                f"{file}, row {rows.numbers[at]}: the label {label!r} is {'missing' if found is None else found}; "
-                "expected 0 or 1 in every row"
+                f"{file}, row {rows.numbers[at]}: the label {label.name!r} is {'missing' if found is None else found}; "
+                f"expected {expected} in every row"
             )
     return row
 
 
-def _read_column(file: str, format: str, name: str) -> Iterator[Any]:
+def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[Any]:
     """Streams one column, as ``pipeline.reading.table.Rows``."""
     from pipeline.reading import csv_files, parquet_files
     from pipeline.reading.table import Unit
@@ -146,7 +157,7 @@ def _read_column(file: str, format: str, name: str) -> Iterator[Any]:
     names = csv_files.read_header(file)
     if names:  # an empty file has no header and no rows
         _check_column(file, names, name)
-        yield from csv_files.read(Unit(file, "csv"), {name: csv_files.INTEGERS}, [name])
+        yield from csv_files.read(Unit(file, "csv"), {name: csv_type}, [name])
 
 
 def _check_column(file: str, columns: list[str], label: str) -> None:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow_model_analysis as tfma
 from tensorflow_model_analysis.proto import config_pb2
 
 from pipeline.config import Evaluation, Label
+from pipeline.tasks import ANSWERS, Task
 
-# TFMA's classes of the metrics that gates can name.
-CLASSES = {
+# TFMA's classes of the metrics that gates can name, and of what they and their intervals are made of.
+BINARY = {
     "auc": "AUC",
     "auc_precision_recall": "AUCPrecisionRecall",
     "calibration": "Calibration",
     "precision": "Precision",
     "recall": "Recall",
     "false_positive_rate": "FPR",
-    # What confidence intervals are made of.
     "true_positives": "TruePositives",
     "false_positives": "FalsePositives",
     "true_negatives": "TrueNegatives",
     "false_negatives": "FalseNegatives",
 }
 WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
+MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
+REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
+CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
 
 
@@ -33,14 +37,15 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
     The overall slice is always among the slices.
     """
     metrics = []
-    for name, class_name in CLASSES.items():
-        arguments = "" if name in WITHOUT_THRESHOLD else f'"thresholds": {settings.threshold}, '
+    for name, class_name in CLASSES[label.task].items():
+        with_threshold = label.task == "binary" and name not in WITHOUT_THRESHOLD
+        arguments = f'"thresholds": {settings.threshold}, ' if with_threshold else ""
         metrics.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
     metrics.append(config_pb2.MetricConfig(class_name="ExampleCount"))
     return config_pb2.EvalConfig(
         # No signature is named: TFMA takes "predict", which our models answer serialized tf.Examples with, and
         # "serving_default" of models that have no other, which is what TFX's own examples export.
-        model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key="probability")],
+        model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key=ANSWERS[label.task])],
         slicing_specs=[
             config_pb2.SlicingSpec(),
             *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.sliced_by),
@@ -67,6 +72,8 @@ def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[
             mine = (item.key.model_name or CANDIDATE) == model and not item.key.is_diff
             if mine and item.value.WhichOneof("type") == "double_value":
                 values.setdefault(item.key.name, item.value.double_value.value)
+        if "mse" in values:
+            values["rmse"] = math.sqrt(values.pop("mse"))
         found[name] = values
     return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from pipeline.checks import ConfigError, check_choice, check_positive, check_share, listed
+from pipeline.tasks import Task
 
 Severity = Literal["stop", "warn", "ignore"]
 # What may be found in the data, and what comes of it unless the config or the schema says otherwise.
@@ -24,7 +25,7 @@ FINDINGS: dict[str, Severity] = {
     "domain": "stop",  # a text that the schema does not list
     "range": "stop",
     "value_count": "stop",  # values per row
-    "label": "stop",  # a label other than 0 and 1
+    "label": "stop",  # a label that is none of the classes
     "label_share": "stop",
     "skew": "stop",  # eval or test against train, past the schema's skew_comparator
     "drift": "stop",  # against the data of the model pushed last, past the schema's drift_comparator
@@ -35,14 +36,28 @@ FINDINGS: dict[str, Severity] = {
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
 # Metrics that a gate can name, and their direction: 1 higher is better, -1 lower is better, 0 neither.
-METRICS = {
-    "auc": 1,
-    "auc_precision_recall": 1,
-    "precision": 1,
-    "recall": 1,
-    "false_positive_rate": -1,
-    "calibration": 0,  # the mean prediction over the mean label, best at 1
+METRICS_OF: dict[Task, dict[str, int]] = {
+    "binary": {
+        "auc": 1,
+        "auc_precision_recall": 1,
+        "precision": 1,
+        "recall": 1,
+        "false_positive_rate": -1,
+        "calibration": 0,  # the mean prediction over the mean label, best at 1
+    },
+    "multiclass": {
+        "accuracy": 1,
+        "log_loss": -1,  # the mean of -log of the probability of the right class
+    },
+    "regression": {
+        "rmse": -1,  # these two in the unit of the label
+        "mae": -1,
+        "squared_correlation": 1,
+    },
 }
+METRICS = {name: direction for metrics in METRICS_OF.values() for name, direction in metrics.items()}
+# All others are shares, from 0 to 1.
+UNBOUNDED = ("calibration", "log_loss", "rmse", "mae")
 LAST_BLESSED, NO_BASELINE = "last blessed", "none"
 
 
@@ -53,10 +68,12 @@ class DataChecks:
     Attributes:
         severity: What comes of a kind of finding, where it is not the one in ``FINDINGS``. For one column the schema
             says it, which counts more: ``annotation { tag: "constant: ignore" }``.
-        label_share: Lowest and highest share of label 1 in a split.
+        label_share: Lowest and highest share of the second of two classes in a split. Of more classes, and of a number,
+            it only must not be the same in every row.
         max_shared_rows: Most rows of eval or test, as a share, that may be in an earlier split too.
         max_repeated_rows: Most rows of a split, as a share, that may repeat another one.
-        max_column_auc: Highest AUC of a column taken alone; above it the column is taken to know the label.
+        max_column_auc: Highest AUC of a column taken alone; above it the column is taken to know the label. Of several
+            classes, the mean of each class against the others; of a number, the squared correlation.
     """
 
     severity: Mapping[str, Severity] = field(default_factory=dict)
@@ -97,8 +114,7 @@ class Gate:
 
     def __post_init__(self) -> None:
         _check_limits(self.metric, self.floor, self.ceiling)
-        if self.max_drop is not None:
-            check_share(f"{self.metric} max_drop", self.max_drop)
+        _check_distance(self.metric, "max_drop", self.max_drop)
 
 
 @dataclass(frozen=True)
@@ -126,8 +142,7 @@ class SliceGate:
 
     def __post_init__(self) -> None:
         _check_limits(f"{self.metric} by {self.by}", self.floor, self.ceiling)
-        if self.max_drop is not None:
-            check_share(f"{self.metric} by {self.by} max_drop", self.max_drop)
+        _check_distance(self.metric, f"by {self.by} max_drop", self.max_drop)
         if self.floor is None and self.ceiling is None and self.max_drop is None:
             raise ConfigError(f"{self.metric} by {self.by}: give a floor, a ceiling or max_drop")
         _check_slices(self)
@@ -153,7 +168,7 @@ class FairnessGate:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        check_share(f"{self.metric} by {self.by} max_gap", self.max_gap)
+        _check_distance(self.metric, f"by {self.by} max_gap", self.max_gap)
         _check_slices(self)
 
 
@@ -168,7 +183,8 @@ class Evaluation:
         gates: All must hold; at least one.
         slices: Columns whose values get metrics of their own, beside those that gates name; the overall metrics are
             always there.
-        threshold: Probability from which a row counts as class 1, for precision, recall and the served label.
+        threshold: Of two classes, the probability from which a row counts as the second, for precision, recall and the
+            served label.
         baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
     """
@@ -211,7 +227,7 @@ class ModelChecks:
 
     Attributes:
         tolerance: Largest difference of a probability between the signatures, between batch sizes, and from what the
-            trained model answered in training.
+            trained model answered in training; of a number, relative to the largest of its answers.
         timeout: Seconds until a model that does not answer is given up.
     """
 
@@ -227,13 +243,19 @@ def _check_limits(name: str, floor: float | None, ceiling: float | None) -> None
     for kind, limit in (("floor", floor), ("ceiling", ceiling)):
         if limit is None:
             continue
-        if name.startswith("calibration"):
-            if not (math.isfinite(limit) and limit >= 0):
-                raise ConfigError(f"{name} {kind} must be 0 or more, got {limit!r}")
-        else:
-            check_share(f"{name} {kind}", limit)
+        _check_distance(name.partition(" ")[0], f"{name.partition(' ')[2]} {kind}".strip(), limit)
     if floor is not None and ceiling is not None and floor > ceiling:
         raise ConfigError(f"{name}: the floor {floor:g} is above the ceiling {ceiling:g}")
+
+
+def _check_distance(metric: str, what: str, limit: float | None) -> None:
+    """Refuses a limit that a metric cannot reach."""
+    if limit is None:
+        return
+    if metric not in UNBOUNDED:
+        check_share(f"{metric} {what}", limit)
+    elif not (isinstance(limit, (int, float)) and math.isfinite(limit) and limit >= 0):
+        raise ConfigError(f"{metric} {what} must be 0 or more, got {limit!r}")
 
 
 def _check_slices(gate: SliceGate | FairnessGate) -> None:

@@ -18,14 +18,16 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
 
     Args:
         metric: A key of ``gates.METRICS``.
-        values: The metrics of a slice, with the counts true_positives, false_positives, true_negatives and
-            false_negatives among them.
+        values: The metrics of a slice with example_count and, of two classes, the counts true_positives,
+            false_positives, true_negatives and false_negatives among them.
         confidence: Such as 0.95; 0 gives no interval.
 
     Returns:
         Lowest and highest value; None where the metric is undefined or the slice has no such rows.
     """
     value = values.get(metric, math.nan)
+    if "true_positives" not in values:
+        return _of_examples(metric, value, values, confidence)
     hits, false_alarms = values["true_positives"], values["false_positives"]
     positives = hits + values["false_negatives"]
     negatives = false_alarms + values["true_negatives"]
@@ -45,6 +47,32 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     # Calibration: the mean label in the denominator is what chance moves; delta method on its logarithm.
     spread = z * math.sqrt(negatives / (positives + negatives) / positives)
     return value * math.exp(-spread), value * math.exp(spread)
+
+
+def _of_examples(metric: str, value: float, values: Mapping[str, float], confidence: float) -> Interval | None:
+    """Of the metrics of several classes and of numbers, which take no more than the number of examples."""
+    examples = values.get("example_count", 0.0)
+    if not confidence or not math.isfinite(value) or examples < 4:
+        return None
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    if metric == "accuracy":
+        return wilson(value * examples, examples, z)
+    if metric == "mae":  # a mean, whose variance the mean square tells
+        half = z * math.sqrt(max(values["rmse"] ** 2 - value**2, 0.0) / examples)
+        return max(0.0, value - half), value + half
+    if metric == "rmse":  # of errors that are normally distributed
+        half = z * value / math.sqrt(2 * examples)
+        return max(0.0, value - half), value + half
+    if metric == "squared_correlation":
+        return fisher(value, examples, z)
+    return None
+
+
+def fisher(squared: float, examples: float, z: float) -> Interval:
+    """Of a squared correlation, by the correlation's (Fisher 1915)."""
+    middle = math.atanh(min(math.sqrt(max(squared, 0.0)), 1 - 1e-9))
+    half = z / math.sqrt(examples - 3)
+    return math.tanh(max(0.0, middle - half)) ** 2, math.tanh(middle + half) ** 2
 
 
 def wilson(successes: float, of: float, z: float) -> Interval | None:

@@ -87,7 +87,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         statistics=statistics_gen.outputs["statistics"],
         examples=example_gen.outputs["examples"],
         schema=schema,
-        label=config.label.name,
+        label=config.label,
         checks=config.data_checks,
         schema_file=config.schema and _in_repository(config.schema),
         reference_root=pushed_statistics,
@@ -123,7 +123,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         "transform_graph": transform.outputs["transform_graph"],
         "schema": schema,
     }
-    training = {**dataclasses.asdict(config.training), **about_the_data}
+    training = {**dataclasses.asdict(config.training), "objective": config.objective, **about_the_data}
 
     # The best hyperparameters, judged on the eval split: searched for now, taken from the last search, or none.
     hyperparameters = None
@@ -289,7 +289,9 @@ def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
         custom_config=arrow_example_gen.settings(
             patterns=patterns,
             last_spans=config.data.last_spans,
-            types=_types_of(Path(config.schema)) if config.schema and formats & {"csv", None} else {},
+            types=_types_of(config) if formats & {"csv", None} else {},
+            label=config.label.name,
+            classes=config.label.numbers,
             time_column=split_by.column if isinstance(split_by, TimeSplit) and list(patterns) == ["all"] else None,
             max_bad_rows=config.data.max_bad_rows,
             code=packaging.fingerprint_of(Path(arrow_example_gen.__file__)),
@@ -311,11 +313,12 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
     return example_gen_pb2.Output(split_config=split_config)
 
 
-def _types_of(schema_file: Path) -> dict[str, str]:
-    """The types that a reviewed schema gives to CSV columns."""
-    schema = parse(schema_file)
+def _types_of(config: PipelineConfig) -> dict[str, str]:
+    """The types that a reviewed schema and the label's settings give to CSV columns."""
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
-    return {feature.name: names[feature.type] for feature in schema.feature if feature.type in names}
+    features = parse(Path(config.schema)).feature if config.schema else []
+    types = {feature.name: names[feature.type] for feature in features if feature.type in names}
+    return {**types, config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
 
 
 def _is_set(option: str, beam_args: tuple[str, ...]) -> bool:

@@ -102,20 +102,28 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     Raises:
         UserError: ``to`` exists and must not be replaced.
     """
-    import tensorflow_data_validation as tfdv
-
-    from pipeline.validation.schema_text import proposed, to_text
+    from pipeline.validation.schema_text import to_text
 
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline.schema diff --schema {to}")
-    schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
-    schema.default_environment.extend(["TRAINING", "SERVING"])
-    for feature in schema.feature:
-        if feature.name == config.label.name:
-            feature.not_in_environment.append("SERVING")
+    schema = inferred(statistics, config.label.name)
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_text(to_text(schema), encoding="utf-8")
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
+
+
+def inferred(statistics: list[Any], label: str) -> Any:
+    """The schema that one would infer from the statistics of all splits, in which serving does without the label."""
+    import tensorflow_data_validation as tfdv
+
+    from pipeline.validation.schema_text import proposed
+
+    schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
+    schema.default_environment.extend(["TRAINING", "SERVING"])
+    for feature in schema.feature:
+        if feature.name == label:
+            feature.not_in_environment.append("SERVING")
+    return schema
 
 
 def diff(schema_file: Path, statistics: list[Any]) -> int:

@@ -25,7 +25,19 @@ from pipeline.running_line import RunningLine
 if TYPE_CHECKING:
     from pipeline.local import Step
     from pipeline.results import Results
+from pipeline.tasks import Task
 
+METRIC_TITLES: dict[Task, dict[str, str]] = {
+    "binary": {
+        "auc": "AUC",
+        "auc_precision_recall": "PR AUC",
+        "precision": "precision",
+        "recall": "recall",
+        "calibration": "calibration",
+    },
+    "multiclass": {"accuracy": "accuracy", "log_loss": "log loss"},
+    "regression": {"rmse": "RMSE", "mae": "MAE", "squared_correlation": "squared correlation"},
+}
 STATE_STYLES = {
     "ran": "green",
     "ok": "green",
@@ -187,14 +199,9 @@ class Screen:
 
     def results(self, results: Results, config: PipelineConfig) -> None:
         """Metrics on the test split, verdict, and where the model lies."""
-        columns = {
-            "auc": "AUC",
-            "auc_precision_recall": "PR AUC",
-            "precision": "precision",
-            "recall": "recall",
-            "calibration": "calibration",
-        }
-        table = Table(title=f"Test split, threshold {config.evaluation.threshold:g}", title_justify="left", box=None)
+        columns = METRIC_TITLES[config.label.task]
+        threshold = f", threshold {config.evaluation.threshold:g}" if config.label.task == "binary" else ""
+        table = Table(title=f"Test split{threshold}", title_justify="left", box=None)
         table.add_column("", no_wrap=True)
         for title in (*columns.values(), "examples"):
             table.add_column(title, justify="right")

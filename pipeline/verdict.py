@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import intervals
-from pipeline.gates import METRICS, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.gates import METRICS, METRICS_OF, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
 
 Slices = Mapping[str, Mapping[str, float]]
 OVERALL = "overall"
@@ -93,7 +93,7 @@ class _Bench:
         if isinstance(gate, SliceGate) and self._too_few(gate, name, what):
             return
         if not math.isfinite(value):
-            sentence = f"{what} is undefined for want of rows of both classes ({_examples(values)})"
+            sentence = f"{what} is undefined {_want(gate.metric)} ({_examples(values)})"
             (self.failed if name == OVERALL else self.passed_over).append(sentence)
             return
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
@@ -132,7 +132,7 @@ class _Bench:
             if self._too_few(gate, name, what):
                 continue
             if not math.isfinite(values.get(gate.metric, math.nan)):
-                self.passed_over.append(f"{what} is undefined for want of rows of both classes ({_examples(values)})")
+                self.passed_over.append(f"{what} is undefined {_want(gate.metric)} ({_examples(values)})")
                 continue
             usable.append(name)
         if len(usable) < 2:
@@ -172,6 +172,10 @@ class _Bench:
         return "the last blessed model" if chosen == "last blessed" else f"the baseline {chosen}"
 
 
+def _want(metric: str) -> str:
+    return "for want of rows of both classes" if metric in METRICS_OF["binary"] else "for want of rows that differ"
+
+
 def _where(name: str) -> str:
     return "all rows" if name == OVERALL else name
 
@@ -183,7 +187,7 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
     return text
 
 
-def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> None:
+def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Writes what came of a run as JSON for programs, however it ended.
 
     Args:
@@ -191,7 +195,11 @@ def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str,
         run_id: Name of the run.
         exit_code: Of the runner.
         outcome: What the step Verdict wrote; of a failed run "failed" alone, the reasons.
+
+    Returns:
+        What was written.
     """
     nothing: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
-    text = json.dumps({"run": run_id, "exit_code": exit_code, **nothing, **outcome}, indent=2)
-    file.write_text(text + "\n", encoding="utf-8")
+    whole = {"run": run_id, "exit_code": exit_code, **nothing, **outcome}
+    file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    return whole

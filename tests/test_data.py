@@ -113,23 +113,23 @@ def test_a_label_that_is_not_there(data, output):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([0, 1, 2], "train/2013-03.parquet, row 3: the label 'late' is 2; expected 0 or 1 in every row"),
+        ([0, 1, 2], "train/2013-03.parquet, row 3: the label 'late' is 2; expected on time, late, 0 or 1 in every"),
         ([0, None], "train/2013-03.parquet, row 2: the label 'late' is missing"),
-        ([0.0, 1.0], "the label 'late' is double, such as 0.0; expected the integers 0 and 1"),
+        ([0.5, 1.0], "train/2013-03.parquet, row 1: the label 'late' is 0.5; expected on time, late, 0 or 1"),
         (["yes", "no"], None),
     ],
 )
-def test_a_label_that_is_not_0_or_1(data, output, values, message):
+def test_a_label_that_is_none_of_the_classes(data, output, values, message):
     file = data / "train/2013-03.parquet"
     if message is None:
         table = pq.read_table(file)
         values = ["yes"] * table.num_rows
-        message = "the label 'late' is string, such as 'yes'; expected the integers 0 and 1"
+        message = "train/2013-03.parquet, row 1: the label 'late' is yes; expected on time, late, 0 or 1 in every row"
     with_label(file, values)
     assert message in refused(output, "--data", data)
 
 
-def test_a_csv_label_that_is_not_0_or_1(output, tmp_path):
+def test_a_csv_label_that_is_none_of_the_classes(output, tmp_path):
     (tmp_path / "some.csv").write_text("late,x\n0,1\n7,1\n")
     message = refused(output, "--data", tmp_path / "some.csv")
     assert "some.csv, row 2: the label 'late' is 7" in message

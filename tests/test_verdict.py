@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from pipeline import gates
@@ -141,3 +142,46 @@ def test_intervals_are_those_that_resampling_finds(metric, expected):
         "true_negatives": 30_917,
     }
     assert interval(metric, values, 0.95) == pytest.approx(expected, abs=2e-4)
+
+
+REGRESSION = {"overall": {"rmse": 50.0, "mae": 40.0, "squared_correlation": 0.5, "example_count": 400.0}}
+MULTICLASS = {"overall": {"accuracy": 0.8, "log_loss": 0.6, "example_count": 400.0}}
+
+
+def test_of_errors_lower_is_better_and_their_limits_are_in_the_unit_of_the_label():
+    gates = Evaluation(gates=(Gate("rmse", ceiling=45.0, max_drop=2.0), Gate("squared_correlation", floor=0.4)))
+    before = {"overall": {**REGRESSION["overall"], "rmse": 47.0}}
+    assert judge(gates, REGRESSION, before).failed == (
+        "rmse on all rows is 50.0000, ceiling 45 (400 examples)",
+        "rmse on all rows is 50.0000, 3.0000 worse than the 47.0000 of the last blessed model, "
+        "at most 2 (400 examples)",
+    )
+    assert judge(Evaluation(gates=(Gate("accuracy", floor=0.75),)), MULTICLASS, None).blessed
+
+
+def test_slices_of_numbers_and_of_several_classes_are_given_the_benefit_of_chance():
+    small = {"rmse": 50.0, "mae": 40.0, "squared_correlation": 0.5, "example_count": 120.0}
+    slices = {**REGRESSION, "sex=female": small}
+    near = judge(Evaluation(gates=(SliceGate("rmse", by="sex", ceiling=48.0),)), slices, None)
+    assert near.blessed
+    assert "that may be chance" in near.passed_over[0]
+    assert not judge(Evaluation(gates=(SliceGate("rmse", by="sex", ceiling=40.0),)), slices, None).blessed
+
+
+def test_intervals_of_numbers_cover_as_often_as_they_say():
+    random = np.random.default_rng(0)
+    covered = dict.fromkeys(("rmse", "mae", "squared_correlation"), 0)
+    # The squared correlation of x + e with x is 1/2.
+    truth = {"rmse": 1.0, "mae": math.sqrt(2 / math.pi), "squared_correlation": 0.5}
+    for _ in range(400):
+        x, errors = random.normal(size=(2, 200))
+        values = {
+            "rmse": float(np.sqrt((errors**2).mean())),
+            "mae": float(np.abs(errors).mean()),
+            "squared_correlation": float(np.corrcoef(x, x + errors)[0, 1] ** 2),
+            "example_count": 200.0,
+        }
+        for metric in covered:
+            low, high = interval(metric, values, 0.95)
+            covered[metric] += low <= truth[metric] <= high
+    assert all(0.92 <= count / 400 <= 0.98 for count in covered.values()), covered

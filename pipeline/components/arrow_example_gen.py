@@ -9,6 +9,7 @@ collected, by time mostly, would reach the training in that order.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -34,6 +35,8 @@ def settings(
     time_column: str | None,
     max_bad_rows: float,
     code: str,
+    label: str = "",
+    classes: Mapping[str, int] | None = None,
 ) -> example_gen_pb2.CustomConfig:
     """What the executor needs beside TFX's own settings, as FileBasedExampleGen's ``custom_config``.
 
@@ -44,6 +47,8 @@ def settings(
         time_column: Column by whose order rows are dealt to the output splits; None deals by hash.
         max_bad_rows: Share of CSV rows that may be bad.
         code: Fingerprint of the executor's code, so that a change of it runs the step again.
+        label: Column that holds a class, in words or as a number; it becomes its number.
+        classes: That number by what stands in the data; empty where the label is no class.
     """
     text = json.dumps(
         {
@@ -52,6 +57,8 @@ def settings(
             "types": types,
             "time_column": time_column,
             "max_bad_rows": max_bad_rows,
+            "label": label,
+            "classes": dict(classes or {}),
             "code": code,
         },
         sort_keys=True,
@@ -114,6 +121,8 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             time_column=ours["time_column"],
             types=ours["types"],
             max_bad_rows=ours["max_bad_rows"],
+            label=ours["label"],
+            classes=ours["classes"],
             uri=uri,
         ),
         found.span,

@@ -22,6 +22,7 @@ from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.utils import io_utils, writer_utils
 
+from pipeline.config import Label
 from pipeline.errors import UserError
 from pipeline.gates import DataChecks
 from pipeline.reading import files
@@ -54,7 +55,9 @@ class ValidateExecutor(BaseExecutor):
         remedies = Remedies(settings["schema"] and _short(settings["schema"]), _short(statistics_artifact.uri))
 
         earlier = reference.read_newest(settings["reference"])
-        by_split, drafts = validate(statistics, schema, settings["label"], checks, remedies, earlier)
+        by_split, drafts = validate(
+            statistics, schema, settings["label"], checks, remedies, earlier, settings["classes"]
+        )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         examples_by_split = {
             split: files.find(artifact_utils.get_split_uri([examples], split), {split: "*"}).by_split[split]
@@ -63,7 +66,7 @@ class ValidateExecutor(BaseExecutor):
         found = [*_with_values(drafts, examples_by_split)]
         counts = {split: one.datasets[0].num_examples for split, one in statistics.items()}
         found += rows.repeated_rows(examples_by_split, counts, checks)
-        found += rows.leaks(examples_by_split, settings["label"], checks)
+        found += rows.leaks(examples_by_split, settings["label"], checks, settings["classes"])
         found = with_severity(merged(found), checks.severity, schema)
         found.sort(key=lambda one: one.severity != "stop")
 
@@ -166,7 +169,7 @@ class ExampleValidator(BaseComponent):
         examples: types.BaseChannel,
         schema: types.BaseChannel,
         *,
-        label: str,
+        label: Label,
         checks: DataChecks,
         schema_file: str | None,
         reference_root: str,
@@ -178,14 +181,15 @@ class ExampleValidator(BaseComponent):
             statistics: Of every split.
             examples: That the statistics are of.
             schema: That they are held against.
-            label: Column of 0 and 1.
+            label: Column of the numbers of classes, or of any numbers.
             checks: Limits that are not in the schema.
             schema_file: Where a person edits the schema, for the remedies.
             reference_root: Where ``reference`` keeps the statistics of pushed models.
             code: Fingerprint of this module, so that a change of it runs the step again.
         """
         settings = {
-            "label": label,
+            "label": label.name,
+            "classes": len(label.classes),
             "checks": dataclasses.asdict(checks),
             "schema": schema_file,
             "reference": reference_root,

@@ -32,8 +32,10 @@ from tfx.utils import io_utils, path_utils
 
 from pipeline.components import model_questions
 from pipeline.config import Label, ModelChecks
+from pipeline.names import plain_names
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
+from pipeline.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
 REPORT = "model_check.json"
@@ -69,11 +71,13 @@ class Executor(BaseExecutor):
         report = ask(
             {
                 **settings,
+                "answer": ANSWERS[task_of(len(settings["classes"]))],
                 "model": folder,
                 "examples": [base64.b64encode(row).decode() for row in first],
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
                 "optional": sorted(name for name, one in spec.items() if not isinstance(one, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, one in spec.items() if getattr(one, "dtype", None) == tf.string),
+                "columns": {plain: name for name, plain in plain_names(spec).items()},
                 "refused": [*OURS, *not_tensorflow()],
             }
         )
@@ -219,7 +223,7 @@ class ModelCheck(BaseComponent):
             schema: Of the examples.
             checks: Tolerance and timeout.
             label: Its classes are what the model answers in words.
-            threshold: Probability from which it answers class 1.
+            threshold: Of two classes, the probability from which it answers the second.
             code: Fingerprint of this module, so that a change of it runs the step again.
         """
         settings = {

@@ -121,7 +121,8 @@ class Model:
         specs = signature.structured_input_signature[1]
         if len(specs) == 1:
             ((name, spec),) = specs.items()
-            if spec.dtype == self.tf.string and spec.shape.rank == 1:
+            a_column = name in self.questions["columns"]
+            if spec.dtype == self.tf.string and spec.shape.rank == 1 and not a_column:
                 return {name: self.tf.constant([example.SerializeToString() for example in examples])}
         return {name: self.column(name, spec, examples) for name, spec in specs.items()}
 
@@ -130,7 +131,7 @@ class Model:
         missing = "" if spec.dtype == self.tf.string else float("nan")
         values = []
         for example in examples:
-            feature = example.features.feature.get(name)
+            feature = example.features.feature.get(self.questions["columns"].get(name, name))
             kind = feature.WhichOneof("kind") if feature else None
             found = list(getattr(feature, kind).value) if kind else []
             if not found:
@@ -144,22 +145,37 @@ class Model:
             bad = self.not_finite(value)
             if bad:
                 raise Problem(f"signature {name} answers {key} {value[bad[0]]} for row {bad[0]}, expected a number")
-        probability, label = answer.get("probability"), answer.get("label")
-        if probability is None:
+        key, classes = self.questions["answer"], self.questions["classes"]
+        if not classes or key not in answer:
             return
-        outside = self.np.flatnonzero((probability < 0) | (probability > 1))
+        probability = answer[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
+        outside = self.np.argwhere((probability < 0) | (probability > 1))
         if len(outside):
-            row = int(outside[0])
-            raise Problem(f"signature {name} answers probability {probability[row]:.4f} for row {row}, expected 0 to 1")
-        if label is None:
-            return
-        classes = self.questions["classes"]
-        for row, (chance, word) in enumerate(zip(probability.reshape(-1), label.reshape(-1), strict=True)):
-            expected = classes[int(chance >= self.questions["threshold"])]
-            if word.decode() != expected:
+            row, place = outside[0]
+            raise Problem(
+                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1"
+            )
+        sums = probability.sum(axis=1)
+        if len(classes) > 2 and (self.np.abs(sums - 1) > self.tolerance).any():
+            row = int(self.np.abs(sums - 1).argmax())
+            raise Problem(f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1")
+        if "label" in answer:
+            self.check_words(name, probability, [word.decode() for word in answer["label"].reshape(-1)])
+
+    def check_words(self, name: str, probability: Any, words: list[str]) -> None:
+        """The answer in words is that of the probabilities, [rows, 1 or classes]."""
+        classes, threshold = self.questions["classes"], self.questions["threshold"]
+        for row, (chances, word) in enumerate(zip(probability, words, strict=True)):
+            if len(classes) == 2:
+                expected, why = classes[int(chances[0] >= threshold)], f"the threshold is {threshold:g}"
+                chance = chances[0]
+            else:
+                expected, why = classes[int(chances.argmax())], "it is the most probable"
+                chance = chances[classes.index(word)] if word in classes else 0.0
+            if word != expected:
                 raise Problem(
-                    f"signature {name} answers label {word.decode()!r} for row {row} with probability {chance:.4f}, "
-                    f"expected {expected!r}: the threshold is {self.questions['threshold']:g}"
+                    f"signature {name} answers label {word!r} for row {row} with probability {chance:.4f}, "
+                    f"expected {expected!r}: {why}"
                 )
 
     def check_single_rows(self, name: str, signature: Any, whole: dict[str, Any]) -> None:
@@ -244,18 +260,21 @@ class Model:
             self.notes.append("not compared with training: run_fn has written no predictions")
             return
         for answer, _ in answered.values():
-            if "probability" not in answer:
+            key = self.questions["answer"]
+            if key not in answer:
                 continue
-            expected = self.np.asarray(training)
-            got = answer["probability"].reshape(-1)[: len(expected)]
+            got = answer[key].reshape(len(self.examples), -1)  # [rows, values]
+            expected = self.np.asarray(training).reshape(-1, got.shape[1])
+            got = got[: len(expected)]
             apart = self.np.abs(got - expected[: len(got)])
             self.facts["largest_difference_from_training"] = float(apart.max())
-            bad = self.np.flatnonzero(~(apart <= self.tolerance))
+            bad = self.np.flatnonzero(~(apart <= self.allowed(got)).all(axis=1))
             if len(bad):
-                row = int(apart.argmax())
+                row, place = self.np.unravel_index(apart.argmax(), apart.shape)
                 self.problems.append(
                     f"the export answers otherwise than the model in training on {len(bad):,} of {len(got):,} rows, "
-                    f"for row {row} {got[row]:.4f} instead of {expected[row]:.4f}, at most {self.tolerance:g} apart: "
+                    f"for row {row} {got[row, place]:.4f} instead of {expected[row, place]:.4f}, at most "
+                    f"{self.allowed(got):g} apart: "
                     "it prepares features in another way than Transform did for training"
                 )
             return
@@ -280,8 +299,8 @@ class Model:
         for key in sorted(set(mine) & set(theirs)):
             one, other = mine[key], theirs[key]
             if one.dtype.kind == "f":
-                apart = ~(self.np.abs(one - other) <= self.tolerance)
-            elif "probability" in mine:
+                apart = ~(self.np.abs(one - other) <= self.allowed(other))
+            elif self.questions["answer"] in mine:
                 continue  # the label follows from the probability, which may lie on either side of the threshold
             else:
                 apart = one != other
@@ -289,6 +308,10 @@ class Model:
             if len(bad):
                 return key, bad
         return None
+
+    def allowed(self, answers: Any) -> float:
+        """How far apart answers may be; numbers have no scale of their own, and what is large is less exact."""
+        return self.tolerance if self.questions["classes"] else self.tolerance * float(self.np.abs(answers).max())
 
     def not_finite(self, value: Any) -> list[int]:
         """Rows with a number that is none."""

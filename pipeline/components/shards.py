@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import UserError
-from pipeline.reading import csv_files, examples, files, parquet_files, splits, tfrecord_files
+from pipeline.reading import csv_files, examples, files, labels, parquet_files, splits, tfrecord_files
 from pipeline.reading.serialize import serialize
 from pipeline.reading.table import BadRow, Rows, Unit
 
@@ -54,6 +54,8 @@ class Job:
         types: Types of CSV columns that are decided already.
         max_bad_rows: Share of CSV rows that may be bad.
         uri: Of the examples.
+        label: Column whose values become the numbers of classes.
+        classes: Those numbers by value; empty leaves the column as it is.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -65,6 +67,8 @@ class Job:
     time_column: str | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     max_bad_rows: float = 0.0
+    label: str = ""
+    classes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ def write(shard: Shard, job: Job) -> Written:
     try:
         for unit in shard.units:
             for some in read(unit, shard.types):
+                if job.classes and job.format != "tfrecord":
+                    some = labels.with_numbers(some, job.label, job.classes, unit)
                 bad += some.bad
                 times = splits.times_of(some, job.time_column, unit.file) if job.time_column else None
                 table = examples.as_lists(some, unit.file)

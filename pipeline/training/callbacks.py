@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from pipeline.tasks import better
 from pipeline.training.settings import Settings
 
 
@@ -14,7 +15,10 @@ def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
     """The callbacks of every training, a trial of the search or the final one."""
     return [
         keras.callbacks.EarlyStopping(
-            monitor=f"val_{settings.objective}", mode="max", patience=settings.patience, restore_best_weights=True
+            monitor=f"val_{settings.objective}",
+            mode=better(settings.objective),
+            patience=settings.patience,
+            restore_best_weights=True,
         ),
     ]
 

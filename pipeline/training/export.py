@@ -1,4 +1,4 @@
-"""The model as it is served: raw features in, probability and label out, with Transform's graph inside."""
+"""The model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import keras
 import tensorflow as tf
 import tensorflow_transform as tft
 
+from pipeline.names import plain_names
 from pipeline.serving.inputs_file import INPUTS
+from pipeline.tasks import ANSWERS, task_of
+from pipeline.training.errors import TrainingError
 
 # What TFMA looks for first, and what it calls with serialized tf.Examples.
 EXAMPLES_SIGNATURE = "predict"
@@ -28,38 +31,54 @@ def export(
 ) -> None:
     """Writes a SavedModel that needs nothing but TensorFlow.
 
-    Both signatures answer ``probability`` of class 1, float32 [batch], and ``label``, the class in words, [batch].
-    Neither takes the label.
+    Both signatures answer what ``tasks.ANSWERS`` says, float32, and of classes ``label``, the class in words, [batch]:
+    of two, by the threshold; of more, the most probable. Neither takes the label.
 
-    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format.
+    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format;
+      a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
 
     ``INPUTS`` says of each feature its type and whether it must be there, which signatures do not.
 
     Args:
-        model: Maps {transformed feature: [batch, values]} to probabilities [batch, 1].
+        model: Maps {transformed feature: [batch, values]} to its answers, [batch, 1 or classes].
         transform_output: Written by the Transform that made the model's features.
         folder: Where the SavedModel goes.
         label: Raw feature that is not an input.
-        classes: Words for classes 0 and 1.
-        threshold: Probability from which the answer is class 1.
+        classes: In words, in the order of their numbers; empty where the label is a number.
+        threshold: Of two classes, the probability from which the answer is the second.
+
+    Raises:
+        TrainingError: the model's output does not fit the classes.
     """
     raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name != label}
     server = tf.Module()
     server.model = model
     server.transform = transform_output.transform_features_layer()
     inputs = input_names(model, transform_output, label)
+    task = task_of(len(classes))
+    width = len(classes) if task == "multiclass" else 1
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
         transformed = server.transform(raw)
-        probability = tf.reshape(server.model({name: transformed[name] for name in inputs}, training=False), [-1])
-        chosen = tf.cast(probability >= threshold, tf.int32)
-        return {"probability": tf.cast(probability, tf.float32), "label": tf.gather(tf.constant(list(classes)), chosen)}
+        output = server.model({name: transformed[name] for name in inputs}, training=False)
+        if output.shape.rank != 2 or output.shape[1] != width:
+            raise TrainingError(
+                f"the model answers {list(output.shape)} for a label of {len(classes) or 'no'} classes; expected "
+                f"[batch, {width}]: correct build_model, or label.classes in the config"
+            )
+        answers = tf.cast(output if task == "multiclass" else output[:, 0], tf.float32)
+        if task == "regression":
+            return {ANSWERS[task]: answers}
+        chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
+        return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
 
-    @tf.function(input_signature=[{name: _row_input(name, spec) for name, spec in raw_spec.items()}])
+    plain = plain_names(raw_spec)
+
+    @tf.function(input_signature=[{plain[name]: _row_input(plain[name], spec) for name, spec in raw_spec.items()}])
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return answer({name: _as_parsed(rows[name], spec) for name, spec in raw_spec.items()})
+        return answer({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -11,7 +11,7 @@ import tensorflow_transform as tft
 
 from pipeline.training.export import input_names
 
-# float32 values, one after the other, in the order of the rows in their files.
+# float32 values, row after row, in the order of the rows in their files.
 PREDICTIONS = "predictions_of_eval.float32"
 ROWS = 1_000
 
@@ -19,10 +19,10 @@ ROWS = 1_000
 def record(
     model: keras.Model, transform_output: tft.TFTransformOutput, patterns: Sequence[str], label: str, folder: str
 ) -> None:
-    """Writes the probabilities of the first rows, from the features that Transform made of them.
+    """Writes the answers for the first rows, from the features that Transform made of them.
 
     Args:
-        model: Maps {transformed feature: [batch, values]} to probabilities [batch, 1].
+        model: Maps {transformed feature: [batch, values]} to its answers, [batch, 1 or classes].
         transform_output: Written by the Transform that made the model's features.
         patterns: File patterns of the transformed eval split, as in ``fn_args.eval_files``.
         label: Not an input.
@@ -33,7 +33,7 @@ def record(
     rows = next(iter(records.batch(ROWS)))
     features = tf.io.parse_example(rows, transform_output.transformed_feature_spec())
     inputs = {name: features[name] for name in input_names(model, transform_output, label)}
-    probabilities = np.asarray(model(inputs, training=False), np.float32).reshape(-1)
+    answers = np.asarray(model(inputs, training=False), np.float32)
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(f"{folder}/{PREDICTIONS}", "wb") as file:
-        file.write(probabilities.tobytes())
+        file.write(answers.tobytes())

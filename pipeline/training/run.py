@@ -41,8 +41,9 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
 
     Args:
         fn_args: What TFX passes to ``run_fn``. Without ``hyperparameters`` the defaults in ``build_model`` are taken.
-        build_model: Builds and compiles a model that maps {name: [batch, values]} to the probability of class 1,
-            [batch, 1]: Sequential, functional or subclassed.
+        build_model: Builds and compiles a model that maps {name: [batch, values]} to the probability of the second of
+            two classes, [batch, 1], to the probabilities of more of them, [batch, classes], or to a number, [batch, 1]:
+            Sequential, functional or subclassed.
         callbacks: Keras callbacks of your own, besides early stopping, TensorBoard and the history files.
 
     Raises:

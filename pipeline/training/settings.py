@@ -30,8 +30,8 @@ class Settings:
         profile_steps: First step to profile and the one after the last.
         warm_start: Whether to start from the weights of ``fn_args.base_model``.
         trials: Models tried by a search.
-        classes: What labels 0 and 1 mean in words.
-        threshold: Probability from which the answer is class 1.
+        classes: Words for the classes, in the order of their numbers; empty where the label is a number.
+        threshold: Of two classes, the probability from which the answer is the second.
     """
 
     label: str

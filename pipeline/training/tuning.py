@@ -13,6 +13,7 @@ import tensorflow_transform as tft
 from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.progress import Progress
+from pipeline.tasks import better
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -62,7 +63,7 @@ class Search(keras_tuner.Tuner):
         self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
-                objective=keras_tuner.Objective(f"val_{settings.objective}", "max"),
+                objective=keras_tuner.Objective(f"val_{settings.objective}", better(settings.objective)),
                 max_trials=settings.trials,
                 max_consecutive_failed_trials=settings.trials + 1,  # never: the others may still be good
                 seed=self._seed,
@@ -101,10 +102,9 @@ class Search(keras_tuner.Tuner):
             logger.warning("Failed: %s", self._failures[-1])
             raise keras_tuner.errors.FailedTrialError(str(error)) from error
         objective = f"val_{self._settings.objective}"
-        logger.info(
-            "Trial %s: %s %.4f, %s", trial.trial_id, objective, max(history[objective]), trial.hyperparameters.values
-        )
-        return {objective: max(history[objective])}
+        best = {"min": min, "max": max}[better(objective)](history[objective])
+        logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
+        return {objective: best}
 
     def _tell(self) -> None:
         """How many trials are done, and the best so far; only the process that hands them out knows."""

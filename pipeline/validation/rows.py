@@ -53,10 +53,17 @@ def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> 
         seen[split] = distinct
 
 
-def leaks(files: Files, label: str, checks: DataChecks) -> Iterator[Finding]:
-    """Finds columns that alone tell the label: each is fitted to a sample of train, and judged on one of eval."""
+def leaks(files: Files, label: str, checks: DataChecks, classes: int = 2) -> Iterator[Finding]:
+    """Finds columns that alone tell the label: each is fitted to a sample of train, and judged on one of eval.
+
+    Args:
+        files: TFRecords of examples by split.
+        label: Column of the numbers of classes, or of any numbers.
+        checks: The limit.
+        classes: How many classes there are; 0 where the label is a number.
+    """
     train, held_out = _sample(files["train"]), _sample(files["eval"])
-    train_label, held_out_label = _labels(train, label), _labels(held_out, label)
+    train_label, held_out_label = _labels(train, label, classes), _labels(held_out, label, classes)
     if train_label is None or held_out_label is None:
         return
     for name in train.column_names:
@@ -65,13 +72,21 @@ def leaks(files: Files, label: str, checks: DataChecks) -> Iterator[Finding]:
         codes = _coded(train.column(name), held_out.column(name))
         if codes is None:
             continue
-        area = column_auc(*codes, train_label, held_out_label)
-        if area > checks.max_column_auc:
+        if classes:
+            # Of two classes, one against the other says it all.
+            areas = [
+                column_auc(*codes, (train_label == number) * 1.0, (held_out_label == number) * 1.0)
+                for number in range(1 if classes == 2 else 0, classes)
+            ]
+            told, measure = float(np.mean(areas)), "an AUC"
+        else:
+            told, measure = column_correlation(*codes, train_label, held_out_label), "a squared correlation"
+        if told > checks.max_column_auc:
             yield Finding(
                 "leak",
                 "train",
                 name,
-                f"this column alone tells the label with an AUC of {area:.4f} on eval",
+                f"this column alone tells the label with {measure} of {told:.4f} on eval",
                 f"at most {checks.max_column_auc:g}, or it knows what only the future knows",
                 "leave the column out of the data; accept it: DataChecks(max_column_auc=...) in the config",
             )
@@ -99,6 +114,21 @@ def column_auc(train: np.ndarray, held_out: np.ndarray, train_label: np.ndarray,
     pairs = positives.sum() * negatives.sum()
     wins = (positives * (np.cumsum(negatives) - negatives / 2)).sum()
     return float(wins / pairs) if pairs else 0.5
+
+
+def column_correlation(
+    train: np.ndarray, held_out: np.ndarray, train_label: np.ndarray, held_out_label: np.ndarray
+) -> float:
+    """Squared correlation on held-out rows of a numeric label with its mean in train by the column's value.
+
+    Takes what ``column_auc`` does, with labels of any numbers.
+    """
+    size = int(max(train.max(initial=0), held_out.max(initial=0))) + 2
+    counts = np.bincount(train, minlength=size)
+    told = (np.bincount(train, weights=train_label, minlength=size) + train_label.mean()) / (counts + 1)
+    if np.ptp(told[held_out]) == 0 or np.ptp(held_out_label) == 0:
+        return 0.0
+    return float(np.corrcoef(told[held_out], held_out_label)[0, 1] ** 2)
 
 
 def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
@@ -161,15 +191,15 @@ def _tables(files: Sequence[str], rows: int) -> Iterator[pa.Table]:
             yield pa.table(decoder.DecodeBatch(block))
 
 
-def _labels(table: pa.Table, label: str) -> np.ndarray | None:
-    """Labels as 0.0 or 1.0, [rows]; None where some row has none, or another."""
+def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
+    """Labels, float64 [rows]; None where some row has none, or one that is no class."""
     if label not in table.column_names or pa.types.is_null(table.column(label).type):
         return None
     values = pc.list_flatten(table.column(label)).combine_chunks()
     if len(values) != table.num_rows or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return None
     found = np.asarray(values, np.float64)
-    return found if np.isin(found, (0, 1)).all() else None
+    return found if (np.isin(found, range(classes)) if classes else np.isfinite(found)).all() else None
 
 
 def _coded(train: pa.ChunkedArray, held_out: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -94,6 +94,7 @@ def validate(
     checks: DataChecks,
     remedies: Remedies,
     reference: Mapping[str, Statistics],
+    classes: int = 2,
     *,
     train: Statistics | None = None,
     environment: str = TRAINING,
@@ -103,10 +104,11 @@ def validate(
     Args:
         statistics: By split.
         schema: With skew_comparators against the train split and drift_comparators against ``reference``.
-        label: Column of 0 and 1.
+        label: Column of the numbers of classes, or of any numbers.
         checks: The limits that are not in the schema.
         remedies: Where findings are accepted.
         reference: By split, the statistics of the data that the model pushed last was trained on; may be empty.
+        classes: How many classes there are; 0 where the label is a number.
         train: Of the train split, where it is not among ``statistics``.
         environment: Of the schema, if it has any.
 
@@ -126,7 +128,7 @@ def validate(
             serving_statistics=other,
         )
         anomalies[split] = found
-        translate = _Translator(split, ours, schema, label, remedies)
+        translate = _Translator(split, ours, schema, label, remedies, classes)
         drafts += translate.anomalies(found)
         drafts += translate.distances(found, other, reference.get(split))
         drafts += translate.label(checks, {draft.finding.kind for draft in drafts if draft.finding.split == split})
@@ -137,13 +139,22 @@ def validate(
 class _Translator:
     """TFDV's findings about one split in our words."""
 
-    def __init__(self, split: str, statistics: Statistics, schema: schema_pb2.Schema, label: str, remedies: Remedies):
+    def __init__(
+        self,
+        split: str,
+        statistics: Statistics,
+        schema: schema_pb2.Schema,
+        label: str,
+        remedies: Remedies,
+        classes: int,
+    ):
         self.split = split
         self.rows = _dataset(statistics).num_examples
         self.by_name = features_of(statistics)
         self.schema = schema
         self.features = {feature.name: feature for feature in schema.feature}
         self.label_name = label
+        self.classes = classes
         self.remedies = remedies
 
     def anomalies(self, found: anomalies_pb2.Anomalies) -> Iterator[Draft]:
@@ -190,17 +201,30 @@ class _Translator:
                     yield Draft(finding)
 
     def label(self, checks: DataChecks, kinds: set[str]) -> Iterator[Draft]:
-        """Labels other than 0 and 1 that the schema lets pass, and their share."""
+        """Labels that are none of the classes and that the schema lets pass, and how they are spread."""
         name = self.label_name
         numbers = self.by_name[name].num_stats if name in self.by_name else None
         if numbers is None or self.by_name[name].WhichOneof("stats") != "num_stats":
             return
-        if numbers.min < 0 or numbers.max > 1:
+        if numbers.min == numbers.max and self.rows > 1 and self.classes != 2:
+            yield Draft(
+                Finding(
+                    "label_share",
+                    self.split,
+                    name,
+                    f"the label is {numbers.min:g} in all of {self.rows:,} rows",
+                    "a model learns from labels that differ",
+                    "give this split other rows: data.split_by in the config",
+                )
+            )
+        if not self.classes:
+            return
+        if numbers.min < 0 or numbers.max > self.classes - 1:
             if "label" not in kinds:
                 yield self._draft("label", name, "")
             return
         low, high = checks.label_share
-        if not low <= numbers.mean <= high:
+        if self.classes == 2 and not low <= numbers.mean <= high:
             finding = Finding(
                 "label_share",
                 self.split,
@@ -213,7 +237,8 @@ class _Translator:
 
     def _kind_of(self, type_name: str, name: str) -> str:
         kind = next((kind for part, kind in KINDS.items() if part in type_name), "other")
-        return "label" if name == self.label_name and kind in ("range", "type", "domain") else kind
+        is_label = name == self.label_name and self.classes and kind in ("range", "type", "domain")
+        return "label" if is_label else kind
 
     def _draft(self, kind: str, name: str, description: str) -> Draft:
         feature = self.features.get(name, schema_pb2.Feature())
@@ -243,8 +268,8 @@ class _Translator:
             is_wrong = _outside(low, high)
         elif kind == "label":
             found = "{rows} have a label that is none"
-            limit = "a label is 0 or 1"
-            is_wrong = _no_label
+            limit = f"a label is {'0 or 1' if self.classes == 2 else f'0 to {self.classes - 1}'}"
+            is_wrong = _no_label(self.classes)
         remedy = self.remedies.accept(name)
         if kind == "label":
             remedy = "put the labels right, or leave these rows out"
@@ -325,10 +350,13 @@ def _outside(low: float, high: float) -> Callable[[pa.Array], pa.Array]:
     return lambda values: pc.or_(pc.less(values, low), pc.greater(values, high))
 
 
-def _no_label(values: pa.Array) -> pa.Array:
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        return pc.and_(pc.not_equal(values, 0), pc.not_equal(values, 1))
-    return pa.array([True] * len(values))
+def _no_label(classes: int) -> Callable[[pa.Array], pa.Array]:
+    def is_wrong(values: pa.Array) -> pa.Array:
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            return pc.invert(pc.is_in(values.cast(pa.float64()), pa.array(range(classes), pa.float64())))
+        return pa.array([True] * len(values))
+
+    return is_wrong
 
 
 def _not_in(allowed: list[str]) -> Callable[[pa.Array], pa.Array]:

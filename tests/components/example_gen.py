@@ -13,7 +13,7 @@ from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
 from pipeline.components import arrow_example_gen
-from pipeline.config import Data, HashSplit, TimeSplit
+from pipeline.config import Data, HashSplit, Label, TimeSplit
 from pipeline.data import find_files
 from pipeline.reading.files import wildcard
 from pipeline.target import Target
@@ -21,7 +21,9 @@ from pipeline.target import Target
 ROW_BY_ROW = HashSplit()
 
 
-def run(data: Data, to: Path, types: dict[str, str] | None = None) -> standard_artifacts.Examples:
+def run(
+    data: Data, to: Path, types: dict[str, str] | None = None, label: Label | None = None
+) -> standard_artifacts.Examples:
     """Writes the examples of ``data`` below ``to``."""
     found = find_files(data)
     output_config = example_gen_pb2.Output()
@@ -45,6 +47,8 @@ def run(data: Data, to: Path, types: dict[str, str] | None = None) -> standard_a
                 time_column=data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
                 max_bad_rows=data.max_bad_rows,
                 code="",
+                label=label.name if label else "",
+                classes=label.numbers if label else None,
             )
         ),
     }

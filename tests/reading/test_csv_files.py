@@ -9,7 +9,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import UserError
@@ -181,6 +181,7 @@ FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_si
 STYLES = [{"lineterminator": "\r\n"}, {"lineterminator": "\n", "quoting": csv.QUOTE_ALL}]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(FIELDS, FIELDS, FIELDS), max_size=40), st.sampled_from(STYLES), st.integers(1, 60))
 def test_whatever_python_writes_as_csv_is_read_back_field_by_field(tmp_path_factory, rows, style, block):
     file = tmp_path_factory.mktemp("csv") / "some.csv"

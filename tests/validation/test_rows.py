@@ -123,3 +123,20 @@ def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
     found = rows.wrong_values(rows.tables_of(files), {"origin": lambda values: pc.equal(values, b"JFK")})
     count = int((flights_of["train"]["origin"] == "JFK").sum())
     assert found == {"origin": (count, (("JFK", count),))}
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_a_column_that_knows_a_number_or_one_of_several_classes_is_found(write, classes):
+    random = np.random.default_rng(1)
+    size = random.normal(size=3000)
+    label = np.digitize(size, [-0.5, 0.5]) if classes else size.astype("float32")
+    frame = pd.DataFrame(
+        {
+            "label": label,
+            "knows": (10 * size + 3).astype("float32"),
+            "helps": (size + random.normal(size=3000)).astype("float32"),
+            "noise": random.normal(size=3000).astype("float32"),
+        }
+    )
+    files = {"train": write("train", frame[:2000]), "eval": write("eval", frame[2000:])}
+    assert {one.feature for one in rows.leaks(files, "label", DataChecks(), classes)} == {"knows"}

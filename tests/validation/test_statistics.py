@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import tensorflow_data_validation as tfdv
@@ -106,3 +107,17 @@ def test_the_statistics_of_the_model_pushed_last_are_found_and_an_unfinished_one
     reference.write(root, "1000", {"train": statistics}, {"pushed_to": "somewhere"})
     (tmp_path / "_pushed/flights/1001").mkdir()
     assert reference.read_newest(root) == {"train": statistics}
+
+
+def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
+    def kinds(rows: pd.DataFrame, classes: int) -> set[str]:
+        statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
+        _, drafts = validate(statistics, schema, "late", DataChecks(), REMEDIES, {}, classes)
+        return {draft.finding.kind for draft in drafts if draft.finding.feature == "late"} - {"constant"}
+
+    rows = month.assign(late=np.arange(len(month)) % 3)
+    schema = tfdv.infer_schema(tfdv.generate_statistics_from_dataframe(rows))
+    assert kinds(rows, 3) == set()
+    assert kinds(rows, 0) == set()
+    assert kinds(rows.assign(late=rows["late"] + 2), 3) == {"label"}
+    assert kinds(rows.assign(late=1), 3) == kinds(rows.assign(late=1), 0) == {"label_share"}

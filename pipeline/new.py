@@ -1,0 +1,128 @@
+"""Makes a pipeline of your own from your data: python -m pipeline.new NAME --data my.csv --label churned.
+
+Writes configs/NAME.py, models/NAME.py and schema/NAME/schema.pbtxt, for you to edit; then
+python local_runner.py --pipeline NAME trains and pushes a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pipeline.config import Data
+from pipeline.errors import UserError
+from pipeline.schema import ROOT
+from pipeline.tasks import Task
+from pipeline.terminal import silent
+
+if TYPE_CHECKING:
+    from pipeline.scaffold.columns import Table
+
+
+def main() -> int:
+    """The command line."""
+    arguments = parse_arguments()
+    try:
+        targets = targets_of(arguments.name, arguments.replace)
+        data = Path(arguments.data).absolute()
+        if not data.exists():
+            raise UserError(f"no data at {arguments.data}; give a .csv or .parquet file, or a folder of them")
+        with silent():
+            # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
+            import pipeline.validation.schema_text  # noqa: F401
+            from pipeline.scaffold import columns, files
+        table = columns.look(Data(str(data)), arguments.label, arguments.task)
+        inside = data.is_relative_to(ROOT)
+        path = data.relative_to(ROOT).as_posix() if inside else str(data)
+        texts = (
+            files.config_text(arguments.name, path, table),
+            files.module_text(arguments.name, table),
+            schema_text(table),
+        )
+        write(dict(zip(targets, texts, strict=True)))
+        rows = table.rows
+        print(
+            f"{arguments.name}: {rows.num_rows:,} rows, {rows.num_columns} columns{'' if table.whole else ' looked at'}"
+        )
+        for kind, line in columns.summary(table).items():
+            print(f"  {kind:<9} {line}")
+        print("wrote", ", ".join(str(target.relative_to(ROOT)) for target in targets))
+        print(f"next: python local_runner.py --pipeline {arguments.name}")
+        return 0
+    except UserError as error:
+        print(f"pipeline.new: {error}", file=sys.stderr)
+        return 1
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.new",
+        description="Make a pipeline of your own from your data: config, module file and schema, for you to edit.",
+        epilog="Then: python local_runner.py --pipeline NAME",
+    )
+    parser.add_argument("name", metavar="NAME", help="of the pipeline: lower-case letters, digits and _")
+    parser.add_argument("--data", required=True, help="CSV file with a header, Parquet file, or a folder of one kind")
+    parser.add_argument("--label", required=True, help="column to predict: classes, in words or numbers, or a number")
+    parser.add_argument("--task", choices=get_args(Task), help="what the label is (found out from its values)")
+    parser.add_argument("--replace", action="store_true", help="write the files anew where they exist")
+    return parser.parse_args()
+
+
+def targets_of(name: str, replace: bool) -> tuple[Path, Path, Path]:
+    """Config, module file and schema.
+
+    Raises:
+        UserError: the name cannot be one, or is taken.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,48}", name):
+        raise UserError(
+            f'a name has lower-case letters, digits and "_", starts with a letter and has at most 49 characters, got '
+            f"{name!r}"
+        )
+    targets = (ROOT / f"configs/{name}.py", ROOT / f"models/{name}.py", ROOT / f"schema/{name}/schema.pbtxt")
+    there = [str(target.relative_to(ROOT)) for target in targets if target.exists()]
+    if there and not replace:
+        raise UserError(f"{', '.join(there)} exists; take another name, or --replace to write it anew")
+    # The module file is imported by its name, and must not hide another module.
+    if name in sys.stdlib_module_names or importlib.util.find_spec(name):
+        raise UserError(f"{name!r} is the name of a Python package; take another, such as {name}_model")
+    return targets
+
+
+def schema_text(table: Table) -> str:
+    """The schema of the data, in which serving does without the label and no step uses the columns left out."""
+    import tensorflow_data_validation as tfdv
+    from tensorflow_data_validation.statistics import stats_impl
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    from pipeline.schema import inferred
+    from pipeline.validation.schema_text import to_text
+
+    statistics = stats_impl.generate_statistics_in_memory(table.record_batch(), tfdv.StatsOptions())
+    schema = inferred([statistics], table.label.name)
+    out = {column.name for column in table.columns if column.left_out}
+    for feature in schema.feature:
+        if feature.name in out:
+            feature.lifecycle_stage = schema_pb2.DISABLED
+        if feature.name == table.label.name and table.label.classes:
+            feature.int_domain.min, feature.int_domain.max = 0, len(table.label.classes) - 1
+    return to_text(schema)
+
+
+def write(texts: Mapping[Path, str]) -> None:
+    """Writes the files, each there whole or not at all."""
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Tells a webhook what came of a run: signed, tried again, and never the reason that a run fails.
+
+Form and signature are those of Standard Webhooks (standardwebhooks.com, version 1.0.0), for which receivers have
+libraries: the header ``webhook-signature`` is "v1," and the base64 of HMAC-SHA256 over "id.timestamp.body".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import http.client
+import json
+import random
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.errors import UserError
+
+URL_VARIABLE, SECRET_VARIABLE = "PIPELINE_WEBHOOK_URL", "PIPELINE_WEBHOOK_SECRET"
+SECRET_PREFIX = "whsec_"
+TRIES = 4
+SECONDS_BETWEEN = 1.0  # doubled each time
+SECONDS_FOR_AN_ANSWER = 5.0
+# All tries together: the run is over by then, and whoever waits for the exit code waits this long at most.
+SECONDS_IN_ALL = 15.0
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where to tell, and the key to sign with.
+
+    Attributes:
+        url: https://..., or http:// on this machine.
+        key: Shared with the receiver, at least 16 bytes.
+    """
+
+    url: str
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.url)
+        here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
+            raise UserError(f"{URL_VARIABLE} must be https://..., got {self.url!r}")
+        if len(self.key) < 16:
+            raise UserError(
+                f"{SECRET_VARIABLE} must have at least 16 bytes, got {len(self.key)}; make one: python -c "
+                "'import base64, secrets; print(\"whsec_\" + base64.b64encode(secrets.token_bytes(24)).decode())'"
+            )
+
+    def tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
+        """Posts {"type": "pipeline.run.ended", "timestamp": ..., "data": outcome}, and tries again while that may help.
+
+        Args:
+            pipeline: Its name.
+            run: Its run; the id of the message is made of both, so that a receiver knows one that comes twice.
+            outcome: What verdict.json holds.
+
+        Returns:
+            Why it was not delivered; None when it was. It raises nothing.
+        """
+        try:
+            return self._tell(pipeline, run, outcome)
+        except Exception as error:  # a run that has ended well has ended well
+            return f"{type(error).__name__}: {error}"
+
+    def _tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
+        until = time.monotonic() + SECONDS_IN_ALL
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        data = _finite({"pipeline": pipeline, "run": run, **outcome})
+        body = json.dumps({"type": "pipeline.run.ended", "timestamp": now, "data": data}).encode()
+        problem = ""
+        for attempt in range(TRIES):
+            if attempt:
+                pause = SECONDS_BETWEEN * 2 ** (attempt - 1) * random.uniform(0.75, 1.25)
+                if time.monotonic() + pause >= until:
+                    break
+                time.sleep(pause)
+            left = min(SECONDS_FOR_AN_ANSWER, max(0.1, until - time.monotonic()))
+            problem, again = self._post(f"{pipeline}_{run}", body, left)
+            if not problem or not again:
+                break
+        return f"{urllib.parse.urlsplit(self.url).hostname}: {problem}" if problem else None
+
+    def _post(self, id_: str, body: bytes, seconds: float) -> tuple[str, bool]:
+        """One try: what went wrong, "" for nothing, and whether another may go better."""
+        request = urllib.request.Request(self.url, body, signed(self.key, id_, int(time.time()), body), method="POST")
+        try:
+            with _OPENER.open(request, timeout=seconds):
+                return "", False
+        except urllib.error.HTTPError as error:
+            error.close()
+            return f"answered {error.code} {error.reason}", error.code in (408, 425, 429) or error.code >= 500
+        except (OSError, http.client.HTTPException) as error:
+            return str(getattr(error, "reason", None) or error) or type(error).__name__, True
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would turn the POST into a GET, or carry the outcome elsewhere: it is an error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def read(environment: Mapping[str, str]) -> Webhook | None:
+    """The webhook that the environment names; None where it names none.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+    url, secret = environment.get(URL_VARIABLE, ""), environment.get(SECRET_VARIABLE, "")
+    if not url and not secret:
+        return None
+    if not url or not secret:
+        given, missing = (URL_VARIABLE, SECRET_VARIABLE) if url else (SECRET_VARIABLE, URL_VARIABLE)
+        raise UserError(f"{given} is set and {missing} is not; a webhook needs both")
+    if not secret.startswith(SECRET_PREFIX):
+        return Webhook(url, secret.encode())
+    try:
+        return Webhook(url, base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True))
+    except binascii.Error as error:
+        raise UserError(
+            f"{SECRET_VARIABLE} starts with {SECRET_PREFIX}, and the rest is not base64: {error}"
+        ) from error
+
+
+def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers of a message."""
+    digest = hmac.new(key, f"{id_}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "Content-Type": "application/json",
+        "User-Agent": "tfx-production-pipeline",
+        "webhook-id": id_,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN, and receivers refuse what is none: null instead."""
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,95 @@
+"""The README's "Make it yours", on three data sets: two classes in words, several classes, and a number."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+import tfx
+from palmerpenguins import load_penguins
+from sklearn.datasets import load_diabetes
+
+from pipeline.names import plain_names
+from tests.e2e.run import Run, copy_repository
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of this repository, without the flights."""
+    return copy_repository(tmp_path_factory.mktemp("clone"))
+
+
+def call(clone: Path, *command: str) -> Run:
+    process = subprocess.run(
+        [sys.executable, *command], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return Run(process.returncode, process.stdout)
+
+
+def new(clone: Path, name: str, frame: pd.DataFrame, label: str, *options: str) -> tuple[Run, dict[str, float]]:
+    """Makes a pipeline of the data and runs it; returns the run, and its metrics on the test split."""
+    frame.to_csv(clone / f"data/{name}.csv", index=False)
+    made = call(clone, "-m", "pipeline.new", name, "--data", f"data/{name}.csv", "--label", label)
+    assert made.code == 0, made.text
+    ran = call(clone, "local_runner.py", "--pipeline", name, *options)
+    assert ran.code == 0, ran.text
+    assert ran.pushed_to.parent == Path(f"output/{name}/serving/{name}")
+    return ran, json.loads((clone / f"output/{name}/verdict.json").read_text())["metrics"]
+
+
+def served(clone: Path, run: Run, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """What the pushed model answers raw rows."""
+    signature = tf.saved_model.load(str(clone / run.pushed_to)).signatures["serving_default"]
+    inputs = {}
+    names = {plain: name for name, plain in plain_names(rows.columns).items()}
+    for plain, spec in signature.structured_input_signature[1].items():
+        values = rows[names[plain]].fillna("") if spec.dtype == tf.string else rows[names[plain]]
+        inputs[plain] = tf.constant(values.to_list(), spec.dtype)
+    return {key: value.numpy() for key, value in signature(**inputs).items()}
+
+
+def test_two_classes_in_words_are_pushed_and_rank_far_above_chance(clone):
+    trips = pd.read_csv(Path(tfx.__file__).parent / "examples/chicago_taxi_pipeline/data/simple/data.csv")
+    trips["tip > 20 %?"] = np.where(trips["tips"] > 0.2 * trips["fare"], "yes", "no")
+    trips = trips.drop(columns="tips").rename(columns={"payment_type": "paid / by"})
+
+    run, metrics = new(clone, "trips", trips, "tip > 20 %?")
+
+    assert "Tuner" in run.ran
+    assert metrics["auc"] > 0.85
+    answers = served(clone, run, trips.head(500))
+    says_yes = answers["label"] == b"yes"
+    assert (says_yes == (answers["probability"] >= 0.5)).all()
+    assert 0 < says_yes.mean() < 1
+
+
+def test_several_classes_are_pushed_and_told_far_better_than_by_their_majority(clone):
+    penguins = load_penguins()
+    majority = penguins["species"].value_counts(normalize=True).max()
+
+    run, metrics = new(clone, "penguins", penguins, "species", "--tuning", "off")
+
+    assert metrics["accuracy"] > (1 + majority) / 2
+    answers = served(clone, run, penguins)
+    assert answers["probabilities"].shape == (len(penguins), 3)
+    words = [word.decode() for word in answers["label"]]
+    assert (penguins["species"] == words).mean() > (1 + majority) / 2
+
+
+def test_a_number_is_pushed_and_comes_far_closer_than_its_mean(clone):
+    patients = load_diabetes(as_frame=True, scaled=False).frame
+
+    run, metrics = new(clone, "patients", patients, "target", "--tuning", "off")
+
+    assert metrics["rmse"] < 0.85 * patients["target"].std()
+    answers = served(clone, run, patients)
+    assert list(answers) == ["prediction"]
+    assert np.corrcoef(answers["prediction"], patients["target"])[0, 1] > 0.6

@@ -1,0 +1,162 @@
+"""The webhook: what a receiver gets, what is tried again, and that nothing of it reaches the run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import webhook
+from pipeline.errors import UserError
+from pipeline.webhook import Webhook
+
+ROOT = Path(__file__).resolve().parent.parent
+KEY = b"0123456789abcdef0123"
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """Answers with the given codes in turn, then 204, and keeps what it gets."""
+
+    def __init__(self, *codes: int, seconds: float = 0.0):
+        self.codes, self.seconds = list(codes), seconds
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        super().__init__(("127.0.0.1", 0), Answer)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/runs"
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        time.sleep(self.server.seconds)
+        self.send_response(self.server.codes.pop(0) if self.server.codes else 204)
+        self.send_header("Location", self.server.url)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def receive() -> Iterator:
+    started = []
+
+    def start(*codes: int, seconds: float = 0.0) -> Receiver:
+        started.append(Receiver(*codes, seconds=seconds))
+        threading.Thread(target=started[-1].serve_forever, daemon=True).start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.shutdown()
+        one.server_close()
+
+
+def test_a_receiver_can_verify_who_sent_it_and_what(receive):
+    receiver = receive()
+    outcome = {"blessed": False, "failed": ["auc is 0.6"], "metrics": {"auc": 0.6, "precision": math.nan}}
+
+    assert Webhook(receiver.url, KEY).tell("flights", "2026-11-21T12-00-00", outcome) is None
+
+    ((headers, body),) = receiver.got
+    message = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(KEY, message, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    assert headers["content-type"] == "application/json"
+    told = json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert told["type"] == "pipeline.run.ended"
+    assert told["data"]["pipeline"] == "flights"
+    assert told["data"]["failed"] == ["auc is 0.6"]
+    assert told["data"]["metrics"] == {"auc": 0.6, "precision": None}
+
+
+def test_what_may_pass_is_tried_again_under_the_same_id(receive, monkeypatch):
+    monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.01)
+    receiver = receive(503, 429)
+    assert Webhook(receiver.url, KEY).tell("flights", "1", {}) is None
+    assert len(receiver.got) == 3
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 302])
+def test_what_will_not_pass_is_not_tried_again(receive, code):
+    receiver = receive(code)
+    problem = Webhook(receiver.url, KEY).tell("flights", "1", {})
+    assert f"127.0.0.1: answered {code}" in problem
+    assert len(receiver.got) == 1
+
+
+def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(receive, monkeypatch):
+    monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.3)
+    monkeypatch.setattr(webhook, "SECONDS_IN_ALL", 1.0)
+    for url in (receive(seconds=2.0).url, "http://127.0.0.1:1/runs"):
+        started = time.monotonic()
+        assert Webhook(url, KEY).tell("flights", "1", {})
+        assert time.monotonic() - started < 1.5
+
+
+def test_what_cannot_be_sent_is_said_and_not_raised():
+    assert "TypeError" in Webhook("https://example.com", KEY).tell("flights", "1", {"object": object()})
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"PIPELINE_WEBHOOK_URL": "https://example.com"}, "PIPELINE_WEBHOOK_SECRET is not; a webhook needs both"),
+        ({"PIPELINE_WEBHOOK_URL": "http://example.com", "PIPELINE_WEBHOOK_SECRET": SECRET}, "must be https://"),
+        (
+            {"PIPELINE_WEBHOOK_URL": "https://example.com", "PIPELINE_WEBHOOK_SECRET": "short"},
+            "at least 16 bytes, got 5",
+        ),
+        ({"PIPELINE_WEBHOOK_URL": "https://example.com", "PIPELINE_WEBHOOK_SECRET": "whsec_!"}, "is not base64"),
+    ],
+)
+def test_a_webhook_that_cannot_work_is_refused_before_the_run(environment, message):
+    with pytest.raises(UserError) as error:
+        webhook.read(environment)
+    assert message in str(error.value)
+
+
+def test_there_is_none_unless_the_environment_names_one():
+    assert webhook.read({}) is None
+    given = webhook.read({"PIPELINE_WEBHOOK_URL": "https://example.com/x", "PIPELINE_WEBHOOK_SECRET": SECRET})
+    assert given == Webhook("https://example.com/x", KEY)
+    assert KEY.decode() not in repr(given)
+
+
+@pytest.mark.parametrize("code", [204, 404])
+def test_a_run_that_failed_is_told_and_ends_as_it_would_without(receive, tmp_path, code):
+    receiver = receive(code)
+    process = subprocess.run(
+        [sys.executable, "local_runner.py", "--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")],
+        cwd=ROOT,
+        env={**os.environ, "PIPELINE_WEBHOOK_URL": receiver.url, "PIPELINE_WEBHOOK_SECRET": SECRET},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    told = json.loads(receiver.got[0][1])["data"]
+    assert told == {"pipeline": "flights", **json.loads((tmp_path / "out/verdict.json").read_text())}
+    assert told["failed"][0].startswith("no data at ")
+    assert ("the webhook was not told: 127.0.0.1: answered 404" in process.stdout) == (code == 404)
