@@ -22,7 +22,8 @@ from pipeline.store import Run
 from pipeline.target import only_run_in
 
 ROOT = Path(__file__).resolve().parent.parent
-METRICS = ("auc", "precision", "recall")
+# Of these, what the runs have: it depends on the label.
+METRICS = ("auc", "precision", "recall", "accuracy", "log_loss", "rmse", "mae")
 
 
 def main() -> int:
@@ -83,7 +84,9 @@ def list_runs(console: Console, runs: list[Run]) -> None:
     table = Table(box=None)
     for title in ("run", "data", "verdict"):
         table.add_column(title, no_wrap=True)
-    for title in (*METRICS, "took", "executed"):
+    measured = {name for run in runs if run.record for name in run.record.metrics}
+    names = [name for name in METRICS if name in measured]
+    for title in (*names, "took", "executed"):
         table.add_column(title, justify="right", no_wrap=True)
     for run in runs:
         metrics = run.record.metrics if run.record else {}
@@ -92,7 +95,7 @@ def list_runs(console: Console, runs: list[Run]) -> None:
             run.name,
             _data(run),
             run.verdict,
-            *(_number(metrics.get(name)) for name in METRICS),
+            *(_number(metrics.get(name)) for name in names),
             f"{run.seconds:,.0f} s",
             f"{states.count('ran')} of {len(states)}",
         )

@@ -11,8 +11,15 @@ from pipeline.evaluation import BASELINE, read_metrics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
 from pipeline.report.run import Ended
+from pipeline.tasks import Task
 
-COLUMNS = ("auc", "auc_precision_recall", "precision", "recall", "calibration")
+# The metrics of a label, the first of them that of the slices' chart, and what importance is a loss of.
+COLUMNS: dict[Task, tuple[str, ...]] = {
+    "binary": ("auc", "auc_precision_recall", "precision", "recall", "calibration"),
+    "multiclass": ("accuracy", "log_loss"),
+    "regression": ("rmse", "mae", "squared_correlation"),
+}
+LOSSES: dict[Task, str] = {"binary": "loss of AUC", "multiclass": "loss of accuracy", "regression": "growth of RMSE"}
 CONFIDENCE = 0.95
 MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
 
@@ -26,7 +33,8 @@ def evaluation(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
     overall = ended.results.metrics["overall"]
     against = before.get("overall", {})
     rows = []
-    for name in COLUMNS:
+    task = ended.config.label.task
+    for name in COLUMNS[task]:
         value, other = overall.get(name, math.nan), against.get(name, math.nan)
         within = intervals.interval(name, overall, CONFIDENCE)
         rows.append(
@@ -39,11 +47,12 @@ def evaluation(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
             )
         )
     header = ("Metric", "New model", "95 % interval", "Baseline", "Change")
-    note = f"Test split, {overall['example_count']:,.0f} rows, threshold {ended.config.evaluation.threshold:g}"
+    threshold = f", threshold {ended.config.evaluation.threshold:g}" if task == "binary" else ""
+    note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
     blocks: list[Block] = [Table(header, rows, note)]
     if not against:
         blocks.append(Text("There is no earlier model to compare with.", "quiet"))
-    blocks += _curves(scores)
+    blocks += _curves(ended, scores)
     blocks += _slices(ended)
     return blocks
 
@@ -56,17 +65,18 @@ def importance(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
     top = dict(list(found.items())[:MOST_FEATURES])
     means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
     errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
-    alt = "Loss of AUC when the values of a feature are dealt anew among the rows, the largest first"
-    header = ("Feature", "Loss of AUC", "Deviation")
+    loss = LOSSES[ended.config.label.task]
+    loss_first = loss[0].upper() + loss[1:]
+    alt = f"{loss_first} when the values of a feature are dealt anew among the rows, the largest first"
+    header = ("Feature", loss_first, "Deviation")
     rows = [(charts.shown(name), f"{mean:+.4f}", f"{spread:.4f}") for name, (mean, spread) in found.items()]
     text = (
-        f"How much AUC is lost on {scores['importance_rows']:,} rows of the test split when the values of one feature "
-        "are dealt anew among them: permutation importance, the mean of three times. Features that say the same share "
-        "it."
+        f"The {loss} on {scores['importance_rows']:,} rows of the test split when the values of one feature are dealt "
+        "anew among them: permutation importance, the mean of three times. Features that say the same share it."
     )
     if len(found) > len(top):
         text += f" The chart has {len(top)} of {len(found):,} features."
-    figure = Figure(charts.bars(means, alt, "loss of AUC", errors), "Permutation importance", Table(header, rows))
+    figure = Figure(charts.bars(means, alt, loss, errors), "Permutation importance", Table(header, rows))
     return [Text(text, "quiet"), Figures([figure])]
 
 
@@ -77,16 +87,26 @@ def wrong(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
         return [Text(_why_not(ended))]
     names = [name for name in scores["importance"] if name in found[0]["features"]][:MOST_COLUMNS]
     classes = ended.config.label.classes
-    header = ("Is", f"Probability of {classes[1]}", *names)
-    rows = [
-        (
-            classes[one["label"]],
-            number(one["probability"]),
-            *(charts.shown(one["features"].get(name, ""), 30) for name in names),
-        )
-        for one in found
-    ]
+    said = {"binary": f"Probability of {classes[1]}" if classes else "", "multiclass": "Said", "regression": "Said"}
+    header = ("Is", said[ended.config.label.task], *names)
+    rows = []
+    for one in found:
+        features = (charts.shown(one["features"].get(name, ""), 30) for name in names)
+        rows.append((_class(one["label"], classes), _said(one["answer"], classes), *features))
+    if not classes:
+        return [Table(header, rows, "The rows with the largest error, with the features that matter most")]
     return [Table(header, rows, "Of each class the rows with the largest error, with the features that matter most")]
+
+
+def _class(label: float, classes: Sequence[str]) -> str:
+    return charts.shown(classes[int(label)], 30) if classes else number(label)
+
+
+def _said(answer: float | list[float], classes: Sequence[str]) -> str:
+    if isinstance(answer, list):
+        best = max(range(len(answer)), key=answer.__getitem__)
+        return f"{charts.shown(classes[best], 30)} ({number(answer[best])})"
+    return number(answer)
 
 
 def _why_not(ended: Ended) -> str:
@@ -95,36 +115,37 @@ def _why_not(ended: Ended) -> str:
     return "The model could not be asked; the log says why."
 
 
-def _curves(scores: Mapping[str, Any]) -> list[Block]:
+def _curves(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
     if not scores:
         return [Text("The curves are missing, for the model could not be asked; the log says why.", "bad")]
     blocks: list[Block] = [Text(note, "quiet") for note in scores["notes"]]
     if scores["rows"] < scores["of"]:
         blocks.append(Text(f"Curves over {scores['rows']:,} of {scores['of']:,} rows, evenly taken.", "quiet"))
-    curves = scores["curves"]
-    counts = scores["confusion"]
+    curves, counts = scores["curves"], scores["confusion"]
+    task, classes = ended.config.label.task, ended.config.label.classes
     figures = []
     said = {name: one for name, one in curves.items() if one["roc"]}
     if said:
-        hit = counts["true_positives"] / max(1, counts["true_positives"] + counts["false_negatives"])
-        alarm = counts["false_positives"] / max(1, counts["false_positives"] + counts["true_negatives"])
-        right = counts["true_positives"] / max(1, counts["true_positives"] + counts["false_positives"])
+        (true_negatives, false_positives), (false_negatives, true_positives) = counts
+        hit = true_positives / max(1, true_positives + false_negatives)
+        alarm = false_positives / max(1, false_positives + true_negatives)
+        right = true_positives / max(1, true_positives + false_positives)
         figures = [
             _curve(said, "roc", "ROC", "false positive rate", "true positive rate", True, (alarm, hit)),
             _curve(said, "precision_recall", "Precision and recall", "recall", "precision", False, (hit, right)),
         ]
-    else:
+    elif task == "binary":
         blocks.append(Text("The test split has rows of one class only: ROC and precision are undefined.", "bad"))
-    figures.append(_curve(curves, "calibration", "Calibration", "mean prediction", "share of class 1", True, None))
-    table = Table(
-        ("", "Predicted 0", "Predicted 1"),
-        [
-            ("Is 0", f"{counts['true_negatives']:,}", f"{counts['false_positives']:,}"),
-            ("Is 1", f"{counts['false_negatives']:,}", f"{counts['true_positives']:,}"),
-        ],
-        "Confusion at the threshold",
-    )
-    return [*blocks, Figures(figures), table]
+    if curves:
+        mean = "share of class 1" if task == "binary" else "mean label"
+        figures.append(_curve(curves, "calibration", "Calibration", "mean prediction", mean, True, None))
+    blocks += [Figures(figures)] if figures else []
+    if counts:
+        names = [charts.shown(name, 30) for name in classes]
+        rows = [(f"Is {name}", *(f"{count:,}" for count in row)) for name, row in zip(names, counts, strict=True)]
+        at = " at the threshold" if task == "binary" else ""
+        blocks.append(Table(("", *(f"Said {name}" for name in names)), rows, f"Confusion{at}"))
+    return blocks
 
 
 def _curve(
@@ -147,22 +168,24 @@ def _slices(ended: Ended) -> list[Block]:
     slices = {name: values for name, values in sorted(ended.results.metrics.items()) if name != "overall"}
     if not slices:
         return [Text("No slices are asked for; evaluation.slices names columns.", "quiet")]
+    columns = COLUMNS[ended.config.label.task]
+    main = columns[0]
     rows: list[tuple[str, ...]] = []
     points: dict[str, tuple[float, float, float]] = {}
     for name, values in slices.items():
-        within = intervals.interval("auc", values, CONFIDENCE)
-        texts = [number(values.get(metric, math.nan)) for metric in COLUMNS]
+        within = intervals.interval(main, values, CONFIDENCE)
+        texts = [number(values.get(metric, math.nan)) for metric in columns]
         shown = charts.shown(name, 40)
         rows.append(
             (shown, *texts, f"{within[0]:.3f} to {within[1]:.3f}" if within else "-", f"{values['example_count']:,.0f}")
         )
         if within and len(points) < MOST_SLICES:
-            points[shown] = (values["auc"], *within)
-    header = ("Slice", *COLUMNS, "AUC, 95 % interval", "Examples")
+            points[shown] = (values[main], *within)
+    header = ("Slice", *columns, f"{main}, 95 % interval", "Examples")
     table = Table(header, rows, "Metrics by slice", len(rows) > MOST_SLICES)
     if not points:
         return [table]
-    overall = ended.results.metrics["overall"].get("auc")
-    alt = "AUC of every slice with its 95 % interval, against all rows"
-    behind = Table(("Slice", "AUC", "Low", "High"), [(n, *(f"{v:.4f}" for v in vs)) for n, vs in points.items()])
-    return [Figures([Figure(charts.intervals(points, alt, "AUC", overall), "AUC by slice", behind)]), table]
+    overall = ended.results.metrics["overall"].get(main)
+    alt = f"{main} of every slice with its 95 % interval, against all rows"
+    behind = Table(("Slice", main, "Low", "High"), [(n, *(f"{v:.4f}" for v in vs)) for n, vs in points.items()])
+    return [Figures([Figure(charts.intervals(points, alt, main, overall), f"{main} by slice", behind)]), table]

@@ -31,7 +31,7 @@ def verdict(ended: Ended) -> list[Block]:
                 "took": f"{record.seconds:,.0f} s",
                 "module": ended.config.module,
                 "data": ended.config.data.path,
-                "label": f"{ended.config.label.name}: {' or '.join(ended.config.label.classes)}",
+                "label": f"{ended.config.label.name}: {' or '.join(ended.config.label.classes) or 'a number'}",
             }
         )
     )

@@ -67,7 +67,7 @@ def _scores(ended: Ended) -> dict[str, Any]:
         return {}
     baseline = next((one for step in ("LatestBlessedModel", "BaselineModel") if (one := _model_of(ended, step))), None)
     config = ended.config
-    decides = [examples.uri, model.uri, baseline, config.label.name, config.evaluation.threshold]
+    decides = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
     decides.append(fingerprint_of(Path(scoring.__file__)))
     name = f"scores-{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}.json"
     file = ended.folder / name
@@ -81,6 +81,7 @@ def _scores(ended: Ended) -> dict[str, Any]:
                 f"{model.uri}/Format-Serving",
                 baseline and f"{baseline}/Format-Serving",
                 config.label.name,
+                len(config.label.classes),
                 config.evaluation.threshold,
                 total,
             )

@@ -42,6 +42,10 @@ def new(clone: Path, name: str, frame: pd.DataFrame, label: str, *options: str) 
     ran = call(clone, "local_runner.py", "--pipeline", name, *options)
     assert ran.code == 0, ran.text
     assert ran.pushed_to.parent == Path(f"output/{name}/serving/{name}")
+    (report,) = clone.glob(f"output/{name}/runs/*/report.html")
+    page = report.read_text()
+    assert "could not be" not in page
+    assert "Permutation importance" in page
     return ran, json.loads((clone / f"output/{name}/verdict.json").read_text())["metrics"]
 
 
