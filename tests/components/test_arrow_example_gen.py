@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +54,13 @@ def test_the_examples_of_csv_parquet_and_tfrecords_are_the_same(few, tmp_path):
         assert len(first) > 300
         assert sorted(records(tmp_path / "2", split)) == first
         assert sorted(records(tmp_path / "3", split)) == first
+
+
+def test_a_data_step_leaves_nothing_in_the_temporary_folder(few_flights, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    run(Data(str(few_flights / "train")), tmp_path / "out")
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_what_tfx_expects_of_an_artifact_is_there(few_flights, tmp_path):
