@@ -4,6 +4,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 export VENV PYTHON IMAGE VARIANT
+# Two test files at a time; ARGS="-n 0" runs one after the other, as a debugger needs it.
+PARALLEL := -n 2 --dist loadfile
 # Without byte code every start of TFX takes ten seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,10 +23,10 @@ run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 	$(BIN)/python local_runner.py $(ARGS)
 
 test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: lint ## Run lint and the fast tests: under two minutes
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 lint: setup ## Check style, types and who imports whom
 	$(BIN)/ruff check .

@@ -49,6 +49,7 @@ EXTRAS_REQUIRE = {
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
         "pytest>=8",
         "pytest-timeout>=2.3",
+        "pytest-xdist>=3.6",  # tests on two cores at once
         "ruff>=0.8",
         "scikit-learn>=1.5",  # the baseline the benchmarks compare with; tfx 1.21 pins 1.5.2
         "uv>=0.9",  # installs and writes requirements.lock

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from google.api_core import exceptions
 
 from pipeline.endpoint import Canary
 from pipeline.errors import UserError
+from pipeline.vertex import termination
 from pipeline.vertex.cloud import PASSING
 from pipeline.vertex.endpoints import SECONDS_TO_DEPLOY, ServingEndpoint, Taken, deployed_id, shares
 from pipeline.vertex.observation import Observed, Prober, monitored, p95
@@ -73,7 +73,7 @@ class RollOut:
         before = self._serving.take(self._holder, budget, self._ended)
         new = None
         try:
-            with _ended_orderly():
+            with termination.raised(CanaryFailed("the task was ended from outside")):
                 for gone in self._serving.undeploy_due():
                     self._said(f"undeployed {gone}, whose grace period is over")
                 there = deployed_id(self._serving.read(), version)
@@ -284,20 +284,6 @@ def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], said: Callable[
         if gone
         else "the version before stays: it has traffic again"
     )
-
-
-@contextlib.contextmanager
-def _ended_orderly() -> Iterator[None]:
-    """Turns the end of this task from outside into an exception, so that the traffic is put back."""
-
-    def end(number: int, frame: Any) -> None:
-        raise CanaryFailed("the task was ended from outside")
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _text(error: BaseException) -> str:

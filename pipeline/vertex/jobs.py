@@ -5,14 +5,12 @@ In a rehearsal the job runs as processes on this machine, see ``pipeline.vertex.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import logging
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tfx import types
@@ -22,7 +20,7 @@ from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
 from pipeline.errors import UserError
-from pipeline.vertex import local_jobs
+from pipeline.vertex import local_jobs, termination
 
 logger = logging.getLogger("pipeline.vertex")
 
@@ -42,6 +40,10 @@ _Job = TypeVar("_Job")
 
 class JobFailed(UserError):
     """A job ended without success; says its state, cause and page."""
+
+
+class Ended(JobFailed):
+    """This task was ended while its job ran."""
 
 
 def command_of(
@@ -208,8 +210,12 @@ def _run(
             file.write(job.name)
     url = _url(job.name)
     logger.info("Waiting for %s: %s", job.name, url)
-    with _cancelled_with_us(lambda: cancel(job.name)):
-        job = _wait(job, get)
+    try:
+        with termination.raised(Ended("this task was ended, and its job was cancelled")):
+            job = _wait(job, get)
+    except Ended:
+        cancel(job.name)  # nothing else would, and it would be paid for
+        raise
     if job.state.name != "JOB_STATE_SUCCEEDED":
         cause = f": {job.error.message}" if job.error.message else ""
         raise JobFailed(f"the job {job.name} ended with {job.state.name}{cause}; its log is at {url}")
@@ -234,21 +240,6 @@ def _wait(job: Any, get: Callable[[str], Any]) -> Any:
                 raise JobFailed(f"Vertex AI has not answered for {LONGEST_OUTAGE / 60:g} minutes: {error}") from error
             logger.warning("Vertex AI cannot be reached, waiting on: %s", error)
     return job
-
-
-@contextlib.contextmanager
-def _cancelled_with_us(cancel: Callable[[], Any]) -> Iterator[None]:
-    """Cancels the job when this task is ended: nothing else would, and it would be paid for."""
-
-    def end(number: int, frame: Any) -> None:
-        cancel()
-        raise JobFailed("this task was ended, and its job was cancelled")
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _url(name: str) -> str:
