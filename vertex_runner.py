@@ -245,6 +245,8 @@ def wait_for(job: str, cloud: Cloud, arguments: argparse.Namespace, screen: term
     except LostContact as lost:
         screen.note(f"\n{lost}")
         return LOST_CONTACT
+    if ended.page:
+        screen.note(f"\nreport {ended.page}")
     if ended.state != "succeeded":
         screen.note(f"\n{report(name, ended)}")
         return FAILED
@@ -286,6 +288,8 @@ def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | No
             return FAILED
         results = read_results(steps)
         screen.results(results, config)
+        page = rehearsal.report_of(folder, run_id)
+        screen.note(f"report {page}" if page else f"no report; the log is {folder / 'logs' / run_id / 'Report.log'}")
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))

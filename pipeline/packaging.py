@@ -127,6 +127,12 @@ def library_fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def in_repository(path: str) -> str:
+    """A path as a person types it: from the repository's folder, where it lies below it."""
+    inside = Path(path).is_relative_to(REPOSITORY)
+    return str(Path(path).relative_to(REPOSITORY)) if inside else path
+
+
 def lock_digest() -> str:
     """SHA-256 of the locked packages, hexadecimal."""
     return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()

@@ -89,7 +89,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         schema=schema,
         label=config.label,
         checks=config.data_checks,
-        schema_file=config.schema and _in_repository(config.schema),
+        schema_file=config.schema and packaging.in_repository(config.schema),
         reference_root=pushed_statistics,
         code=packaging.fingerprint_of(Path(data_gate.__file__)),
     )
@@ -352,12 +352,6 @@ def _run_from_wheel(component: BaseComponent, code: packaging.UserCode, target: 
 def _module_path(code: packaging.UserCode, target: Target) -> str:
     """What TFX calls a module path: the module and the wheel it is in."""
     return f"{code.module}@{target.address(code.wheel)}"
-
-
-def _in_repository(path: str) -> str:
-    """A path as a person types it: from the repository's folder, where it lies below it."""
-    inside = Path(path).is_relative_to(packaging.REPOSITORY)
-    return str(Path(path).relative_to(packaging.REPOSITORY)) if inside else path
 
 
 def _baseline(wanted: str, trainer: BaseComponent, target: Target) -> Resolver | Importer | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfx.dsl.io import fileio
+
 from pipeline.components.data_gate import read_findings
 from pipeline.errors import UserError
 from pipeline.evaluation import read_metrics
@@ -39,15 +41,21 @@ class Results:
         return pushed_to
 
 
+def outcome_of(steps: Mapping[str, Step]) -> Results:
+    """Reads the outcome from the artifacts of the last steps."""
+    with fileio.open(steps["Verdict"].outputs["verdict"][0].uri) as file:
+        verdict = json.loads(file.read())
+    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=verdict)
+
+
 def read_results(steps: Mapping[str, Step]) -> Results:
-    """Reads the outcome from the artifacts of the last steps.
+    """Reads the outcome of a run on this machine.
 
     Raises:
         UserError: the Pusher is cached, and the model it pushed then has been deleted since.
     """
-    artifact = steps["Verdict"].outputs["verdict"][0]
-    verdict = json.loads(Path(artifact.uri).read_text(encoding="utf-8"))
-    pushed_to = verdict["pushed_to"]
+    results = outcome_of(steps)
+    pushed_to = results.pushed_to
     if pushed_to and was_withdrawn(Path(pushed_to)):
         raise UserError(
             f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
@@ -58,7 +66,7 @@ def read_results(steps: Mapping[str, Step]) -> Results:
             f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
             f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
         )
-    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=verdict)
+    return results
 
 
 def warnings_of(step: Step) -> list[str]:

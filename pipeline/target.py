@@ -48,6 +48,11 @@ PATTERNS = {
         r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
         "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
     ),
+    "webhook_url": (r"https://[^/\s]+(/\S*)?", "an address that starts with https://"),
+    "webhook_secret": (
+        r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
+        "a version of a secret, projects/PROJECT/secrets/NAME/versions/latest",
+    ),
     "experiment": (r"[a-z0-9][a-z0-9-]{0,127}", "lower-case letters, digits and -"),
     "temp_location": (r"gs://[a-z0-9][^/]+(/.*)?", "a folder gs://bucket/folder"),
     "machine_type": (r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
@@ -138,6 +143,9 @@ class Vertex:
         labels: For the bill and for finding things; on the job and what it starts.
         caching: Whether a step whose inputs have not changed is passed over.
         experiment: Vertex AI Experiment that collects the runs.
+        webhook_url: Told what came of a run; None: nobody is.
+        webhook_secret: What that is signed with: "projects/<p>/secrets/<name>/versions/<number or latest>" in Secret
+            Manager.
         failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
         dataflow: Runs the data steps there; None: in their tasks.
         machines: What each task runs on, and what runs as a job of its own.
@@ -154,6 +162,8 @@ class Vertex:
     labels: Mapping[str, str] = field(default_factory=dict)
     caching: bool = True
     experiment: str | None = None
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
     failure_policy: FailurePolicy = "fast"
     dataflow: Dataflow | None = None
     machines: Machines = field(default_factory=Machines)
@@ -165,6 +175,8 @@ class Vertex:
             raise UserError("\n".join(problems))
 
     def _other_problems(self) -> Iterator[str]:
+        if (self.webhook_url is None) != (self.webhook_secret is None):
+            yield "vertex.webhook_url and vertex.webhook_secret need each other: give both or neither"
         if self.failure_policy not in get_args(FailurePolicy):
             yield f"vertex.failure_policy must be fast or slow, got {self.failure_policy!r}"
         for key, value in self.labels.items():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import http.server
+import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,53 +17,19 @@ import pytest
 from pipeline import webhook
 from pipeline.errors import UserError
 from pipeline.webhook import Webhook
+from tests.fakes.webhook import KEY, SECRET, Receiver, receiving, verified
 
 ROOT = Path(__file__).resolve().parent.parent
-KEY = b"0123456789abcdef0123"
-SECRET = "whsec_" + base64.b64encode(KEY).decode()
-
-
-class Receiver(http.server.ThreadingHTTPServer):
-    """Answers with the given codes in turn, then 204, and keeps what it gets."""
-
-    def __init__(self, *codes: int, seconds: float = 0.0):
-        self.codes, self.seconds = list(codes), seconds
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        super().__init__(("127.0.0.1", 0), Answer)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/runs"
-
-
-class Answer(http.server.BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-        time.sleep(self.server.seconds)
-        self.send_response(self.server.codes.pop(0) if self.server.codes else 204)
-        self.send_header("Location", self.server.url)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
 
 
 @pytest.fixture
 def receive() -> Iterator:
-    started = []
+    with contextlib.ExitStack() as all_of_them:
 
-    def start(*codes: int, seconds: float = 0.0) -> Receiver:
-        started.append(Receiver(*codes, seconds=seconds))
-        threading.Thread(target=started[-1].serve_forever, daemon=True).start()
-        return started[-1]
+        def start(*codes: int, seconds: float = 0.0) -> Receiver:
+            return all_of_them.enter_context(receiving(*codes, seconds=seconds))
 
-    yield start
-    for one in started:
-        one.shutdown()
-        one.server_close()
+        yield start
 
 
 def test_a_receiver_can_verify_who_sent_it_and_what(receive):
@@ -76,13 +38,9 @@ def test_a_receiver_can_verify_who_sent_it_and_what(receive):
 
     assert Webhook(receiver.url, KEY).tell("flights", "2026-11-21T12-00-00", outcome) is None
 
-    ((headers, body),) = receiver.got
-    message = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-    expected = base64.b64encode(hmac.new(KEY, message, hashlib.sha256).digest()).decode()
-    assert headers["webhook-signature"] == f"v1,{expected}"
-    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
-    assert headers["content-type"] == "application/json"
-    told = json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    (got,) = receiver.got
+    told = verified(got, KEY)
+    assert got[0]["content-type"] == "application/json"
     assert told["type"] == "pipeline.run.ended"
     assert told["data"]["pipeline"] == "flights"
     assert told["data"]["failed"] == ["auc is 0.6"]

@@ -3,6 +3,10 @@
 # What compiling writes to a folder and submitting reads from it: the PipelineJob, and {file here: address}.
 JOB = "pipeline_job.json"
 UPLOADS = "uploads.json"
+# The task after all others, which is no node of the graph: see ``pipeline.vertex.ending``.
+ENDING, REPORT = "Report", "report"
+# What Vertex AI puts the resource name of the job in place of.
+JOB_NAME = "{{$.pipeline_job_resource_name}}"
 # TFX makes two tasks of the resolver of the latest blessed model: one finds the blessing, one the model it is of.
 FIRST_OF_RESOLVER, LAST_OF_RESOLVER = "-model-blessing-resolver", "-model-resolver"
 

@@ -20,7 +20,7 @@ from pipeline.errors import UserError
 from pipeline.pipeline import create_pipeline
 from pipeline.reading.files import is_remote
 from pipeline.target import Target
-from pipeline.vertex import FIRST_OF_RESOLVER, JOB, UPLOADS, node_of
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB, UPLOADS, ending, node_of
 from pipeline.vertex.worker_pools import place
 
 BYTES_AT_ONCE = 1 << 20
@@ -51,6 +51,7 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
     runner = KubeflowV2DagRunner(KubeflowV2DagRunnerConfig(default_image=target.vertex.image))
     job = runner.run(pipeline, write_out=False)
     _complete(job["pipelineSpec"], pipeline)
+    ending.add_to(job["pipelineSpec"], config, target)
 
     if target.staging:
         staged = sorted(path for path in target.files.rglob("*") if path.is_file())
@@ -62,11 +63,15 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
 def graph_of(spec: Mapping[str, Any]) -> dict[str, set[str]]:
     """What each node of a compiled pipeline waits for; the two tasks of a resolver are its one node.
 
+    The task that ends a run is none.
+
     Args:
         spec: ``pipelineSpec`` of a PipelineJob.
     """
     graph: dict[str, set[str]] = {}
     for name, task in spec["root"]["dag"]["tasks"].items():
+        if name == ENDING:
+            continue
         node = node_of(name)
         inputs = task.get("inputs", {}).get("artifacts", {}).values()
         before = {*task.get("dependentTasks", []), *(one["taskOutputArtifact"]["producerTask"] for one in inputs)}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import UserError
@@ -44,12 +45,23 @@ class LocalContainers:
         (self._image / "pipeline").symlink_to(REPOSITORY / "pipeline")
         (self._image / "sitecustomize.py").write_text(HIDES_THE_REPOSITORY)
 
-    def run(self, name: str, container: Mapping[str, Any], executor_input: Mapping[str, Any]) -> None:
-        """Runs a container's command; raises a UserError that says why, if it fails."""
-        command = [
-            json.dumps(executor_input) if word == "{{$}}" else word
-            for word in (*container.get("command", ()), *container.get("args", ()))
-        ]
+    def run(
+        self,
+        name: str,
+        container: Mapping[str, Any],
+        executor_input: Mapping[str, Any],
+        known: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Runs a container's command, with what Vertex AI would fill in; raises a UserError that says why, if it fails.
+
+        Args:
+            name: Of the task.
+            container: As the spec has it.
+            executor_input: For "{{$}}".
+            known: For other words.
+        """
+        values = {**known, "{{$}}": json.dumps(executor_input)}
+        command = [values.get(word, word) for word in (*container.get("command", ()), *container.get("args", ()))]
         unknown = [word for word in command if "{{$" in word]
         if unknown or not container.get("command"):
             raise UserError(

@@ -25,7 +25,7 @@ from pipeline.errors import UserError
 from pipeline.local import NOT_FOUND, Step, StepFailed
 from pipeline.machines import Machines
 from pipeline.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex import FIRST_OF_RESOLVER, LAST_OF_RESOLVER
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT
 from pipeline.vertex.conditions import holds
 from pipeline.vertex.local_containers import LocalContainers
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata
@@ -84,6 +84,10 @@ class _Rehearsal:
 
     def __init__(self, job: Mapping[str, Any], run_id: str, folder: Path, module: Path, scratch: Path):
         spec = job["pipelineSpec"]
+        self._job = job
+        self._started = _now()
+        # What became of the tasks, as Vertex AI tells it (PipelineTaskDetail).
+        self._details: list[dict[str, Any]] = []
         self._tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
         self._components = spec["components"]
         self._executors = spec["deploymentSpec"]["executors"]
@@ -97,31 +101,77 @@ class _Rehearsal:
 
     def run(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> dict[str, Step]:
         steps = {}
+        try:
+            for name, step in self._run_tasks(on_start, on_end):
+                steps[name] = step
+        except StepFailed:
+            self._end()
+            raise
+        if ENDING in self._tasks:
+            on_start(ENDING)
+            started = time.monotonic()
+            if not self._end():
+                raise StepFailed(ENDING, time.monotonic() - started) from UserError(
+                    f"it always ends well on Vertex AI, and did not here; its log {self._logs / ENDING}.log"
+                )
+            steps[ENDING] = Step(ENDING, "ran", time.monotonic() - started, {}, None)
+            on_end(steps[ENDING])
+        return steps
+
+    def _run_tasks(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> Iterator[tuple[str, Step]]:
         for name in self._in_order():
             step_name = name.removesuffix(LAST_OF_RESOLVER)
             is_shown = not name.endswith(FIRST_OF_RESOLVER)
             if is_shown:
                 on_start(step_name)
-            started = time.monotonic()
+            started, at = time.monotonic(), _now()
             try:
                 state, outputs = self._run_task(name)
             except UserError as error:
+                self._details.append(_detail(name, "FAILED", at, {}, str(error)))
                 raise StepFailed(step_name, time.monotonic() - started) from error
             self._outputs[name] = outputs
+            self._details.append(_detail(name, TASK_STATES[state], at, outputs))
             if is_shown:
                 made = [self._metadata.made(one["name"]) for several in outputs.values() for one in several]
-                steps[step_name] = Step(
+                step = Step(
                     name=step_name,
                     state=state,
                     seconds=time.monotonic() - started,
                     outputs=parse_raw_artifact_dict(_as_messages(outputs)),
                     made=datetime.datetime.fromtimestamp(max(made)) if made else None,
                 )
-                on_end(steps[step_name])
-        return steps
+                on_end(step)
+                yield step_name, step
+
+    def _end(self) -> bool:
+        """Runs the task that Vertex AI runs whatever became of the others, with the job as it would tell of it."""
+        if ENDING not in self._tasks:
+            return True
+        component = self._components[ENDING]
+        folder = self._root / f"{ENDING}_{len(self._outputs) + 1}"
+        outputs = {
+            key: {"artifacts": [{"name": self._metadata.new_name(), "uri": str(folder / key), "metadata": {}}]}
+            for key in component["outputDefinitions"]["artifacts"]
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        job = {
+            **self._job,
+            "name": f"rehearsal/{self._root.name}",
+            "createTime": self._started,
+            "jobDetail": {"taskDetails": self._details},
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        executor_input = {"outputs": {"artifacts": outputs, "outputFile": str(folder / "executor_output.json")}}
+        container = self._executors[component["executorLabel"]]["container"]
+        try:
+            self._containers.run(ENDING, container, executor_input, {JOB_NAME: str(folder / "job.json")})
+        except UserError:
+            return False
+        return True
 
     def _in_order(self) -> list[str]:
-        waits_for = {name: self._before(task) for name, task in self._tasks.items()}
+        waits_for = {name: self._before(task) for name, task in self._tasks.items() if name != ENDING}
         return list(graphlib.TopologicalSorter(waits_for).static_order())
 
     @staticmethod
@@ -240,6 +290,13 @@ class _Rehearsal:
 
 # What a task has that has not run.
 SKIPPED: dict[str, list[Artifact]] = {}
+# What Vertex AI calls how a task ended.
+TASK_STATES = {"ran": "SUCCEEDED", "cached": "SKIPPED", "looked up": "SUCCEEDED", "skipped": "NOT_TRIGGERED"}
+
+
+def report_of(folder: Path, run_id: str) -> Path | None:
+    """The page of a rehearsal; None if it could not be written."""
+    return next(folder.glob(f"artifacts/0/*-{run_id}/{ENDING}_*/{REPORT}.html"), None)
 
 
 def not_rehearsed(machines: Machines, endpoint: Endpoint | None = None) -> Iterator[str]:
@@ -257,6 +314,21 @@ def not_rehearsed(machines: Machines, endpoint: Endpoint | None = None) -> Itera
         yield "spot machines that are taken away"
     if machines.search_with == "vizier" and machines.tuning:
         yield "Vizier's choice of values (these were random)"
+
+
+def _detail(
+    task: str, state: str, started: str, outputs: Mapping[str, list[Artifact]], message: str = ""
+) -> dict[str, Any]:
+    told = {
+        key: {"artifacts": [{name: one[name] for name in ("name", "uri", "metadata")} for one in several]}
+        for key, several in outputs.items()
+    }
+    detail = {"taskName": task, "state": state, "startTime": started, "endTime": _now(), "outputs": told}
+    return {**detail, "error": {"code": 13, "message": message}} if message else detail
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat()
 
 
 def _inputs(task: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

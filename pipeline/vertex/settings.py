@@ -62,6 +62,8 @@ SETTINGS = (
     Setting("--labels", ("VERTEX_LABELS",), "labels of the job, such as team=flights,stage=test"),
     Setting("--caching", ("VERTEX_CACHING",), "pass over steps whose inputs have not changed (on)", None, YES_OR_NO),
     Setting("--experiment", ("VERTEX_EXPERIMENT",), "Vertex AI Experiment that collects the runs"),
+    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "https://... to tell what came of a run"),
+    Setting("--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "to sign that with: projects/P/secrets/S/versions/latest"),
     Setting(
         "--failure-policy",
         ("VERTEX_FAILURE_POLICY",),
@@ -152,6 +154,8 @@ def read(
             labels=labels,
             caching=values["caching"] != "off",
             experiment=values["experiment"],
+            webhook_url=values["webhook_url"],
+            webhook_secret=values["webhook_secret"],
             failure_policy="slow" if values["failure_policy"] == "slow" else "fast",
             dataflow=dataflow,
         )

@@ -12,7 +12,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
-from pipeline.vertex import FIRST_OF_RESOLVER, node_of
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, REPORT, node_of
 from pipeline.vertex.cloud import PASSING, SECONDS, Cloud, explained
 from pipeline.vertex.submit import ENDED, console_url
 
@@ -59,11 +59,13 @@ class Ended:
         state: "succeeded", "failed" or "cancelled".
         pushed_to: Where the model was pushed, and deployed to if it was; None: it was not.
         message: What Vertex AI says to it.
+        page: Address of the run's report; None: there is none.
     """
 
     state: str
     pushed_to: str | None
     message: str
+    page: str | None = None
 
 
 def full_name(job: str, cloud: Cloud) -> str:
@@ -127,6 +129,7 @@ def watch(
                 state=job.state.name.removeprefix("PIPELINE_STATE_").lower(),
                 pushed_to=_pushed_to(job),
                 message=job.error.message,
+                page=_page(job),
             )
         time.sleep(poll)
 
@@ -162,6 +165,15 @@ def _pushed_to(job: v1.PipelineJob) -> str | None:
                     endpoint = artifact.metadata.get("endpoint")
                     version = artifact.metadata.get("model_version")
                     return f"{folder}\ndeployed {version} to {endpoint}" if endpoint else folder
+    return None
+
+
+def _page(job: v1.PipelineJob) -> str | None:
+    """The report, where a browser of somebody who may read the bucket shows it."""
+    for task in job.job_detail.task_details:
+        if task.task_name == ENDING and REPORT in task.outputs:
+            uri = task.outputs[REPORT].artifacts[0].uri
+            return str(uri).replace("gs://", "https://storage.cloud.google.com/", 1)
     return None
 
 

@@ -143,7 +143,11 @@ def test_a_month_that_is_in_train_and_in_test_ends_the_run(bad, few_flights, tmp
 @pytest.mark.parametrize(
     ("months", "change", "sentence"),
     [
-        ("train/2013-05.parquet", label_of_2, "train/2013-05.parquet, row 8: the label 'late' is 2; expected 0 or 1"),
+        (
+            "train/2013-05.parquet",
+            label_of_2,
+            "train/2013-05.parquet, row 8: the label 'late' is 2; expected on time, late, 0 or 1",
+        ),
         ("train/2013-05.parquet", renamed, "temperature"),
     ],
     ids=["label of 2", "renamed column"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 # The services that preflight calls by REST, by the name that gcloud has for them.
-SERVICES = ("serviceusage", "iam", "cloudresourcemanager", "compute", "bigquery", "monitoring")
+SERVICES = ("serviceusage", "iam", "cloudresourcemanager", "compute", "bigquery", "monitoring", "secretmanager")
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Project:
         quota: Limit by metric, for every region; None: it may not be read.
         tables: Those that a query may name.
         monitored: Whether Cloud Monitoring may be read.
+        secrets: By the name of their version.
     """
 
     expired: bool = False
@@ -60,6 +62,7 @@ class Project:
     quota: dict[str, int] | None = field(default_factory=dict)
     tables: set[str] = field(default_factory=set)
     monitored: bool = True
+    secrets: dict[str, str] = field(default_factory=dict)
 
 
 class FakeRest:
@@ -137,6 +140,7 @@ class FakeRest:
             f"/compute/compute/v1/projects/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             f"/bigquery/bigquery/v2/projects/{project}/queries": self._query,
             f"/monitoring/v3/projects/{project}/timeSeries": self._time_series,
+            "/secretmanager/v1/(projects/.+/secrets/.+/versions/.+):access": self._secret,
             "/v2/(.+)/manifests/(.+)": self._manifest,
             "/v2/(.+)/blobs/(.+)": self._blob,
         }
@@ -211,6 +215,12 @@ class FakeRest:
                 taken = sorted(milliseconds for _, milliseconds in requests)
                 series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))
         return 200, {"timeSeries": [{"metric": {"labels": one}, "points": [{"value": value}]} for one, value in series]}
+
+    def _secret(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
+        if found[1] not in self.project.secrets:
+            return 403, _error(403, f"Permission 'secretmanager.versions.access' denied for {found[1]}")
+        data = base64.b64encode(self.project.secrets[found[1]].encode()).decode()
+        return 200, {"name": found[1], "payload": {"data": data}}
 
     def _manifest(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
         if f"{found[1]}:{found[2]}" not in self.project.images:

@@ -24,6 +24,8 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from tests.fakes import checks
 from tests.fakes.serving import Conflict, FakeServing, done
 
+# A task that starts when those it waits for have ended, however that was.
+WHATEVER = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.ALL_UPSTREAM_TASKS_COMPLETED
 PACKAGE = "google.cloud.aiplatform.v1"
 Task = v1.PipelineTaskDetail.State
 JOB_ENDED = (v1.JobState.JOB_STATE_SUCCEEDED, v1.JobState.JOB_STATE_FAILED, v1.JobState.JOB_STATE_CANCELLED)
@@ -54,7 +56,7 @@ class Script:
         faults: Calls that fail.
         failing_tasks: Message by name of the tasks that fail.
         cached_tasks: Names of tasks whose outputs come from the cache.
-        outputs: By task and output name, the metadata of the one artifact.
+        outputs: By task and output name, the metadata of the one artifact; its "uri" is the artifact's.
         failing_jobs: Message of the error that custom and tuning jobs end with; None: they succeed.
         stuck: Jobs stay in the state they are in.
         starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
@@ -297,7 +299,17 @@ class FakeVertex:
                 task.state, task.start_time = Task.RUNNING, "2026-01-01T00:00:00Z"
         failed = any(task.state == Task.FAILED for task in tasks.values())
         running = any(task.state in (Task.PENDING, Task.RUNNING) for task in tasks.values())
-        if failed and not running:
+        whatever_comes = [
+            name for name, task in spec.root.dag.tasks.items() if task.trigger_policy.strategy == WHATEVER
+        ]
+        if failed and not running and not all(name in tasks for name in whatever_comes):
+            for name in graph:
+                state = Task.PENDING if name in whatever_comes else Task.NOT_TRIGGERED
+                if name not in tasks:
+                    job.job_detail.task_details.append(
+                        v1.PipelineTaskDetail(task_id=next(self._numbers), task_name=name, state=state)
+                    )
+        elif failed and not running:
             job.state = v1.PipelineState.PIPELINE_STATE_FAILED
             job.error = status_pb2.Status(
                 code=code_pb2.FAILED_PRECONDITION,
@@ -324,7 +336,7 @@ class FakeVertex:
             values = struct_pb2.Struct()
             values.update(metadata)
             task.outputs[output] = v1.PipelineTaskDetail.ArtifactList(
-                artifacts=[v1.Artifact(name=output, metadata=values)]
+                artifacts=[v1.Artifact(name=output, uri=metadata.get("uri", ""), metadata=values)]
             )
 
     # Custom jobs and tuning jobs.

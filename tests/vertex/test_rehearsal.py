@@ -49,8 +49,15 @@ def auc(text: str) -> float:
 
 def test_two_training_workers_and_two_tuner_workers_push_a_model_like_the_local_runs(rehearsal_clone, rehearsed, first):
     assert rehearsed.code == 0, rehearsed.text
-    assert rehearsed.states == first.states
+    assert rehearsed.states == {**first.states, "Report": "ran"}
     assert (rehearsal_clone / rehearsed.pushed_to / "saved_model.pb").is_file()
+    page = next(artifacts_of(rehearsal_clone).glob("*/Report_*/report.html")).read_text(encoding="utf-8")
+    assert "could not be" not in page
+    assert all(part in page for part in ("Blessed and pushed to", "Permutation importance", "carrier", "2 trials"))
+    told = json.loads(next(artifacts_of(rehearsal_clone).glob("*/Report_*/executor_output.json")).read_text())
+    numbers = told["artifacts"]["metrics"]["artifacts"][0]["metadata"]
+    assert numbers["auc"] == pytest.approx(auc(rehearsed.text), abs=1e-3)
+    assert "hyperparameter_learning_rate" in numbers
     # Another model, for a step takes the batches of both workers.
     assert auc(rehearsed.text) == pytest.approx(auc(first.text), abs=0.05)
     (logs,) = (path for path in (rehearsal_clone / "output/flights/rehearsal/logs").iterdir() if path.is_dir())
@@ -78,6 +85,9 @@ def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_i
     assert "models/ is in this repository but not in the image of the tasks" in again.text
     assert 'write "import x" in place of "from models import x"' in again.text
     assert "Traceback" not in again.text
+    page = max(artifacts_of(rehearsal_clone).glob("*/Report_*/report.html")).read_text(encoding="utf-8")
+    assert "The run failed in Tuner" in page
+    assert "No module named" in page
 
 
 def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(

@@ -55,9 +55,10 @@ def test_a_model_that_is_not_blessed_is_not_pushed(job, cloud, there: GoogleClou
 def test_a_failed_task_is_said_with_its_cause_and_the_job_with_its_link(job, cloud, there: GoogleCloud):
     there.vertex.script.failing_tasks = {"Trainer": "the replica workerpool0-0 ran out of memory"}
     ended, lines, _ = watched(job, cloud)
-    assert lines[-1].name == "Trainer"
-    assert lines[-1].state == "failed"
-    assert lines[-1].detail == "the replica workerpool0-0 ran out of memory"
+    (failed,) = (line for line in lines if line.state == "failed")
+    assert failed.name == "Trainer"
+    assert (lines[-1].name, lines[-1].state) == ("Report", "ran")
+    assert failed.detail == "the replica workerpool0-0 ran out of memory"
     text = report(job, ended)
     assert "the job failed: The DAG failed because some tasks failed. The failed tasks are: ['Trainer']." in text
     assert job in text

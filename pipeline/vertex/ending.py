@@ -1,0 +1,264 @@
+"""The last task of a run on Vertex AI, however the others ended: report, metrics for Experiments, and the webhook.
+
+No component of the graph: it asks Vertex AI what became of the job, so that it knows of the failed tasks too. It never
+fails, for a run is none the worse for want of a report. In a rehearsal the job is read from a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import dataclasses
+import datetime
+import json
+import logging
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from google.cloud import aiplatform_v1 as v1
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+from pydantic import TypeAdapter
+from tfx.dsl.io import fileio
+from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
+
+from pipeline import record, webhook
+from pipeline.config import PipelineConfig
+from pipeline.local import Step
+from pipeline.packaging import in_repository
+from pipeline.report import page
+from pipeline.report.run import Ended
+from pipeline.results import Results, outcome_of
+from pipeline.target import Target
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, node_of
+from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.settings import endpoints
+
+logger = logging.getLogger("pipeline.vertex")
+
+PUSHED, FAILED, NOT_BLESSED = 0, 1, 3
+_State = v1.PipelineTaskDetail.State
+# Kinds of artifacts that Google Cloud's console shows by itself: a page, and numbers that Experiments collect.
+OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Came:
+    """What a job has come to.
+
+    Attributes:
+        steps: Those that ended well, in the order in which they started.
+        failed: The first that did not, and its seconds.
+        reason: Why.
+    """
+
+    steps: list[Step]
+    failed: tuple[str, float] | None
+    reason: str
+
+
+def main() -> int:
+    """Runs the task; returns 0."""
+    logging.basicConfig(level=logging.INFO)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.vertex.ending", description=__doc__)
+    parser.add_argument("--job", required=True, help="resource name of the PipelineJob, or a file with it")
+    parser.add_argument("--config", required=True, help="the pipeline's config as JSON")
+    parser.add_argument("--executor-input", required=True, help="where the outputs belong, as JSON")
+    parser.add_argument("--webhook-url", help="whom to tell")
+    parser.add_argument("--webhook-secret", help="version of a secret in Secret Manager to sign with")
+    arguments = parser.parse_args()
+    try:
+        end(arguments)
+    except Exception:
+        logger.exception("The run has no report.")
+    return 0
+
+
+def end(arguments: argparse.Namespace) -> None:
+    """Writes and tells what the job has come to; what cannot be done is logged."""
+    job, cloud = _job(arguments.job)
+    settings = json.loads(arguments.config)
+    config = TypeAdapter(PipelineConfig).validate_python(settings)
+    came = came_to(job)
+    results = outcome_of({step.name: step for step in came.steps}) if not came.failed else None
+    outcome: dict[str, Any]
+    if results is None:
+        code, outcome = FAILED, {"failed": [f"{came.failed[0]}: {came.reason}" if came.failed else came.reason]}
+    else:
+        code = PUSHED if results.pushed_to else NOT_BLESSED
+        outcome = {**results.verdict, "metrics": results.metrics["overall"]}
+    outputs = json.loads(arguments.executor_input)["outputs"]
+    run = job.name.rpartition("/")[2]
+    told: dict[str, Any] = {}
+
+    def tell_of(output: str, more: Mapping[str, Any]) -> None:
+        told[output] = {"artifacts": [{**outputs["artifacts"][output]["artifacts"][0], **more}]}
+
+    def report() -> None:
+        started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
+        states = {step.name: step.state for step in came.steps} | ({came.failed[0]: "failed"} if came.failed else {})
+        command = ["python", "vertex_runner.py", "--watch", job.name]
+        kept = record.make(run, command, config, started, code, outcome, states)
+        kept = dataclasses.replace(kept, config=settings)
+        with tempfile.TemporaryDirectory() as folder:
+            written = page.write(Ended(kept, config, came.steps, came.failed, results, Path(folder) / run))
+            address = f"{outputs['artifacts'][REPORT]['artifacts'][0]['uri']}.html"
+            _write(address, written.read_text(encoding="utf-8"))
+        tell_of(REPORT, {"uri": address})
+
+    def metrics() -> None:
+        tell_of("metrics", {"metadata": numbers(came, results)})
+
+    def tell() -> None:
+        if not arguments.webhook_url:
+            return
+        assert cloud
+        secret = cloud.ask("secretmanager", f"v1/{arguments.webhook_secret}:access")["payload"]["data"]
+        variables = {
+            webhook.URL_VARIABLE: arguments.webhook_url,
+            webhook.SECRET_VARIABLE: base64.b64decode(secret).decode().strip(),
+        }
+        receiver = webhook.read(variables)
+        nothing: dict[str, Any] = {"exit_code": code, "blessed": False, "pushed_to": None}
+        problem = receiver and receiver.tell(config.name, run, {**nothing, **outcome})
+        logger.info("The webhook was %s", f"not told: {problem}" if problem else "told.")
+
+    doing: dict[str, Callable[[], None]] = {"webhook": tell, "metrics": metrics, "report": report}
+    for what, do in doing.items():
+        try:
+            do()
+        except Exception:  # the others are done all the same
+            logger.exception("There was an error with the %s.", what)
+    _write(outputs["outputFile"], json.dumps({"artifacts": told}))
+
+
+def came_to(job: v1.PipelineJob) -> Came:
+    """What became of each task, but for this one."""
+    spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
+    tasks = spec["root"]["dag"]["tasks"]
+    steps, failed, reason = [], None, ""
+    for task in sorted(job.job_detail.task_details, key=lambda one: (_seconds(one.start_time), one.task_id)):
+        # The whole pipeline is among its tasks, under the name of the job.
+        if task.task_name not in tasks or task.task_name == ENDING:
+            continue
+        name = node_of(task.task_name)
+        seconds = max(0.0, _seconds(task.end_time) - _seconds(task.start_time)) if task.end_time else 0.0
+        if task.state in (_State.FAILED, _State.CANCELLED) and failed is None:
+            failed, reason = (name, seconds), task.error.message or task.state.name.lower()
+        if task.state not in (_State.SUCCEEDED, _State.SKIPPED) or task.task_name.endswith(FIRST_OF_RESOLVER):
+            continue
+        component = spec["components"][tasks[task.task_name]["componentRef"]["name"]]
+        executor = spec["deploymentSpec"]["executors"][component["executorLabel"]]
+        ran: Literal["ran", "cached"] = "ran" if task.state == _State.SUCCEEDED else "cached"
+        made = [one.create_time for several in task.outputs.values() for one in several.artifacts if one.create_time]
+        steps.append(
+            Step(
+                name=name,
+                state=ran if "container" in executor else "looked up",
+                seconds=seconds,
+                outputs=_artifacts(task, component.get("outputDefinitions", {}).get("artifacts", {})),
+                made=max(made).astimezone().replace(tzinfo=None) if made else None,
+            )
+        )
+    if failed is None and not any(step.name == "Verdict" for step in steps):
+        reason = "the job was cancelled before it had a verdict"
+        failed = ("Pipeline", 0.0)
+    return Came(steps, failed, reason)
+
+
+def numbers(came: Came, results: Results | None) -> dict[str, float]:
+    """What a table of runs should show: the verdict, metrics, and the hyperparameters that the search has chosen."""
+    found: dict[str, float] = {}
+    if results:
+        found = {"blessed": int(results.blessed), "pushed": int(bool(results.pushed_to)), **results.metrics["overall"]}
+    for step in came.steps:
+        for artifact in step.outputs.get("best_hyperparameters", ()):
+            with fileio.open(f"{artifact.uri}/best_hyperparameters.txt") as file:
+                chosen = json.loads(file.read())["values"]
+            found |= {f"hyperparameter_{name}": value for name, value in chosen.items()}
+    return {name: value for name, value in found.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+
+
+def add_to(spec: dict[str, Any], config: PipelineConfig, target: Target) -> None:
+    """Adds the task to a compiled pipeline, after all others and whatever became of them."""
+    assert target.vertex
+    tasks = spec["root"]["dag"]["tasks"]
+    # Nothing there should depend on where the repository lies here.
+    shown = dataclasses.replace(
+        config,
+        module=in_repository(config.module),
+        schema=config.schema and in_repository(config.schema),
+        data=dataclasses.replace(config.data, prepare=None),
+    )
+    arguments = ["--job", JOB_NAME, "--config", json.dumps(dataclasses.asdict(shown)), "--executor-input", "{{$}}"]
+    if target.vertex.webhook_url:
+        arguments += ["--webhook-url", target.vertex.webhook_url]
+        arguments += ["--webhook-secret", str(target.vertex.webhook_secret)]
+    machine = target.vertex.machines.task(ENDING)
+    spec["deploymentSpec"]["executors"][f"{ENDING}_executor"] = {
+        "container": {
+            "image": target.vertex.image,
+            "command": ["python", "-m", "pipeline.vertex.ending"],
+            "args": arguments,
+            "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
+        }
+    }
+    outputs = {name: {"artifactType": {"schemaTitle": kind}} for name, kind in OUTPUTS.items()}
+    spec["components"][ENDING] = {
+        "executorLabel": f"{ENDING}_executor",
+        "outputDefinitions": {"artifacts": outputs},
+    }
+    tasks[ENDING] = {
+        "taskInfo": {"name": ENDING},
+        "componentRef": {"name": ENDING},
+        "dependentTasks": sorted(tasks),
+        # What KFP's ignore_upstream_failure and exit handlers are compiled to.
+        "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"},
+    }
+
+
+def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:
+    if not name.startswith("projects/"):
+        return v1.PipelineJob.from_json(Path(name).read_text(encoding="utf-8")), None
+    _, project, _, region, *_ = name.split("/")
+    cloud = Cloud.connect(project, region, endpoints(os.environ))
+    return cloud.client(v1.PipelineServiceClient).get_pipeline_job(name=name), cloud
+
+
+def _artifacts(task: v1.PipelineTaskDetail, types: Mapping[str, Any]) -> dict[str, Any]:
+    """The artifacts of a task as TFX's."""
+    found = {}
+    for key, several in task.outputs.items():
+        kind = types.get(key, {}).get("artifactType", {})
+        if "instanceSchema" not in kind:
+            continue
+        raw = [
+            {
+                "name": one.name,
+                "uri": one.uri,
+                "type": kind,
+                "metadata": json_format.MessageToDict(v1.Artifact.pb(one).metadata),
+            }
+            for one in several.artifacts
+        ]
+        found[key] = json_format.ParseDict({"artifacts": raw}, pipeline_spec_pb2.ArtifactList())
+    return dict(parse_raw_artifact_dict(found))
+
+
+def _write(address: str, text: str) -> None:
+    fileio.makedirs(os.path.dirname(address))
+    with fileio.open(address, "w") as file:
+        file.write(text)
+
+
+def _seconds(moment: Any) -> float:
+    return float(moment.timestamp()) if moment else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
