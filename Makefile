@@ -38,7 +38,7 @@ format: setup ## Put the code in shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## Measure again the numbers in the README
+bench: run ## Measure again the numbers in the README
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"

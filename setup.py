@@ -27,7 +27,8 @@ INSTALL_REQUIRES = [
     "httptools>=0.6",  # uvicorn's fast parser of HTTP
     "uvloop>=0.21; sys_platform != 'win32'",  # its fast event loop
     "prometheus-client>=0.21",
-    "pydantic>=2",  # settings from JSON, in the last task on Vertex AI
+    "pydantic>=2",  # settings from JSON, in tasks on Vertex AI that are no components
+    "google-cloud-bigquery>=3.20",  # the requests that an endpoint logs
     "pip>=24",  # TFX installs the wheel with the user's code with it, in every step that runs such code
 ]
 

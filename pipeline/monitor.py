@@ -8,17 +8,22 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import PipelineConfig, load_config
 from pipeline.errors import UserError
 from pipeline.predict import ROOT
 from pipeline.terminal import silent
 
+if TYPE_CHECKING:
+    from pipeline.validation.findings import Finding
+
 WITHIN, CROSSED = 0, 4
+# Newest rows that are judged, and the least to judge by.
+ROWS, MIN_ROWS = 100_000, 1_000
 FINDINGS = "findings.json"
 
 
@@ -80,8 +85,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
     parser.add_argument("--output", help="output folder of the run that pushed the model (output/<name>)")
     parser.add_argument("--version", type=int, help="whose rows are judged (the one that answered last)")
-    parser.add_argument("--rows", type=int, default=100_000, help="newest rows that are judged (%(default)s)")
-    parser.add_argument("--min-rows", type=int, default=1_000, help="least rows to judge by (%(default)s)")
+    parser.add_argument("--rows", type=int, default=ROWS, help="newest rows that are judged (%(default)s)")
+    parser.add_argument("--min-rows", type=int, default=MIN_ROWS, help="least rows to judge by (%(default)s)")
     parser.add_argument("--retrain", action="store_true", help="run the pipeline when a limit is crossed")
     return parser.parse_args()
 
@@ -145,16 +150,12 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
                 "name the output folder of the run that pushed it with --output"
             )
         schema_file = Path(config.schema) if config.schema else _inferred_schema(output)
-        schema = serving_skew.without_label(parse(schema_file), config.label.name)
-        table = serving_skew.as_table(asked.instances, schema)
-        statistics = serving_skew.statistics_of(table)
         now = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
         folder = output / "monitor" / now
-        found = serving_skew.findings(
-            table,
-            statistics,
+        statistics, found = serving_skew.judged(
+            asked.instances,
+            parse(schema_file),
             train,
-            schema,
             config.label.name,
             config.data_checks,
             Remedies(_short(schema_file) if config.schema else None, _short(folder)),
@@ -164,18 +165,20 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
     (split / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
     (folder / FINDINGS).write_text(to_json(found) + "\n", encoding="utf-8")
 
+    print("\n".join(lines_of(asked, found)))
+    print(f"statistics and findings: {_short(folder)}")
+    return any(one.severity == "stop" for one in found)
+
+
+def lines_of(asked: Asked, found: Sequence[Finding]) -> list[str]:
+    """What was compared and what came of it, for people."""
     more = f", {asked.others:,} rows of other versions passed over" if asked.others else ""
     more += f", {asked.broken:,} lines that are no row" if asked.broken else ""
-    print(f"{len(asked.instances):,} rows of version {asked.version}, {asked.first} to {asked.last}{more}")
+    lines = [f"{len(asked.instances):,} rows of version {asked.version}, {asked.first} to {asked.last}{more}"]
     for one in found:
-        print(f"  {'crossed' if one.severity == 'stop' else 'warning'}  {one}\n           {one.remedy}")
+        lines += [f"  {'crossed' if one.severity == 'stop' else 'warning'}  {one}", f"           {one.remedy}"]
     stops = list(dict.fromkeys(one.feature for one in found if one.severity == "stop"))
-    if stops:
-        print(f"crossed: {', '.join(stops)}")
-    else:
-        print("within the limits of the schema")
-    print(f"statistics and findings: {_short(folder)}")
-    return bool(stops)
+    return [*lines, f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema"]
 
 
 def _from_the_end(files: list[Path]) -> Iterator[str]:

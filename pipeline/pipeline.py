@@ -74,7 +74,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     schema = schema_gen.outputs["schema"]
     if config.schema:
         reviewed_schema = Importer(
-            source_uri=_staged_schema(Path(config.schema), config.label.name, target),
+            source_uri=staged_schema(Path(config.schema), config.label.name, target),
             artifact_type=standard_artifacts.Schema,
         ).with_id("ReviewedSchema")
         schema = reviewed_schema.outputs["result"]
@@ -325,7 +325,7 @@ def _is_set(option: str, beam_args: tuple[str, ...]) -> bool:
     return any(argument == option or argument.startswith(f"{option}=") for argument in beam_args)
 
 
-def _staged_schema(schema_file: Path, label: str, target: Target) -> str:
+def staged_schema(schema_file: Path, label: str, target: Target) -> str:
     """Copies the schema to a folder named by its content; TFX's cache looks at the name of an import only.
 
     Raises:

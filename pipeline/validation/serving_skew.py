@@ -54,6 +54,21 @@ def statistics_of(table: pa.Table) -> Statistics:
     return stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
 
 
+def judged(
+    instances: Sequence[Mapping[str, Any]],
+    schema: schema_pb2.Schema,
+    train: Statistics,
+    label: str,
+    checks: DataChecks,
+    remedies: Remedies,
+) -> tuple[Statistics, list[Finding]]:
+    """Statistics of what is asked, and the findings; see ``findings``."""
+    schema = without_label(schema, label)
+    table = as_table(instances, schema)
+    statistics = statistics_of(table)
+    return statistics, findings(table, statistics, train, schema, label, checks, remedies)
+
+
 def findings(
     asked: pa.Table,
     statistics: Statistics,

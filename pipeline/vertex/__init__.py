@@ -5,6 +5,8 @@ JOB = "pipeline_job.json"
 UPLOADS = "uploads.json"
 # The task after all others, which is no node of the graph: see ``pipeline.vertex.ending``.
 ENDING, REPORT = "Report", "report"
+# The one task of monitoring: see ``pipeline.vertex.monitoring``.
+MONITOR = "Monitor"
 # What Vertex AI puts the resource name of the job in place of.
 JOB_NAME = "{{$.pipeline_job_resource_name}}"
 # TFX makes two tasks of the resolver of the latest blessed model: one finds the blessing, one the model it is of.

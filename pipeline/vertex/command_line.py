@@ -28,11 +28,17 @@ def add_arguments(what: Any, parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--schedule", metavar="CRON", help="start the pipeline at these times: 'TZ=Europe/Berlin 0 3 * * 1'"
     )
+    what.add_argument(
+        "--schedule-monitoring", metavar="CRON", help="compare what the endpoint is asked with the training data, then"
+    )
     what.add_argument("--schedules", action="store_true", help="list the schedules")
     what.add_argument("--pause", metavar="SCHEDULE", help="start no more runs; by the pipeline's name")
     what.add_argument("--resume", metavar="SCHEDULE", help="start runs again")
     what.add_argument("--unschedule", metavar="SCHEDULE", help="delete a schedule")
     parser.add_argument("--dry-run", action="store_true", help="with --rollback: only say what would be done")
+    parser.add_argument(
+        "--retrain", action="store_true", help="with --schedule-monitoring: a crossed limit starts the pipeline"
+    )
     parser.add_argument(
         "--to", metavar="PLACE", help="with --batch-predict: gs://bucket/folder or bq://project.dataset"
     )
@@ -44,24 +50,28 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> arg
         parser.error("--dry-run goes with --rollback; --check looks at all that a run needs")
     if arguments.to and not arguments.batch_predict:
         parser.error("--to goes with --batch-predict")
-    if arguments.schedule is not None and not CRON.fullmatch(arguments.schedule.strip()):
-        parser.error(
-            "--schedule must be a cron line of five fields, with a time zone before it if it is not UTC, such as "
-            f"'TZ=Europe/Berlin 0 3 * * 1' for Mondays at 3:00, got {arguments.schedule!r}"
-        )
+    if arguments.retrain and not arguments.schedule_monitoring:
+        parser.error("--retrain goes with --schedule-monitoring")
+    for flag, cron in (("schedule", arguments.schedule), ("schedule-monitoring", arguments.schedule_monitoring)):
+        if cron is not None and not CRON.fullmatch(cron.strip()):
+            parser.error(
+                f"--{flag} must be a cron line of five fields, with a time zone before it if it is not UTC, such as "
+                f"'TZ=Europe/Berlin 0 3 * * 1' for Mondays at 3:00, got {cron!r}"
+            )
     return arguments
 
 
 def without_run(arguments: argparse.Namespace) -> bool:
     """Whether something is asked for that needs neither the data nor the module file."""
-    return bool(arguments.rollback or arguments.batch_predict) or any(
+    return bool(arguments.rollback or arguments.batch_predict or arguments.schedule_monitoring) or any(
         getattr(arguments, one) for one in ABOUT_SCHEDULES
     )
 
 
 def needed(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The settings that may not be missing."""
-    bucket = not arguments.watch and (not without_run(arguments) or (arguments.batch_predict and not arguments.to))
+    writes = arguments.schedule_monitoring or (arguments.batch_predict and not arguments.to)
+    bucket = not arguments.watch and (writes or not without_run(arguments))
     return ("project", "region", "bucket") if bucket else ("project", "region")
 
 

@@ -11,7 +11,7 @@ from google.auth.exceptions import GoogleAuthError
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
-from pipeline.target import Vertex
+from pipeline.target import Target, Vertex
 from pipeline.vertex import batch, registry, rollback, schedules
 from pipeline.vertex.cloud import PASSING, Cloud, explained
 from pipeline.vertex.endpoints import ServingEndpoint
@@ -46,6 +46,14 @@ def run(
         elif arguments.schedule:
             cron = arguments.schedule.strip()
             made, was_there = schedules.create(folder, vertex, config.name, cron, cloud, said)
+            said(f"{'changed' if was_there else 'made'} the schedule\n{made}")
+        elif arguments.schedule_monitoring:
+            from pipeline.vertex import monitoring  # and TensorFlow Data Validation, which the others do without
+
+            target = Target.on_vertex(vertex, config.name, folder / "upload")
+            monitoring.compile(config, target, folder, arguments.retrain)
+            name, cron = monitoring.name_of(config.name), arguments.schedule_monitoring.strip()
+            made, was_there = schedules.create(folder, vertex, name, cron, cloud, said)
             said(f"{'changed' if was_there else 'made'} the schedule\n{made}")
         elif arguments.schedules:
             several = schedules.found(cloud)

@@ -23,19 +23,17 @@ from typing import Any, Literal
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
-from pydantic import TypeAdapter
 from tfx.dsl.io import fileio
 from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
 from pipeline import record, webhook
 from pipeline.config import PipelineConfig
 from pipeline.local import Step
-from pipeline.packaging import in_repository
 from pipeline.report import page
 from pipeline.report.run import Ended
 from pipeline.results import Results, outcome_of
 from pipeline.target import Target
-from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, node_of
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, config_json, node_of
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.settings import endpoints
 
@@ -82,8 +80,7 @@ def main() -> int:
 def end(arguments: argparse.Namespace) -> None:
     """Writes and tells what the job has come to; what cannot be done is logged."""
     job, cloud = _job(arguments.job)
-    settings = json.loads(arguments.config)
-    config = TypeAdapter(PipelineConfig).validate_python(settings)
+    config, settings = config_json.from_json(arguments.config)
     came = came_to(job)
     results = outcome_of({step.name: step for step in came.steps}) if not came.failed else None
     outcome: dict[str, Any]
@@ -188,14 +185,7 @@ def add_to(spec: dict[str, Any], config: PipelineConfig, target: Target) -> None
     """Adds the task to a compiled pipeline, after all others and whatever became of them."""
     assert target.vertex
     tasks = spec["root"]["dag"]["tasks"]
-    # Nothing there should depend on where the repository lies here.
-    shown = dataclasses.replace(
-        config,
-        module=in_repository(config.module),
-        schema=config.schema and in_repository(config.schema),
-        data=dataclasses.replace(config.data, prepare=None),
-    )
-    arguments = ["--job", JOB_NAME, "--config", json.dumps(dataclasses.asdict(shown)), "--executor-input", "{{$}}"]
+    arguments = ["--job", JOB_NAME, "--config", config_json.to_json(config), "--executor-input", "{{$}}"]
     if target.vertex.webhook_url:
         arguments += ["--webhook-url", target.vertex.webhook_url]
         arguments += ["--webhook-secret", str(target.vertex.webhook_secret)]

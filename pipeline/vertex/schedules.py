@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +127,26 @@ def change(which: str, how: Change, cloud: Cloud) -> Scheduled | None:
         # What was missed meanwhile is not made up for: the newest data is what there is to train on.
         client.resume_schedule(request=v1.ResumeScheduleRequest(name=one.name, catch_up=False), retry=AGAIN)
     return _shown(client.get_schedule(name=one.name, retry=AGAIN))
+
+
+def start_now(name: str, cloud: Cloud) -> str:
+    """Starts what a schedule starts, at once; returns the job's resource name.
+
+    Raises:
+        UserError: there is no such schedule.
+    """
+    client = cloud.client(v1.ScheduleServiceClient)
+    there = [one for one in client.list_schedules(parent=cloud.parent, retry=AGAIN) if one.display_name == name]
+    if not there:
+        raise UserError(
+            f"there is no schedule {name}, whose job would be started; make one with vertex_runner.py --schedule CRON"
+        )
+    job = there[0].create_pipeline_job_request.pipeline_job
+    job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}"
+    made = cloud.client(v1.PipelineServiceClient).create_pipeline_job(
+        parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=AGAIN
+    )
+    return str(made.name)
 
 
 def _shown(one: v1.Schedule) -> Scheduled:

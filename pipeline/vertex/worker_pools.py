@@ -19,7 +19,7 @@ from pipeline.checks import ConfigError
 from pipeline.config import PipelineConfig
 from pipeline.machines import DEFAULT, Job
 from pipeline.target import Vertex
-from pipeline.vertex import ENDING, jobs, pusher, trainer, tuner, vizier
+from pipeline.vertex import ENDING, MONITOR, jobs, pusher, trainer, tuner, vizier
 
 # The place of a pool says what it is for: chief, workers, Reduction Servers.
 REDUCTION_POOL = 2
@@ -37,7 +37,7 @@ def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
     """
     machines = vertex.machines
     components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
-    unknown = sorted(set(machines.tasks) - {*components, "Tuner", ENDING, DEFAULT})
+    unknown = sorted(set(machines.tasks) - {*components, "Tuner", ENDING, MONITOR, DEFAULT})
     if unknown:
         raise ConfigError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
     machines.check_strategy(config.training.strategy)

@@ -35,6 +35,7 @@ class Project:
         tables: Those that a query may name.
         monitored: Whether Cloud Monitoring may be read.
         secrets: By the name of their version.
+        logged: Payloads of the requests in the log of an endpoint, the newest first.
     """
 
     expired: bool = False
@@ -63,6 +64,7 @@ class Project:
     tables: set[str] = field(default_factory=set)
     monitored: bool = True
     secrets: dict[str, str] = field(default_factory=dict)
+    logged: list[str] = field(default_factory=list)
 
 
 class FakeRest:
@@ -195,7 +197,19 @@ class FakeRest:
         for table in re.findall(r"`([^`]+)`", body["query"]):
             if table not in self.project.tables:
                 return 404, _error(404, f"Not found: Table {table}")
+        if "request_payload" in body["query"]:
+            return 200, self._logged()
         return 200, {"jobComplete": True, "totalBytesProcessed": "1048576"}
+
+    def _logged(self) -> dict[str, Any]:
+        fields = [
+            {"name": "time", "type": "STRING", "mode": "NULLABLE"},
+            {"name": "request_payload", "type": "STRING", "mode": "REPEATED"},
+        ]
+        rows = [{"f": [{"v": "2026-11-21T15:00:00Z"}, {"v": [{"v": payload}]}]} for payload in self.project.logged]
+        reference = {"projectId": self._id, "jobId": "query", "location": "US"}
+        answer = {"jobReference": reference, "queryId": "query", "jobComplete": True, "cacheHit": False}
+        return {**answer, "schema": {"fields": fields}, "rows": rows, "totalRows": str(len(rows))}
 
     def _time_series(self, _: Any, query: str, __: Any) -> tuple[int, dict[str, Any]]:
         """Both metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
