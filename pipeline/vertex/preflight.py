@@ -93,6 +93,8 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
     }
     if vertex.endpoint:
         checks["endpoint"] = functools.partial(_endpoint, vertex, vertex.endpoint, cloud)
+    if vertex.webhook_secret:
+        checks["webhook"] = functools.partial(_webhook, vertex.webhook_secret, cloud)
     with ThreadPoolExecutor(len(checks)) as pool:
         several = list(pool.map(lambda item: _looked(*item), checks.items()))
     return [Finding("credentials", "ok", f"{cloud.caller}"), *(finding for some in several for finding in some)]
@@ -115,6 +117,8 @@ def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Find
     wanted = ["aiplatform", "storage", "compute"]
     if vertex.endpoint:
         wanted.append("monitoring")
+    if vertex.webhook_secret:
+        wanted.append("secretmanager")
     if "pkg.dev/" in vertex.image:
         wanted.append("artifactregistry")
     if vertex.dataflow:
@@ -283,6 +287,17 @@ def _endpoint(vertex: Vertex, settings: Endpoint, cloud: Cloud) -> Iterator[Find
         yield Finding("endpoint", "unsure", f"{push.holder} is deploying to {name}", remedy)
     else:
         yield Finding("endpoint", "ok", f"{name}, {shares(there)}")
+
+
+def _webhook(secret: str, cloud: Cloud) -> Iterator[Finding]:
+    try:
+        cloud.ask("secretmanager", f"v1/{secret}")
+    except exceptions.NotFound:
+        _, project, _, name, *_ = secret.split("/")
+        remedy = f"gcloud secrets create {name} --project={project} --data-file=FILE"
+        yield Finding("webhook", "wrong", f"there is no secret {secret}", remedy)
+        return
+    yield Finding("webhook", "ok", f"{secret}, which the service account of the tasks must be allowed to read")
 
 
 def _matches(name: str, pattern: str) -> bool:

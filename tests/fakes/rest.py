@@ -51,6 +51,7 @@ class Project:
                 "bigquery",
                 "iam",
                 "monitoring",
+                "secretmanager",
             )
         }
     )
@@ -142,6 +143,7 @@ class FakeRest:
             f"/compute/compute/v1/projects/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             f"/bigquery/bigquery/v2/projects/{project}/queries": self._query,
             f"/monitoring/v3/projects/{project}/timeSeries": self._time_series,
+            "/secretmanager/v1/(projects/.+/secrets/.+/versions/[^:]+)": self._secret_version,
             "/secretmanager/v1/(projects/.+/secrets/.+/versions/.+):access": self._secret,
             "/v2/(.+)/manifests/(.+)": self._manifest,
             "/v2/(.+)/blobs/(.+)": self._blob,
@@ -229,6 +231,11 @@ class FakeRest:
                 taken = sorted(milliseconds for _, milliseconds in requests)
                 series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))
         return 200, {"timeSeries": [{"metric": {"labels": one}, "points": [{"value": value}]} for one, value in series]}
+
+    def _secret_version(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
+        if found[1] not in self.project.secrets:
+            return 404, _error(404, f"Secret Version {found[1]} not found")
+        return 200, {"name": found[1], "state": "ENABLED"}
 
     def _secret(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
         if found[1] not in self.project.secrets:

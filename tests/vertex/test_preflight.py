@@ -69,6 +69,18 @@ def test_an_endpoint_that_was_deleted_is_found_before_anything_is_paid(checked, 
     assert findings["APIs"].remedy == "gcloud services enable monitoring.googleapis.com --project=demo"
 
 
+def test_the_secret_of_the_webhook_must_be_there(checked, there: GoogleCloud):
+    secret = "projects/demo/secrets/hook/versions/latest"
+    told = {"webhook_url": "https://hooks.example.com", "webhook_secret": secret}
+    findings = checked(**told)
+    assert wrong(findings) == {"webhook"}
+    assert findings["webhook"].remedy == "gcloud secrets create hook --project=demo --data-file=FILE"
+    there.rest.project.secrets[secret] = "x" * 20
+    assert checked(**told)["webhook"].state == "ok"
+    there.rest.project.apis -= {"secretmanager.googleapis.com"}
+    assert checked(**told)["APIs"].remedy == "gcloud services enable secretmanager.googleapis.com --project=demo"
+
+
 def test_missing_credentials_are_named(checked, monkeypatch, tmp_path):
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("HOME", str(tmp_path))
