@@ -85,8 +85,8 @@ def run(which: str, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
     from pipeline import local
     from pipeline.config import load_config
+    from pipeline.evaluation import read_metrics
     from pipeline.pipeline import create_pipeline
-    from pipeline.results import read_results
     from pipeline.target import Target
 
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
@@ -98,7 +98,8 @@ def run(which: str, folder: Path) -> dict[str, Any]:
     graph = create_pipeline(config, target) if which == "ours" else stock_pipeline(config, target, folder)
     steps = local.run(graph, which, lambda name: None, lambda step: None)
     seconds = {name: step.seconds for name, step in steps.items() if step.state != "looked up"}
-    return {"seconds": seconds, "auc": read_results(steps).metrics["overall"]["auc"]}
+    evaluation = steps["Evaluator"].outputs["evaluation"][0].uri
+    return {"seconds": seconds, "auc": read_metrics(evaluation)["overall"]["auc"]}
 
 
 def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
