@@ -198,7 +198,9 @@ def add_to(spec: dict[str, Any], config: PipelineConfig, target: Target) -> None
             "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
         }
     }
-    outputs = {name: {"artifactType": {"schemaTitle": kind}} for name, kind in OUTPUTS.items()}
+    outputs = {
+        name: {"artifactType": {"schemaTitle": kind, "schemaVersion": "0.0.1"}} for name, kind in OUTPUTS.items()
+    }
     spec["components"][ENDING] = {
         "executorLabel": f"{ENDING}_executor",
         "outputDefinitions": {"artifacts": outputs},

@@ -20,6 +20,7 @@ from google.cloud import aiplatform_v1 as v1
 from google.cloud import bigquery
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx import version
 from tfx.dsl.io import fileio
 
 from pipeline.config import PipelineConfig
@@ -85,7 +86,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
     spec = {
         "pipelineInfo": {"name": name},
         "schemaVersion": "2.0.0",
-        "sdkVersion": "tfx-production-pipeline",
+        "sdkVersion": f"tfx-{version.__version__}",
         "root": {"dag": {"tasks": {MONITOR: {"taskInfo": {"name": MONITOR}, "componentRef": {"name": MONITOR}}}}},
         "components": {MONITOR: {"executorLabel": MONITOR}},
         "deploymentSpec": {"executors": {MONITOR: {"container": container}}},
@@ -158,7 +159,7 @@ def read_log(endpoint: Endpoint, cloud: Cloud) -> Asked | None:
     most = max(there.traffic_split, key=lambda one: there.traffic_split[one])
     (deployed,) = (one for one in there.deployed_models if one.id == most)
     model = cloud.client(v1.ModelServiceClient).get_model(name=f"{deployed.model}@{deployed.model_version_id}")
-    version = int(model.artifact_uri.rstrip("/").rpartition("/")[2])
+    pushed = int(model.artifact_uri.rstrip("/").rpartition("/")[2])
     table = str(endpoint.log_to).removeprefix("bq://")
     # The table is Vertex AI's: cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging
     query = f"""
@@ -190,7 +191,7 @@ def read_log(endpoint: Endpoint, cloud: Cloud) -> Asked | None:
             times.append(row["time"])
     if not times:
         return None
-    return Asked(version, instances[:ROWS][::-1], times[-1], times[0], 0, broken)
+    return Asked(pushed, instances[:ROWS][::-1], times[-1], times[0], 0, broken)
 
 
 def _write(folder: str, statistics: Any, found: list[Finding]) -> None:
