@@ -43,9 +43,7 @@ class Results:
 
 def outcome_of(steps: Mapping[str, Step]) -> Results:
     """Reads the outcome from the artifacts of the last steps."""
-    with fileio.open(steps["Verdict"].outputs["verdict"][0].uri) as file:
-        verdict = json.loads(file.read())
-    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=verdict)
+    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=_verdict_of(steps))
 
 
 def read_results(steps: Mapping[str, Step]) -> Results:
@@ -54,8 +52,7 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     Raises:
         UserError: the Pusher is cached, and the model it pushed then has been deleted since.
     """
-    results = outcome_of(steps)
-    pushed_to = results.pushed_to
+    pushed_to = _verdict_of(steps)["pushed_to"]
     if pushed_to and was_withdrawn(Path(pushed_to)):
         raise UserError(
             f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
@@ -66,7 +63,12 @@ def read_results(steps: Mapping[str, Step]) -> Results:
             f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
             f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
         )
-    return results
+    return outcome_of(steps)
+
+
+def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
+    with fileio.open(steps["Verdict"].outputs["verdict"][0].uri) as file:
+        return dict(json.loads(file.read()))
 
 
 def warnings_of(step: Step) -> list[str]:
