@@ -109,7 +109,7 @@ def end(arguments: argparse.Namespace) -> None:
         tell_of(REPORT, {"uri": address})
 
     def metrics() -> None:
-        tell_of("metrics", {"metadata": numbers(came, results)})
+        tell_of("metrics", {"metadata": numbers(came, results, config)})
 
     def tell() -> None:
         if not arguments.webhook_url:
@@ -168,17 +168,19 @@ def came_to(job: v1.PipelineJob) -> Came:
     return Came(steps, failed, reason)
 
 
-def numbers(came: Came, results: Results | None) -> dict[str, float]:
-    """What a table of runs should show: the verdict, metrics, and the hyperparameters that the search has chosen."""
-    found: dict[str, float] = {}
+def numbers(came: Came, results: Results | None, config: PipelineConfig) -> dict[str, float]:
+    """What a table of runs should show: verdict, metrics, and what the training was set to, by hand or by search."""
+    found: dict[str, Any] = {}
     if results:
-        found = {"blessed": int(results.blessed), "pushed": int(bool(results.pushed_to)), **results.metrics["overall"]}
+        found = {"blessed": results.blessed, "pushed": bool(results.pushed_to), **results.metrics["overall"]}
+    found |= {f"parameter_{name}": value for name, value in dataclasses.asdict(config.training).items()}
     for step in came.steps:
         for artifact in step.outputs.get("best_hyperparameters", ()):
             with fileio.open(f"{artifact.uri}/best_hyperparameters.txt") as file:
                 chosen = json.loads(file.read())["values"]
-            found |= {f"hyperparameter_{name}": value for name, value in chosen.items()}
-    return {name: value for name, value in found.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+            found |= {f"parameter_{name}": value for name, value in chosen.items()}
+    finite = {name: value for name, value in found.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+    return {name: float(value) for name, value in finite.items()}
 
 
 def add_to(spec: dict[str, Any], config: PipelineConfig, target: Target) -> None:

@@ -57,7 +57,8 @@ def test_two_training_workers_and_two_tuner_workers_push_a_model_like_the_local_
     told = json.loads(next(artifacts_of(rehearsal_clone).glob("*/Report_*/executor_output.json")).read_text())
     numbers = told["artifacts"]["metrics"]["artifacts"][0]["metadata"]
     assert numbers["auc"] == pytest.approx(auc(rehearsed.text), abs=1e-3)
-    assert "hyperparameter_learning_rate" in numbers
+    assert numbers["blessed"] == 1.0
+    assert {"parameter_learning_rate", "parameter_batch_size"} <= set(numbers)
     # Another model, for a step takes the batches of both workers.
     assert auc(rehearsed.text) == pytest.approx(auc(first.text), abs=0.05)
     (logs,) = (path for path in (rehearsal_clone / "output/flights/rehearsal/logs").iterdir() if path.is_dir())
