@@ -69,8 +69,8 @@ class Run:
         return Path(found[1])
 
 
-def copy_repository(to: Path) -> Path:
-    """A clone to edit, with a config that takes a minute."""
+def copy_repository(to: Path, flights: Path | None = None) -> Path:
+    """A clone to edit, with a config that takes a minute, and with some flights as its data."""
     for name in CODE:
         source, copy = ROOT / name, to / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +79,8 @@ def copy_repository(to: Path) -> Path:
         else:
             shutil.copy(source, copy)
     (to / "configs/small.py").write_text(SMALL)
+    if flights:
+        shutil.copytree(flights, to / "data/flights")
     return to
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.run import edit, run, runs
+from tests.e2e.run import Run, copy_repository, edit, run, runs
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +18,18 @@ FROM_TRANSFORM = {"Transform", *FROM_TUNER}
 DATA_GATE = {"ExampleValidator", "DataGate"}
 ON_ONE_CARRIER = 'SliceGate("auc", by="carrier=UA", floor=0.95, min_examples=50)'
 EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *DATA_GATE, *FROM_TRANSFORM}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
+    """One of its own: the other tests' is not to be edited and cleaned."""
+    return copy_repository(tmp_path_factory.mktemp("caching"), few_flights)
+
+
+@pytest.fixture(scope="module")
+def first(clone: Path) -> Run:
+    """The first run in it."""
+    return run(clone)
 
 
 def versions(clone: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    clone = copy_repository(tmp_path_factory.mktemp("rehearsal") / "clone")
-    shutil.copytree(few_flights, clone / "data/flights")
-    return clone
+    return copy_repository(tmp_path_factory.mktemp("rehearsal") / "clone", few_flights)
 
 
 @pytest.fixture(scope="module")
