@@ -6,18 +6,16 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from pipeline import terminal, webhook
-from pipeline.config import PipelineConfig, TuningMode, config_file, load_config
+from pipeline import command_line, terminal, webhook
+from pipeline.config import PipelineConfig
 from pipeline.data import check_data, prepare
 from pipeline.errors import UserError
-from pipeline.packaging import read_module
 from pipeline.target import Target, only_run_in
-from pipeline.verdict import write_outcome
+from pipeline.verdict import FAILED, write_outcome
 
 if TYPE_CHECKING:
     from pipeline.local import Step
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.results import Results
 
 ROOT = Path(__file__).resolve().parent
-PUSHED, FAILED, NOT_BLESSED, INTERRUPTED = 0, 1, 3, 130
+INTERRUPTED = 130
 VERDICT = "verdict.json"
 
 
@@ -36,7 +34,8 @@ def main() -> int:
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
     try:
-        config = configure(arguments)
+        config = command_line.configured(arguments, ROOT)
+        command_line.check_files(config)
         told = webhook.read(os.environ)
         output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
         with only_run_in(output):
@@ -62,35 +61,13 @@ def parse_arguments() -> argparse.Namespace:
         description="Run the pipeline on this machine: train, tune, evaluate and push a model.",
         epilog="Exit codes: 0 pushed, 1 failed, 2 wrong arguments, 3 the model was not blessed, 130 interrupted.",
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pipeline", default="flights", help="name of the pipeline: configs/NAME.py (%(default)s)")
-    which.add_argument("--config", help="config file, in place of the pipeline's")
-    parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
-    parser.add_argument("--module", help="module file, in place of the config's")
+    command_line.add_arguments(parser)
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
     parser.add_argument(
         "--keep-versions", type=int, default=5, help="pushed versions that stay, the newest ones (%(default)s)"
     )
-    parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
     parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()
-
-
-def configure(arguments: argparse.Namespace) -> PipelineConfig:
-    """The config with what the command line says instead; checks what can be checked without TensorFlow."""
-    file = Path(arguments.config) if arguments.config else config_file(ROOT, arguments.pipeline)
-    config = load_config(file).with_paths_from(ROOT)
-    if arguments.data:
-        path = arguments.data if "://" in arguments.data else str(Path(arguments.data).absolute())
-        config = replace(config, data=replace(config.data, path=path, prepare=None))
-    if arguments.module:
-        config = replace(config, module=str(Path(arguments.module).absolute()))
-    if arguments.tuning:
-        config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
-    if config.schema and not Path(config.schema).is_file():
-        raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
-    read_module(Path(config.module))
-    return config
 
 
 def run(
@@ -138,13 +115,11 @@ def run(
             outcome: dict[str, Any] = {"failed": [screen.failure(*failed, cause, config)]}
         else:
             screen.results(results, config)
-            code = PUSHED if results.pushed_to else NOT_BLESSED
-            outcome = {**results.verdict, "metrics": results.metrics["overall"]}
+            code, outcome = results.exit_code, results.outcome
         end(config, output, run_id, code, outcome, told, screen.note)
-        states = {step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {})
         screen.report(
             lambda: _report(
-                record.make(run_id, command, config, started, code, outcome, states),
+                record.make(run_id, command, config, started, code, outcome, steps, failed),
                 config,
                 steps,
                 failed,

@@ -11,23 +11,24 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from pipeline import packaging, terminal
-from pipeline.config import PipelineConfig, TuningMode, config_file, load_config
+from pipeline import command_line, packaging, terminal
+from pipeline.config import PipelineConfig
 from pipeline.data import check_data, prepare
 from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.machines import Machines
 from pipeline.reading.files import is_remote
 from pipeline.target import Target, Vertex, only_run_in
-from pipeline.vertex import command_line, machine_settings, settings
+from pipeline.verdict import FAILED, NOT_BLESSED
+from pipeline.vertex import command_flags, machine_settings, settings
 
 if TYPE_CHECKING:
     from pipeline.vertex.cloud import Cloud
 
 ROOT = Path(__file__).resolve().parent
-SUCCEEDED, FAILED, WRONG_SETTINGS, NOT_BLESSED, LOST_CONTACT, INTERRUPTED = 0, 1, 2, 3, 4, 130
+SUCCEEDED, WRONG_SETTINGS, LOST_CONTACT, INTERRUPTED = 0, 2, 4, 130
 
 
 def main() -> int:
@@ -72,12 +73,7 @@ def parse_arguments() -> argparse.Namespace:
         "or cancelled, 2 missing or wrong settings, 3 the model was not blessed, 4 Vertex AI no longer answers, 130 "
         "interrupted.",
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pipeline", default="flights", help="name of the pipeline: configs/NAME.py (%(default)s)")
-    which.add_argument("--config", help="config file, in place of the pipeline's")
-    parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
-    parser.add_argument("--module", help="module file, in place of the config's")
-    parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    command_line.add_arguments(parser)
     parser.add_argument(
         "--output", help="folder of local runs; a rehearsal writes below rehearsal/ in it (output/<name>)"
     )
@@ -91,14 +87,14 @@ def parse_arguments() -> argparse.Namespace:
     what.add_argument("--check", action="store_true", help="only look whether all is there that a run needs")
     what.add_argument("--watch", metavar="JOB", help="only wait for a job that was submitted before")
     what.add_argument("--no-wait", action="store_true", help="submit and return at once")
-    command_line.add_arguments(what, parser)
+    command_flags.add_arguments(what, parser)
     parser.add_argument("--poll", type=float, default=10.0, help="seconds between two looks at the job (%(default)g)")
     parser.add_argument(
         "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
     )
     machine_settings.add_arguments(parser, ROOT / "configs/machines.py")
     settings.add_arguments(parser)
-    return command_line.check(parser, parser.parse_args())
+    return command_flags.check(parser, parser.parse_args())
 
 
 def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines, Endpoint | None]:
@@ -125,7 +121,7 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
                     arguments,
                     os.environ,
                     packaging.image_name("gpu" if machines.gpus else "cpu"),
-                    command_line.needed(arguments),
+                    command_flags.needed(arguments),
                 ),
                 machines=machines,
                 endpoint=endpoint,
@@ -139,22 +135,12 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
 
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
     """The config with what the command line says instead; checks what can be checked without TensorFlow."""
-    file = Path(arguments.config) if arguments.config else config_file(ROOT, arguments.pipeline)
-    config = load_config(file).with_paths_from(ROOT)
-    if arguments.data:
-        path = arguments.data if is_remote(arguments.data) else str(Path(arguments.data).absolute())
-        config = replace(config, data=replace(config.data, path=path, prepare=None))
-    if arguments.module:
-        config = replace(config, module=str(Path(arguments.module).absolute()))
-    if arguments.tuning:
-        config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
-    if arguments.watch or command_line.without_run(arguments):
+    config = command_line.configured(arguments, ROOT)
+    if arguments.watch or command_flags.without_run(arguments):
         return config
     if arguments.schedule:
-        command_line.check_data(config)
-    if config.schema and not Path(config.schema).is_file():
-        raise UserError(f"no schema at {config.schema}; write one with python -m pipeline.schema, or leave it out")
-    packaging.read_module(Path(config.module))
+        command_flags.check_data(config)
+    command_line.check_files(config)
     prepare(config)
     if not is_remote(config.data.path):
         check_data(config)
@@ -198,7 +184,7 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
 
         if arguments.watch:
             return wait_for(arguments.watch, connect(), arguments, screen)
-        if command_line.without_run(arguments):
+        if command_flags.without_run(arguments):
             commands.run(arguments, config, vertex, connect(), folder, screen.note)
             return SUCCEEDED
         screen.start(config, f"{run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")

@@ -10,9 +10,9 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from ml_metadata.metadata_store import MetadataStore
@@ -20,6 +20,10 @@ from ml_metadata.proto import metadata_store_pb2
 
 from pipeline.config import PipelineConfig
 from pipeline.packaging import VERSIONS_THAT_COUNT, library_fingerprint, lock_digest
+from pipeline.verdict import NOT_BLESSED, PUSHED
+
+if TYPE_CHECKING:
+    from pipeline.local import Step
 
 PROPERTY = "record"
 RUN_CONTEXT = "pipeline_run"
@@ -62,7 +66,7 @@ class Record:
     @property
     def verdict(self) -> str:
         """In a word or two."""
-        if self.exit_code not in (0, 3):
+        if self.exit_code not in (PUSHED, NOT_BLESSED):
             return "failed"
         return "pushed" if self.pushed_to else "not blessed"
 
@@ -74,9 +78,21 @@ def make(
     started: datetime.datetime,
     exit_code: int,
     outcome: Mapping[str, Any],
-    steps: Mapping[str, str],
+    steps: Sequence[Step],
+    failed: tuple[str, float] | None,
 ) -> Record:
-    """The record of a run that ends now, on this machine; ``outcome`` is what verdict.json has."""
+    """The record of a run that ends now, on this machine.
+
+    Args:
+        run: Its name.
+        command: As typed.
+        config: Its settings.
+        started: Local time.
+        exit_code: Of the runner.
+        outcome: What verdict.json has.
+        steps: Those that ended well.
+        failed: The one that did not, and its seconds.
+    """
     return Record(
         run=run,
         command=shlex.join(command),
@@ -87,7 +103,7 @@ def make(
         failed=tuple(outcome["failed"]),
         metrics=dict(outcome.get("metrics", {})),
         pushed_to=outcome.get("pushed_to"),
-        steps=dict(steps),
+        steps={step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {}),
         code=library_fingerprint(),
         packages={**{name: importlib.metadata.version(name) for name in VERSIONS_THAT_COUNT}, "lock": lock_digest()},
         machine={

@@ -15,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import read_metrics
 from pipeline.local import Step
 from pipeline.serving.versions import was_withdrawn
+from pipeline.verdict import NOT_BLESSED, PUSHED
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,16 @@ class Results:
 
     metrics: dict[str, dict[str, float]]
     verdict: dict[str, Any]
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The verdict with the metrics on all rows, as verdict.json has them."""
+        return {**self.verdict, "metrics": self.metrics["overall"]}
+
+    @property
+    def exit_code(self) -> int:
+        """Of the runner."""
+        return PUSHED if self.pushed_to else NOT_BLESSED
 
     @property
     def blessed(self) -> bool:

@@ -15,6 +15,8 @@ from pipeline.gates import METRICS, METRICS_OF, AnyGate, Evaluation, FairnessGat
 
 Slices = Mapping[str, Mapping[str, float]]
 OVERALL = "overall"
+# Exit codes of the runners: the model was pushed, the run failed, the model was not blessed.
+PUSHED, FAILED, NOT_BLESSED = 0, 1, 3
 
 
 @dataclass(frozen=True)
@@ -187,19 +189,20 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
     return text
 
 
-def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes what came of a run as JSON for programs, however it ended.
+def whole_outcome(run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of a run for programs, however it ended.
 
     Args:
-        file: Replaced.
         run_id: Name of the run.
         exit_code: Of the runner.
         outcome: What the step Verdict wrote; of a failed run "failed" alone, the reasons.
-
-    Returns:
-        What was written.
     """
     nothing: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
-    whole = {"run": run_id, "exit_code": exit_code, **nothing, **outcome}
+    return {"run": run_id, "exit_code": exit_code, **nothing, **outcome}
+
+
+def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes ``whole_outcome`` to a file, in place of what is there, and returns it."""
+    whole = whole_outcome(run_id, exit_code, outcome)
     file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     return whole

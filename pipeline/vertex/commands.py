@@ -28,7 +28,7 @@ def run(
     """Does what the command line asks for.
 
     Args:
-        arguments: See ``pipeline.vertex.command_line``.
+        arguments: See ``pipeline.vertex.command_flags``.
         config: Of the pipeline.
         vertex: Where.
         cloud: The way there.

@@ -47,15 +47,25 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
         config, uploads = _with_remote_data(config, target)
     pipeline = create_pipeline(config, target)
     place(pipeline, config, target.vertex)
-    out.mkdir(parents=True, exist_ok=True)
     runner = KubeflowV2DagRunner(KubeflowV2DagRunnerConfig(default_image=target.vertex.image))
     job = runner.run(pipeline, write_out=False)
     _complete(job["pipelineSpec"], pipeline)
     ending.add_to(job["pipelineSpec"], config, target)
 
-    if target.staging:
-        staged = sorted(path for path in target.files.rglob("*") if path.is_file())
-        uploads |= {str(path.absolute()): target.address(path) for path in staged}
+    return write_compiled(out, job, uploads | staged_uploads(target))
+
+
+def staged_uploads(target: Target) -> dict[str, str]:
+    """What lies in the target's staging folder here, and where it belongs; nothing where there is no such folder."""
+    if not target.staging:
+        return {}
+    staged = sorted(path for path in target.files.rglob("*") if path.is_file())
+    return {str(path.absolute()): target.address(path) for path in staged}
+
+
+def write_compiled(out: Path, job: Mapping[str, Any], uploads: Mapping[str, str]) -> Path:
+    """Writes a job and what to upload before it; returns the path of the job."""
+    out.mkdir(parents=True, exist_ok=True)
     _write(out / UPLOADS, uploads)
     return _write(out / JOB, job)
 

@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
-from kfp.pipeline_spec import pipeline_spec_pb2
+from tfx import types
 from tfx.dsl.io import fileio
-from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
 from pipeline import record, webhook
 from pipeline.config import PipelineConfig
@@ -33,13 +32,15 @@ from pipeline.report import page
 from pipeline.report.run import Ended
 from pipeline.results import Results, outcome_of
 from pipeline.target import Target
-from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, config_json, node_of
+from pipeline.verdict import FAILED, whole_outcome
+from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, node_of, plain_tasks
+from pipeline.vertex.artifacts import as_tfx
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.settings import endpoints
+from pipeline.vertex.watch import seconds_of, tasks_of
 
 logger = logging.getLogger("pipeline.vertex")
 
-PUSHED, FAILED, NOT_BLESSED = 0, 1, 3
 _State = v1.PipelineTaskDetail.State
 # Kinds of artifacts that Google Cloud's console shows by itself: a page, and numbers that Experiments collect.
 OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
@@ -80,15 +81,14 @@ def main() -> int:
 def end(arguments: argparse.Namespace) -> None:
     """Writes and tells what the job has come to; what cannot be done is logged."""
     job, cloud = _job(arguments.job)
-    config, settings = config_json.from_json(arguments.config)
+    config, settings = plain_tasks.config_from_json(arguments.config)
     came = came_to(job)
     results = outcome_of({step.name: step for step in came.steps}) if not came.failed else None
     outcome: dict[str, Any]
     if results is None:
         code, outcome = FAILED, {"failed": [f"{came.failed[0]}: {came.reason}" if came.failed else came.reason]}
     else:
-        code = PUSHED if results.pushed_to else NOT_BLESSED
-        outcome = {**results.verdict, "metrics": results.metrics["overall"]}
+        code, outcome = results.exit_code, results.outcome
     outputs = json.loads(arguments.executor_input)["outputs"]
     run = job.name.rpartition("/")[2]
     told: dict[str, Any] = {}
@@ -98,9 +98,8 @@ def end(arguments: argparse.Namespace) -> None:
 
     def report() -> None:
         started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
-        states = {step.name: step.state for step in came.steps} | ({came.failed[0]: "failed"} if came.failed else {})
         command = ["python", "vertex_runner.py", "--watch", job.name]
-        kept = record.make(run, command, config, started, code, outcome, states)
+        kept = record.make(run, command, config, started, code, outcome, came.steps, came.failed)
         kept = dataclasses.replace(kept, config=settings)
         with tempfile.TemporaryDirectory() as folder:
             written = page.write(Ended(kept, config, came.steps, came.failed, results, Path(folder) / run))
@@ -121,8 +120,7 @@ def end(arguments: argparse.Namespace) -> None:
             webhook.SECRET_VARIABLE: base64.b64decode(secret).decode().strip(),
         }
         receiver = webhook.read(variables)
-        nothing: dict[str, Any] = {"exit_code": code, "blessed": False, "pushed_to": None}
-        problem = receiver and receiver.tell(config.name, run, {**nothing, **outcome})
+        problem = receiver and receiver.tell(config.name, run, whole_outcome(run, code, outcome))
         logger.info("The webhook was %s", f"not told: {problem}" if problem else "told.")
 
     doing: dict[str, Callable[[], None]] = {"webhook": tell, "metrics": metrics, "report": report}
@@ -139,12 +137,10 @@ def came_to(job: v1.PipelineJob) -> Came:
     spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
     tasks = spec["root"]["dag"]["tasks"]
     steps, failed, reason = [], None, ""
-    for task in sorted(job.job_detail.task_details, key=lambda one: (_seconds(one.start_time), one.task_id)):
-        # The whole pipeline is among its tasks, under the name of the job.
-        if task.task_name not in tasks or task.task_name == ENDING:
+    for task in tasks_of(job):
+        if task.task_name == ENDING:
             continue
-        name = node_of(task.task_name)
-        seconds = max(0.0, _seconds(task.end_time) - _seconds(task.start_time)) if task.end_time else 0.0
+        name, seconds = node_of(task.task_name), seconds_of(task)
         if task.state in (_State.FAILED, _State.CANCELLED) and failed is None:
             failed, reason = (name, seconds), task.error.message or task.state.name.lower()
         if task.state not in (_State.SUCCEEDED, _State.SKIPPED) or task.task_name.endswith(FIRST_OF_RESOLVER):
@@ -187,19 +183,12 @@ def add_to(spec: dict[str, Any], config: PipelineConfig, target: Target) -> None
     """Adds the task to a compiled pipeline, after all others and whatever became of them."""
     assert target.vertex
     tasks = spec["root"]["dag"]["tasks"]
-    arguments = ["--job", JOB_NAME, "--config", config_json.to_json(config), "--executor-input", "{{$}}"]
+    arguments = ["--job", JOB_NAME, "--config", plain_tasks.config_to_json(config), "--executor-input", "{{$}}"]
     if target.vertex.webhook_url:
         arguments += ["--webhook-url", target.vertex.webhook_url]
         arguments += ["--webhook-secret", str(target.vertex.webhook_secret)]
-    machine = target.vertex.machines.task(ENDING)
-    spec["deploymentSpec"]["executors"][f"{ENDING}_executor"] = {
-        "container": {
-            "image": target.vertex.image,
-            "command": ["python", "-m", "pipeline.vertex.ending"],
-            "args": arguments,
-            "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
-        }
-    }
+    container = plain_tasks.container_of(target.vertex, ENDING, "pipeline.vertex.ending", arguments)
+    spec["deploymentSpec"]["executors"][f"{ENDING}_executor"] = {"container": container}
     outputs = {
         name: {"artifactType": {"schemaTitle": kind, "schemaVersion": "0.0.1"}} for name, kind in OUTPUTS.items()
     }
@@ -224,34 +213,29 @@ def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:
     return cloud.client(v1.PipelineServiceClient).get_pipeline_job(name=name), cloud
 
 
-def _artifacts(task: v1.PipelineTaskDetail, types: Mapping[str, Any]) -> dict[str, Any]:
-    """The artifacts of a task as TFX's."""
-    found = {}
-    for key, several in task.outputs.items():
-        kind = types.get(key, {}).get("artifactType", {})
-        if "instanceSchema" not in kind:
-            continue
-        raw = [
-            {
-                "name": one.name,
-                "uri": one.uri,
-                "type": kind,
-                "metadata": json_format.MessageToDict(v1.Artifact.pb(one).metadata),
-            }
-            for one in several.artifacts
-        ]
-        found[key] = json_format.ParseDict({"artifacts": raw}, pipeline_spec_pb2.ArtifactList())
-    return dict(parse_raw_artifact_dict(found))
+def _artifacts(task: v1.PipelineTaskDetail, kinds: Mapping[str, Any]) -> dict[str, list[types.Artifact]]:
+    """The artifacts of a task as TFX's; ``kinds`` is what the spec says of its outputs."""
+    return as_tfx(
+        {
+            key: [
+                {
+                    "name": one.name,
+                    "uri": one.uri,
+                    "type": kinds[key]["artifactType"],
+                    "metadata": json_format.MessageToDict(v1.Artifact.pb(one).metadata),
+                }
+                for one in several.artifacts
+            ]
+            for key, several in task.outputs.items()
+            if "instanceSchema" in kinds.get(key, {}).get("artifactType", {})
+        }
+    )
 
 
 def _write(address: str, text: str) -> None:
     fileio.makedirs(os.path.dirname(address))
     with fileio.open(address, "w") as file:
         file.write(text)
-
-
-def _seconds(moment: Any) -> float:
-    return float(moment.timestamp()) if moment else 0.0
 
 
 if __name__ == "__main__":

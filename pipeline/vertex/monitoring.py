@@ -33,8 +33,9 @@ from pipeline.target import Target
 from pipeline.validation import reference, serving_skew
 from pipeline.validation.findings import Finding, to_json
 from pipeline.validation.statistics import Remedies
-from pipeline.vertex import JOB, MONITOR, UPLOADS, config_json
+from pipeline.vertex import MONITOR, plain_tasks
 from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.compile import staged_uploads, write_compiled
 from pipeline.vertex.endpoints import ServingEndpoint
 from pipeline.vertex.schedules import start_now
 from pipeline.vertex.settings import endpoints
@@ -73,16 +74,11 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
             "python -m pipeline.schema and name it in the config"
         )
     name = name_of(config.name)
-    arguments = ["--config", config_json.to_json(config), "--endpoint", vertex.endpoint.to_json()]
+    arguments = ["--config", plain_tasks.config_to_json(config), "--endpoint", vertex.endpoint.to_json()]
     arguments += ["--project", vertex.project, "--region", vertex.region, "--root", target.pipeline_root]
     arguments += ["--schema", staged_schema(Path(config.schema), config.label.name, target)]
-    machine = vertex.machines.task(MONITOR)
-    container = {
-        "image": vertex.image,
-        "command": ["python", "-m", "pipeline.vertex.monitoring"],
-        "args": [*arguments, *(["--retrain"] if retrain else [])],
-        "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
-    }
+    arguments += ["--retrain"] if retrain else []
+    container = plain_tasks.container_of(vertex, MONITOR, "pipeline.vertex.monitoring", arguments)
     spec = {
         "pipelineInfo": {"name": name},
         "schemaVersion": "2.0.0",
@@ -96,10 +92,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
         "pipelineSpec": spec,
         "runtimeConfig": {"gcsOutputDirectory": target.pipeline_root},
     }
-    staged = sorted(path for path in target.files.rglob("*") if path.is_file())
-    out.mkdir(parents=True, exist_ok=True)
-    (out / JOB).write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
-    (out / UPLOADS).write_text(json.dumps({str(path.absolute()): target.address(path) for path in staged}, indent=2))
+    write_compiled(out, job, staged_uploads(target))
 
 
 def main() -> int:
@@ -114,7 +107,7 @@ def main() -> int:
     parser.add_argument("--schema", required=True, help="folder with the reviewed schema")
     parser.add_argument("--retrain", action="store_true", help="start the pipeline when a limit is crossed")
     arguments = parser.parse_args()
-    config, _ = config_json.from_json(arguments.config)
+    config, _ = plain_tasks.config_from_json(arguments.config)
     cloud = Cloud.connect(arguments.project, arguments.region, endpoints(os.environ))
     crossed = monitor(config, Endpoint.from_json(arguments.endpoint), cloud, arguments.root, arguments.schema)
     if crossed and arguments.retrain:

@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
-
 from pipeline.endpoint import Endpoint
 from pipeline.errors import UserError
 from pipeline.local import NOT_FOUND, Step, StepFailed
 from pipeline.machines import Machines
 from pipeline.target import IN_PROCESS, Target, Vertex
 from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT
+from pipeline.vertex.artifacts import FIELDS, as_tfx
 from pipeline.vertex.conditions import holds
 from pipeline.vertex.local_containers import LocalContainers
 from pipeline.vertex.local_metadata import Artifact, LocalMetadata
@@ -138,7 +137,7 @@ class _Rehearsal:
                     name=step_name,
                     state=state,
                     seconds=time.monotonic() - started,
-                    outputs=parse_raw_artifact_dict(_as_messages(outputs)),
+                    outputs=as_tfx(outputs),
                     made=datetime.datetime.fromtimestamp(max(made)) if made else None,
                 )
                 on_end(step)
@@ -337,7 +336,7 @@ def _inputs(task: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _given(artifacts: list[Artifact]) -> list[Artifact]:
-    return [{key: one[key] for key in ("name", "uri", "type", "metadata")} for one in artifacts]
+    return [{key: one[key] for key in FIELDS} for one in artifacts]
 
 
 def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
@@ -379,14 +378,3 @@ def _filled_in(query: str, inputs: Mapping[str, list[Artifact]]) -> str:
         lambda match: str(inputs[match[1]][0]["metadata"][match[2]]),
         query,
     )
-
-
-def _as_messages(outputs: Mapping[str, list[Artifact]]) -> dict[str, Any]:
-    """The artifacts in the form that TFX's reader of ExecutorInput takes."""
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2
-
-    return {
-        key: json_format.ParseDict({"artifacts": _given(several)}, pipeline_spec_pb2.ArtifactList())
-        for key, several in outputs.items()
-    }

@@ -76,7 +76,7 @@ def create(
         max_concurrent_run_count=1,
     )
     client = cloud.client(v1.ScheduleServiceClient)
-    there = [one for one in client.list_schedules(parent=cloud.parent, retry=AGAIN) if one.display_name == name]
+    there = [one for one in _all(cloud) if one.display_name == name]
     if len(there) > 1:
         raise UserError(
             f"{len(there)} schedules are called {name}; delete all but one: {', '.join(s.name for s in there)}"
@@ -92,8 +92,7 @@ def create(
 
 def found(cloud: Cloud) -> list[Scheduled]:
     """All schedules of the project in the region."""
-    client = cloud.client(v1.ScheduleServiceClient)
-    return [_shown(one) for one in client.list_schedules(parent=cloud.parent, retry=AGAIN)]
+    return [_shown(one) for one in _all(cloud)]
 
 
 def change(which: str, how: Change, cloud: Cloud) -> Scheduled | None:
@@ -135,8 +134,7 @@ def start_now(name: str, cloud: Cloud) -> str:
     Raises:
         UserError: there is no such schedule.
     """
-    client = cloud.client(v1.ScheduleServiceClient)
-    there = [one for one in client.list_schedules(parent=cloud.parent, retry=AGAIN) if one.display_name == name]
+    there = [one for one in _all(cloud) if one.display_name == name]
     if not there:
         raise UserError(
             f"there is no schedule {name}, whose job would be started; make one with vertex_runner.py --schedule CRON"
@@ -147,6 +145,10 @@ def start_now(name: str, cloud: Cloud) -> str:
         parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=AGAIN
     )
     return str(made.name)
+
+
+def _all(cloud: Cloud) -> list[v1.Schedule]:
+    return list(cloud.client(v1.ScheduleServiceClient).list_schedules(parent=cloud.parent, retry=AGAIN))
 
 
 def _shown(one: v1.Schedule) -> Scheduled:

@@ -136,10 +136,8 @@ def watch(
 
 def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
     """The tasks that run or have ended, in the order in which they started."""
-    pipeline = job.name.rpartition("/")[2]
-    for task in sorted(job.job_detail.task_details, key=lambda one: (_seconds(one.start_time), one.task_id)):
-        # The whole pipeline is among its tasks, under the name of the job.
-        if task.state not in STATES or task.task_name == pipeline:
+    for task in tasks_of(job):
+        if task.state not in STATES:
             continue
         state = STATES[task.state]
         if task.task_name.endswith(FIRST_OF_RESOLVER) and state != "failed":
@@ -147,8 +145,19 @@ def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
         detail = ""
         if state == "failed":
             detail = f"{task.error.message}{_log_of(task)}"
-        seconds = _seconds(task.end_time) - _seconds(task.start_time) if state in DONE and task.end_time else 0.0
-        yield TaskLine(node_of(task.task_name), state, max(0.0, seconds), detail)
+        yield TaskLine(node_of(task.task_name), state, seconds_of(task) if state in DONE else 0.0, detail)
+
+
+def tasks_of(job: v1.PipelineJob) -> list[v1.PipelineTaskDetail]:
+    """The tasks in the order in which they started; the whole pipeline is among them too, under the job's name."""
+    name = job.name.rpartition("/")[2]
+    tasks = [one for one in job.job_detail.task_details if one.task_name != name]
+    return sorted(tasks, key=lambda one: (_seconds(one.start_time), one.task_id))
+
+
+def seconds_of(task: v1.PipelineTaskDetail) -> float:
+    """From its start to its end; 0 of one that has not ended."""
+    return max(0.0, _seconds(task.end_time) - _seconds(task.start_time)) if task.end_time else 0.0
 
 
 def report(name: str, ended: Ended) -> str:

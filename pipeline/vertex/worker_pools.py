@@ -21,8 +21,6 @@ from pipeline.machines import DEFAULT, Job
 from pipeline.target import Vertex
 from pipeline.vertex import ENDING, MONITOR, jobs, pusher, trainer, tuner, vizier
 
-# The place of a pool says what it is for: chief, workers, Reduction Servers.
-REDUCTION_POOL = 2
 # cloud.google.com/vertex-ai/docs/training/distributed-training#reduce_training_time_with_reduction_server
 REDUCTION_SERVER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 

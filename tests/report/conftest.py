@@ -62,8 +62,9 @@ def described(tmp_path) -> Callable:
         config = load_config(ROOT / "configs/flights.py")
         step = Step("StatisticsGen", "ran", 1.0, {"statistics": [artifact]}, None)
         outcome = {"failed": ["DataGate failed: 1 finding stops the run: <b>bold</b> in train"]}
-        states = {"StatisticsGen": "ran", "DataGate": "failed"}
-        kept = record.make("a-run", ["python", "x.py"], config, datetime.datetime.now(), 1, outcome, states)
-        return Ended(kept, config, [step], ("DataGate", 0.5), None, tmp_path / "runs" / "a-run")
+        failed = ("DataGate", 0.5)
+        now = datetime.datetime.now()
+        kept = record.make("a-run", ["python", "x.py"], config, now, 1, outcome, [step], failed)
+        return Ended(kept, config, [step], failed, None, tmp_path / "runs" / "a-run")
 
     return make

@@ -1,4 +1,7 @@
-"""A config as text, for tasks that are no components: its file is not in the image and may import what is not there."""
+"""Tasks that are no components of TFX: one module of ours in the image, given the config as text.
+
+Its file is not in the image, and may import what is not there.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,21 @@ from pydantic import TypeAdapter
 
 from pipeline.config import PipelineConfig
 from pipeline.packaging import in_repository
+from pipeline.target import Vertex
 
 
-def to_json(config: PipelineConfig) -> str:
+def container_of(vertex: Vertex, task: str, module: str, arguments: list[str]) -> dict[str, Any]:
+    """The container of such a task."""
+    machine = vertex.machines.task(task)
+    return {
+        "image": vertex.image,
+        "command": ["python", "-m", module],
+        "args": arguments,
+        "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
+    }
+
+
+def config_to_json(config: PipelineConfig) -> str:
     """The config as JSON, in which nothing depends on where the repository lies here."""
     shown = dataclasses.replace(
         config,
@@ -23,7 +38,7 @@ def to_json(config: PipelineConfig) -> str:
     return json.dumps(dataclasses.asdict(shown))
 
 
-def from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
+def config_from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
     """The config, and all its settings by name."""
     settings = json.loads(text)
     return TypeAdapter(PipelineConfig).validate_python(settings), settings
