@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent import futures
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,57 +21,19 @@ from google.rpc import code_pb2, status_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
 from tests.fakes import checks
+from tests.fakes.jobs import FakeJobs
+from tests.fakes.script import Fault, Script
 from tests.fakes.serving import Conflict, FakeServing, done
 
 # A task that starts when those it waits for have ended, however that was.
 WHATEVER = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.ALL_UPSTREAM_TASKS_COMPLETED
 PACKAGE = "google.cloud.aiplatform.v1"
 Task = v1.PipelineTaskDetail.State
-JOB_ENDED = (v1.JobState.JOB_STATE_SUCCEEDED, v1.JobState.JOB_STATE_FAILED, v1.JobState.JOB_STATE_CANCELLED)
 PIPELINE_ENDED = (
     v1.PipelineState.PIPELINE_STATE_SUCCEEDED,
     v1.PipelineState.PIPELINE_STATE_FAILED,
     v1.PipelineState.PIPELINE_STATE_CANCELLED,
 )
-
-
-@dataclass
-class Fault:
-    """Calls of one method that fail: ``times`` of them, after ``after`` that do not."""
-
-    method: str
-    code: grpc.StatusCode
-    message: str
-    times: int = 1
-    after: int = 0
-    once_done: bool = False  # the work is done and the answer is lost
-
-
-@dataclass
-class Script:
-    """What will happen; tests change it before or while jobs run.
-
-    Attributes:
-        faults: Calls that fail.
-        failing_tasks: Message by name of the tasks that fail.
-        cached_tasks: Names of tasks whose outputs come from the cache.
-        outputs: By task and output name, the metadata of the one artifact; its "uri" is the artifact's.
-        failing_jobs: Message of the error that custom and tuning jobs end with; None: they succeed.
-        stuck: Jobs stay in the state they are in.
-        starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
-        slow: Times a job must be asked for until it goes one step on.
-        objective: The metric of a trial from its parameters, for tuning jobs.
-    """
-
-    faults: list[Fault] = field(default_factory=list)
-    failing_tasks: dict[str, str] = field(default_factory=dict)
-    cached_tasks: set[str] = field(default_factory=set)
-    outputs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    failing_jobs: str | None = None
-    stuck: bool = False
-    starts_at_once: bool = False
-    slow: int = 1
-    objective: Callable[[Mapping[str, Any]], float] = lambda parameters: 0.5
 
 
 class FakeVertex:
@@ -81,7 +42,8 @@ class FakeVertex:
     Attributes:
         script: What will happen.
         calls: The methods called so far, in their order.
-        pipeline_jobs, custom_jobs, tuning_jobs, batch_jobs, schedules, contexts: What was made, by resource name.
+        pipeline_jobs, schedules, contexts: What was made, by resource name.
+        jobs: Training, tuning and batch jobs.
         serving: Models, endpoints and predictions.
         children: Contexts in a context.
     """
@@ -103,14 +65,11 @@ class FakeVertex:
         self.script = Script()
         self.calls: list[str] = []
         self.pipeline_jobs: dict[str, v1.PipelineJob] = {}
-        self.custom_jobs: dict[str, v1.CustomJob] = {}
-        self.tuning_jobs: dict[str, v1.HyperparameterTuningJob] = {}
         self.serving = FakeServing(self._parent, self._numbers)
+        self.jobs = FakeJobs(self._new, self.script, self.serving)
         self.schedules: dict[str, v1.Schedule] = {}
-        self.batch_jobs: dict[str, v1.BatchPredictionJob] = {}
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
-        self._asked: dict[str, int] = {}
 
     @property
     def endpoint(self) -> str:
@@ -138,19 +97,6 @@ class FakeVertex:
                 "ListPipelineJobs": (v1.ListPipelineJobsRequest, self._list_pipeline_jobs),
                 "CancelPipelineJob": (v1.CancelPipelineJobRequest, self._cancel_pipeline_job),
             },
-            f"{PACKAGE}.JobService": {
-                "CreateCustomJob": (v1.CreateCustomJobRequest, self._create_custom_job),
-                "GetCustomJob": (v1.GetCustomJobRequest, lambda ask: self._job_goes_on(self.custom_jobs, ask.name)),
-                "CancelCustomJob": (v1.CancelCustomJobRequest, lambda ask: self._cancel(self.custom_jobs, ask.name)),
-                "CreateHyperparameterTuningJob": (v1.CreateHyperparameterTuningJobRequest, self._create_tuning_job),
-                "GetHyperparameterTuningJob": (v1.GetHyperparameterTuningJobRequest, self._get_tuning_job),
-                "CancelHyperparameterTuningJob": (
-                    v1.CancelHyperparameterTuningJobRequest,
-                    lambda ask: self._cancel(self.tuning_jobs, ask.name),
-                ),
-                "CreateBatchPredictionJob": (v1.CreateBatchPredictionJobRequest, self._create_batch_job),
-                "GetBatchPredictionJob": (v1.GetBatchPredictionJobRequest, self._get_batch_job),
-            },
             f"{PACKAGE}.ScheduleService": {
                 "CreateSchedule": (v1.CreateScheduleRequest, self._create_schedule),
                 "UpdateSchedule": (v1.UpdateScheduleRequest, self._update_schedule),
@@ -171,15 +117,16 @@ class FakeVertex:
             },
             **{
                 f"{PACKAGE}.{service}": {
-                    name: (request, self._of_serving(service, name)) for name, (request, _) in methods.items()
+                    name: (request, self._of(part, service, name)) for name, (request, _) in methods.items()
                 }
-                for service, methods in self.serving.services().items()
+                for part in ("serving", "jobs")
+                for service, methods in getattr(self, part).services().items()
             },
         }
 
-    def _of_serving(self, service: str, method: str) -> Callable[[Any], Any]:
+    def _of(self, part: str, service: str, method: str) -> Callable[[Any], Any]:
         """By way of the attribute, which is another one after ``empty``."""
-        return lambda ask: self.serving.services()[service][method][1](ask)
+        return lambda ask: getattr(self, part).services()[service][method][1](ask)
 
     def _handler(self, name: str, request: Any, answer: Callable[[Any], Any]) -> grpc.RpcMethodHandler:
         method = name.rpartition(".")[2]
@@ -232,11 +179,6 @@ class FakeVertex:
     def _found(kept: dict[str, Any], name: str) -> Any:
         return kept[name]
 
-    def _goes_on(self, name: str) -> bool:
-        """Whether the job takes a step, now that it is asked for."""
-        self._asked[name] = self._asked.get(name, 0) + 1
-        return not self.script.stuck and self._asked[name] % self.script.slow == 0
-
     # Pipelines.
 
     def _create_pipeline_job(self, ask: v1.CreatePipelineJobRequest) -> v1.PipelineJob:
@@ -267,7 +209,7 @@ class FakeVertex:
 
     def _get_pipeline_job(self, ask: v1.GetPipelineJobRequest) -> v1.PipelineJob:
         job = self.pipeline_jobs[ask.name]
-        if job.state not in PIPELINE_ENDED and self._goes_on(ask.name):
+        if job.state not in PIPELINE_ENDED and self.script.goes_on(ask.name):
             self._pipeline_goes_on(job)
         return job
 
@@ -339,88 +281,7 @@ class FakeVertex:
                 artifacts=[v1.Artifact(name=output, uri=metadata.get("uri", ""), metadata=values)]
             )
 
-    # Custom jobs and tuning jobs.
-
-    def _create_custom_job(self, ask: v1.CreateCustomJobRequest) -> v1.CustomJob:
-        checks.check_custom_job(ask.custom_job)
-        job = v1.CustomJob(ask.custom_job)
-        job.name, job.state = self._new(ask.parent, "customJobs"), v1.JobState.JOB_STATE_PENDING
-        self.custom_jobs[job.name] = job
-        return job
-
-    def _create_tuning_job(self, ask: v1.CreateHyperparameterTuningJobRequest) -> v1.HyperparameterTuningJob:
-        job = v1.HyperparameterTuningJob(ask.hyperparameter_tuning_job)
-        checks.check_tuning_job(job)
-        job.name = self._new(ask.parent, "hyperparameterTuningJobs")
-        job.state = v1.JobState.JOB_STATE_PENDING
-        self.tuning_jobs[job.name] = job
-        return job
-
-    def _get_tuning_job(self, ask: v1.GetHyperparameterTuningJobRequest) -> v1.HyperparameterTuningJob:
-        job = self._job_goes_on(self.tuning_jobs, ask.name)
-        if job.state == v1.JobState.JOB_STATE_SUCCEEDED and not job.trials:
-            for number in range(job.max_trial_count):
-                job.trials.append(self._trial(job.study_spec, number))
-        return job
-
-    def _trial(self, study: v1.StudySpec, number: int) -> v1.Trial:
-        """The next point of a walk through the search space, with its metric."""
-        values = {spec.parameter_id: _value(spec, number) for spec in study.parameters}
-        metric = v1.Measurement.Metric(metric_id=study.metrics[0].metric_id, value=self.script.objective(values))
-        return v1.Trial(
-            id=str(number + 1),
-            state=v1.Trial.State.SUCCEEDED,
-            parameters=[v1.Trial.Parameter(parameter_id=name, value=value) for name, value in values.items()],
-            final_measurement=v1.Measurement(step_count=1, metrics=[metric]),
-        )
-
-    def _job_goes_on(self, kept: dict[str, Any], name: str) -> Any:
-        job = kept[name]
-        if job.state in JOB_ENDED or not self._goes_on(name):
-            return job
-        if job.state == v1.JobState.JOB_STATE_CANCELLING:
-            job.state = v1.JobState.JOB_STATE_CANCELLED
-        elif job.state == v1.JobState.JOB_STATE_PENDING:
-            job.state = v1.JobState.JOB_STATE_RUNNING
-        elif self.script.failing_jobs:
-            job.state = v1.JobState.JOB_STATE_FAILED
-            job.error = status_pb2.Status(code=code_pb2.INTERNAL, message=self.script.failing_jobs)
-        else:
-            job.state = v1.JobState.JOB_STATE_SUCCEEDED
-        return job
-
-    def _cancel(self, kept: dict[str, Any], name: str) -> Any:
-        kept[name].state = v1.JobState.JOB_STATE_CANCELLING
-        return v1.CustomJob()  # Empty on the wire
-
-    # Batch prediction and schedules.
-
-    def _create_batch_job(self, ask: v1.CreateBatchPredictionJobRequest) -> v1.BatchPredictionJob:
-        job = v1.BatchPredictionJob(ask.batch_prediction_job)
-        self.serving.model(job.model)
-        wanted, kind = job.input_config.instances_format, v1.BatchPredictionJob.InputConfig.pb(job.input_config)
-        source = "bigquery_source" if wanted == "bigquery" else "gcs_source"
-        checks.require(kind.WhichOneof("source") == source, f"input_config.instances_format {wanted!r} needs {source}")
-        known = ("jsonl", "csv", "bigquery", "tf-record", "tf-record-gzip", "file-list")
-        checks.require(wanted in known, f"input_config.instances_format {wanted!r}, expected one of {known}")
-        machine = job.dedicated_resources.machine_spec
-        checks.require(checks.MACHINE.fullmatch(machine.machine_type), "dedicated_resources.machine_spec.machine_type")
-        checks.check_accelerator(machine, "dedicated_resources")
-        job.name, job.state = self._new(ask.parent, "batchPredictionJobs"), v1.JobState.JOB_STATE_PENDING
-        self.batch_jobs[job.name] = job
-        return job
-
-    def _get_batch_job(self, ask: v1.GetBatchPredictionJobRequest) -> v1.BatchPredictionJob:
-        job = self._job_goes_on(self.batch_jobs, ask.name)
-        if job.state == v1.JobState.JOB_STATE_SUCCEEDED:
-            job.completion_stats = v1.CompletionStats(successful_count=11, failed_count=1)
-            prefix = job.output_config.gcs_destination.output_uri_prefix
-            if prefix:
-                job.output_info.gcs_output_directory = f"{prefix}/prediction-1"
-            else:
-                job.output_info.bigquery_output_dataset = job.output_config.bigquery_destination.output_uri
-                job.output_info.bigquery_output_table = "predictions_1"
-        return job
+    # Schedules.
 
     def _create_schedule(self, ask: v1.CreateScheduleRequest) -> v1.Schedule:
         schedule = v1.Schedule(ask.schedule)
@@ -473,17 +334,6 @@ class FakeVertex:
             self._found(self.contexts, name)
         self.children.setdefault(ask.context, []).extend(ask.child_contexts)
         return v1.AddContextChildrenResponse()
-
-
-def _value(spec: Any, number: int) -> Any:
-    """The value of one parameter in trial ``number``."""
-    kind = v1.StudySpec.ParameterSpec.pb(spec).WhichOneof("parameter_value_spec")
-    if kind in ("categorical_value_spec", "discrete_value_spec"):
-        values = list(getattr(spec, kind).values)
-        return values[number % len(values)]
-    low, high = getattr(spec, kind).min_value, getattr(spec, kind).max_value
-    value = low + (high - low) * ((number % 5) / 4)
-    return float(round(value)) if kind == "integer_value_spec" else value
 
 
 def _serialized(answer: Any) -> bytes:

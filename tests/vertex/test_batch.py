@@ -28,7 +28,7 @@ def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, 
     vertex = replace(vertex, endpoint=Endpoint("late-flights", machine_type="n2-standard-8", max_replicas=3))
     said: list[str] = []
     answered = predict(version, "bigquery://demo.flights.today", "bq://demo.answers", vertex, cloud, said)
-    (job,) = there.vertex.batch_jobs.values()
+    (job,) = there.vertex.jobs.batch_jobs.values()
     assert job.model == "projects/demo/locations/us-central1/models/flights@1"
     assert job.input_config.bigquery_source.input_uri == "bq://demo.flights.today"
     assert list(job.instance_config.excluded_fields) == ["late"]
@@ -44,7 +44,7 @@ def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, 
 )
 def test_files_are_answered_as_what_they_are(ending: str, expected: str, version: Version, vertex, cloud, there):
     answered = predict(version, f"gs://demo-bucket/rows/*.{ending}", "gs://demo-bucket/answers", vertex, cloud)
-    (job,) = there.vertex.batch_jobs.values()
+    (job,) = there.vertex.jobs.batch_jobs.values()
     assert job.input_config.instances_format == expected
     assert answered.to == "gs://demo-bucket/answers/prediction-1"
 
@@ -61,7 +61,7 @@ def test_files_are_answered_as_what_they_are(ending: str, expected: str, version
 def test_what_vertex_ai_does_not_take_is_refused_before_it_is_asked(source, to, message, version, vertex, cloud, there):
     with pytest.raises(UserError, match=message):
         predict(version, source, to, vertex, cloud)
-    assert there.vertex.batch_jobs == {}
+    assert there.vertex.jobs.batch_jobs == {}
 
 
 def test_a_job_that_fails_is_one_message(version: Version, vertex, cloud, there: GoogleCloud):

@@ -19,7 +19,7 @@ from pipeline.vertex.endpoints import HOLDER, UNTIL, Taken
 from pipeline.vertex.observation import Observed, p95
 from tests.fakes.checks import InvalidArgument
 from tests.fakes.google_cloud import GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 from tests.vertex.serving import ENDPOINT, QUICK, Pushes, answer
 
 # Each pushes at least once, with all that belongs to it: together half a minute.

@@ -24,7 +24,7 @@ from pipeline.machines import Job
 from pipeline.target import Vertex
 from pipeline.vertex import jobs, trainer, tuner, vizier, worker_pools
 from tests.fakes.google_cloud import GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 
 VERTEX = Vertex(project="demo", region="us-central1", bucket="demo-bucket", image="us-docker.pkg.dev/demo/p/i:1")
 REDUCED = Job("g2-standard-8", "NVIDIA_L4", 1, replicas=2, reduction_servers=2, spot=True)
@@ -106,7 +106,7 @@ def train(folder: str, job: Job = REDUCED) -> None:
 
 def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: str):
     train(bucket)
-    (job,) = there.vertex.custom_jobs.values()
+    (job,) = there.vertex.jobs.custom_jobs.values()
     assert job.state == v1.JobState.JOB_STATE_SUCCEEDED
     chief, worker, reduction = job.job_spec.worker_pool_specs
     assert chief.container_spec.command == worker.container_spec.command
@@ -123,7 +123,7 @@ def test_the_tuners_task_runs_its_workers_as_a_job(there: GoogleCloud, bucket: s
         "tuner_results": artifact(standard_artifacts.TunerResults, f"{bucket}/results"),
     }
     tuner.Executor().Do({}, outputs, properties(Job(replicas=3)))
-    (job,) = there.vertex.custom_jobs.values()
+    (job,) = there.vertex.jobs.custom_jobs.values()
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
     assert "pipeline.vertex.tuner.Replica" in job.job_spec.worker_pool_specs[1].container_spec.command
 
@@ -218,7 +218,7 @@ def search(bucket: str, tmp_path: Path) -> Any:
 def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_back(there: GoogleCloud, search):
     there.vertex.script.objective = lambda values: values["learning_rate"]
     best, results = search()
-    (job,) = there.vertex.tuning_jobs.values()
+    (job,) = there.vertex.jobs.tuning_jobs.values()
     assert (job.max_trial_count, job.parallel_trial_count) == (5, 2)
     (metric,) = job.study_spec.metrics
     assert (metric.metric_id, metric.goal.name) == ("val_auc", "MAXIMIZE")

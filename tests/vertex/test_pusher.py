@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.vertex import registry
 from pipeline.vertex.local_jobs import REHEARSAL_VARIABLE
 from tests.fakes.google_cloud import GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 from tests.vertex.serving import ENDPOINT, QUICK, Pushes
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.vertex.submit import submit
 from tests.fakes.google_cloud import GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 from tests.vertex.test_watch import PUSHED
 
 # Each starts Python anew with Google's clients, some TFX too: together half a minute.

@@ -13,7 +13,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.vertex.submit import console_url, submit
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 
 
 def silent(_: str) -> None:

@@ -13,7 +13,7 @@ from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.submit import submit
 from pipeline.vertex.watch import Ended, LostContact, TaskLine, report, watch
 from tests.fakes.google_cloud import GoogleCloud
-from tests.fakes.vertex import Fault
+from tests.fakes.script import Fault
 
 PUSHED = {"Pusher": {"pushed_model": {"pushed": 1, "pushed_destination": "gs://demo-bucket/flights/serving/17"}}}
 

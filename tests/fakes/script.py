@@ -1,0 +1,54 @@
+"""What will happen in the fake Vertex AI: faults, failing tasks, jobs that are slow or stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+
+@dataclass
+class Fault:
+    """Calls of one method that fail: ``times`` of them, after ``after`` that do not."""
+
+    method: str
+    code: grpc.StatusCode
+    message: str
+    times: int = 1
+    after: int = 0
+    once_done: bool = False  # the work is done and the answer is lost
+
+
+@dataclass
+class Script:
+    """What will happen; tests change it before or while jobs run.
+
+    Attributes:
+        faults: Calls that fail.
+        failing_tasks: Message by name of the tasks that fail.
+        cached_tasks: Names of tasks whose outputs come from the cache.
+        outputs: By task and output name, the metadata of the one artifact; its "uri" is the artifact's.
+        failing_jobs: Message of the error that custom and tuning jobs end with; None: they succeed.
+        stuck: Jobs stay in the state they are in.
+        starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
+        slow: Times a job must be asked for until it goes one step on.
+        objective: The metric of a trial from its parameters, for tuning jobs.
+    """
+
+    faults: list[Fault] = field(default_factory=list)
+    failing_tasks: dict[str, str] = field(default_factory=dict)
+    cached_tasks: set[str] = field(default_factory=set)
+    outputs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    failing_jobs: str | None = None
+    stuck: bool = False
+    starts_at_once: bool = False
+    slow: int = 1
+    objective: Callable[[Mapping[str, Any]], float] = lambda parameters: 0.5
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def goes_on(self, name: str) -> bool:
+        """Whether a job takes a step, now that it is asked for."""
+        self.asked[name] = self.asked.get(name, 0) + 1
+        return not self.stuck and self.asked[name] % self.slow == 0
