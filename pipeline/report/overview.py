@@ -14,7 +14,7 @@ def verdict(ended: Ended) -> list[Block]:
     words = {
         "pushed": f"Blessed and pushed to {record.pushed_to}",
         "not blessed": "Not blessed, not pushed; the model pushed before stays.",
-        "failed": f"The run failed{f' in {ended.failed[0]}' if ended.failed else ''}; nothing was pushed.",
+        "failed": f"The run failed{f' in {ended.failed[0]}' if ended.failed else ''}; {_pushed(ended)}.",
     }
     blocks: list[Block] = [Text(words[record.verdict], "good" if record.verdict == "pushed" else "bad")]
     blocks += [Text(sentence, "bad") for sentence in record.failed]
@@ -36,6 +36,14 @@ def verdict(ended: Ended) -> list[Block]:
         )
     )
     return blocks
+
+
+def _pushed(ended: Ended) -> str:
+    """What a run that failed had pushed before; a step after the Pusher may fail, too."""
+    model = ended.artifact("Pusher", "pushed_model")
+    if model is None or ended.by_name["Pusher"].state != "ran" or not model.get_int_custom_property("pushed"):
+        return "nothing was pushed"
+    return f"the model had been pushed to {model.get_string_custom_property('pushed_destination')}"
 
 
 def graph(ended: Ended) -> list[Block]:

@@ -83,11 +83,11 @@ def end(arguments: argparse.Namespace) -> None:
     job, cloud = _job(arguments.job)
     config, settings = plain_tasks.config_from_json(arguments.config)
     came = came_to(job)
-    results = outcome_of({step.name: step for step in came.steps}) if not came.failed else None
-    outcome: dict[str, Any]
-    if results is None:
-        code, outcome = FAILED, {"failed": [f"{came.failed[0]}: {came.reason}" if came.failed else came.reason]}
+    results, code = None, FAILED
+    if came.failed:
+        outcome: dict[str, Any] = {"failed": [f"{came.failed[0]}: {came.reason}"]}
     else:
+        results = outcome_of({step.name: step for step in came.steps})
         code, outcome = results.exit_code, results.outcome
     outputs = json.loads(arguments.executor_input)["outputs"]
     run = job.name.rpartition("/")[2]

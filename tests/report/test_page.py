@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -182,3 +183,20 @@ def test_a_label_of_one_class_only_leaves_the_curves_undefined():
     assert ones["roc"] is None
     assert ones["precision_recall"] is None
     assert ones["calibration"][1] == [1.0] * 10
+
+
+def test_a_run_that_fails_after_the_push_says_that_it_pushed(described):
+    from tfx.types import standard_artifacts
+
+    from pipeline.local import Step
+    from pipeline.report import overview
+
+    failed = described({"train": pd.DataFrame({"x": [1.0, 2.0]})})
+    assert overview.verdict(failed)[0].text == "The run failed in DataGate; nothing was pushed."
+    model = standard_artifacts.PushedModel()
+    model.set_int_custom_property("pushed", 1)
+    model.set_string_custom_property("pushed_destination", "serving/flights/1")
+    for state, said in (("ran", "the model had been pushed to serving/flights/1"), ("cached", "nothing was pushed")):
+        pusher = Step("Pusher", state, 1.0, {"pushed_model": [model]}, None)
+        after = dataclasses.replace(failed, steps=[*failed.steps, pusher], failed=("Verdict", 0.1))
+        assert overview.verdict(after)[0].text == f"The run failed in Verdict; {said}."
