@@ -27,6 +27,9 @@ BINARY = {
 WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
 MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
+EXAMPLE_COUNT = "ExampleCount"
+# Those that take the labels and predictions of several examples in one array as they take them one by one.
+TAKE_ARRAYS = {*BINARY.values(), *REGRESSION.values(), EXAMPLE_COUNT}
 CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
 
@@ -41,7 +44,6 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
         with_threshold = label.task == "binary" and name not in WITHOUT_THRESHOLD
         arguments = f'"thresholds": {settings.threshold}, ' if with_threshold else ""
         metrics.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
-    metrics.append(config_pb2.MetricConfig(class_name="ExampleCount"))
     return config_pb2.EvalConfig(
         # No signature is named: TFMA takes "predict", which our models answer serialized tf.Examples with, and
         # "serving_default" of models that have no other, which is what TFX's own examples export.
@@ -50,7 +52,14 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
             config_pb2.SlicingSpec(),
             *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.sliced_by),
         ],
-        metrics_specs=[config_pb2.MetricsSpec(metrics=metrics)],
+        metrics_specs=[
+            config_pb2.MetricsSpec(metrics=metrics),
+            # The sum of the weights, which is the number of examples also where several come as one.
+            config_pb2.MetricsSpec(
+                metrics=[config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)],
+                example_weights=config_pb2.ExampleWeightOptions(weighted=True),
+            ),
+        ],
     )
 
 

@@ -27,8 +27,9 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.utils import io_utils, json_utils, path_utils
 
 from pipeline import gates
+from pipeline.components import slicing
 from pipeline.config import Label
-from pipeline.evaluation import BASELINE, eval_config, read_metrics
+from pipeline.evaluation import BASELINE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.gates import Evaluation
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
@@ -243,20 +244,17 @@ class Evaluator(BaseComponent):
 def custom_extractors(
     eval_shared_model: Any, eval_config: config_pb2.EvalConfig, tensor_adapter_config: Any
 ) -> list[extractor.Extractor]:
-    """TFMA's extractors, with one more before the step that takes batches apart; TFX's Evaluator calls this.
+    """TFMA's extractors, with fewer Python objects made of a batch; TFX's Evaluator calls this.
 
-    TFMA turns every feature of every batch into one Python object per example before it slices, which takes longer than
-    all the metrics. What no metric or slice reads is left out before that.
+    Where the metrics take arrays, all rows of a slice go to them together. Where they do not, TFMA takes batches apart,
+    which makes an object of every feature of every example: what no metric or slice reads is left out before that.
     """
     extractors = default_extractors(
         eval_shared_model=eval_shared_model, eval_config=eval_config, tensor_adapter_config=tensor_adapter_config
     )
-    if any(spec.slice_keys_sql for spec in eval_config.slicing_specs):
-        return extractors  # a query may read any feature
-    needed = {key for spec in eval_config.slicing_specs for key in (*spec.feature_keys, *spec.feature_values)}
-    for spec in eval_config.cross_slicing_specs:
-        for one in (spec.baseline_spec, *spec.slicing_specs):
-            needed |= {*one.feature_keys, *one.feature_values}
+    if {one.class_name for spec in eval_config.metrics_specs for one in spec.metrics} <= TAKE_ARRAYS:
+        return slicing.by_slice(extractors, eval_config)
+    needed = slicing.columns_of(eval_config)
     unbatch = unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME
     place = [one.stage_name for one in extractors].index(unbatch)
     extractors.insert(place, extractor.Extractor("KeepSlicedFeatures", beam.Map(_keep, needed)))

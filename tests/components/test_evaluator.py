@@ -35,17 +35,10 @@ def names(eval_config: config_pb2.EvalConfig) -> list[str]:
 
 
 def test_one_more_step_stands_before_the_one_that_takes_batches_apart():
-    usual = [one.stage_name for one in default_extractors(eval_config=config())]
+    by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracy"}]}])
+    usual = [one.stage_name for one in default_extractors(eval_config=by_example)]
     place = usual.index("ExtractUnbatchedInputs")
-    assert names(config()) == [*usual[:place], "KeepSlicedFeatures", *usual[place:]]
-
-
-def test_a_slice_by_a_query_keeps_everything():
-    sql = config_pb2.EvalConfig(
-        model_specs=[config_pb2.ModelSpec(label_key="late")],
-        slicing_specs=[config_pb2.SlicingSpec(slice_keys_sql="SELECT STRUCT(origin) FROM example.feature")],
-    )
-    assert "KeepSlicedFeatures" not in names(sql)
+    assert names(by_example) == [*usual[:place], "KeepSlicedFeatures", *usual[place:]]
 
 
 def test_labels_predictions_and_sliced_features_stay():
