@@ -36,6 +36,7 @@ from tfx.types import Channel, standard_artifacts
 from pipeline import packaging
 from pipeline.components import arrow_example_gen, data_gate, evaluator, model_check, model_questions, verdict
 from pipeline.components import pusher as our_pusher
+from pipeline.components import statistics_gen as our_statistics_gen
 from pipeline.components import transform as our_transform
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
@@ -67,6 +68,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
     # What the data looks like, and the schema one would infer from it: from all splits, for a value that is missing in
     # one of them only must not stop Transform.
     statistics_gen = StatisticsGen(examples=example_gen.outputs["examples"])
+    statistics_gen.executor_spec = executor_spec.BeamExecutorSpec(our_statistics_gen.Executor)
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True)
     components: list[Any] = [example_gen, statistics_gen, schema_gen]
 

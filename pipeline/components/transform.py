@@ -27,12 +27,12 @@ from tfx.components.util import examples_utils, udf_utils
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import io_utils
-from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder, RecordBatchToExamplesEncoder
+from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 from tfx_bsl.public import tfxio
 from tfx_bsl.tfxio import tensor_adapter
 
+from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.components.shards import write_records
-from pipeline.reading import files
 from pipeline.reading.serialize import serialize
 from pipeline.reading.table import is_list
 from pipeline.reading.tfrecord_files import read_records
@@ -73,7 +73,7 @@ class Executor(tfx_transform.Executor):
                 },
                 {},
             )
-            analysed = [file for split in splits.analyze for file in _files(examples, split)]
+            analysed = [file for split in splits.analyze for file in files_of(examples, split)]
             with self._make_beam_pipeline() as pipeline:
                 _ = pipeline | Analyse(analysed, schema, preprocessing_fn, graph)
 
@@ -88,11 +88,11 @@ class Executor(tfx_transform.Executor):
                 f"{artifact_utils.get_split_uri([to], split)}/transformed_examples-{number:05d}-of-{len(found):05d}.gz",
             )
             for split in splits.transform
-            for found in [_files(examples, split)]
+            for found in [files_of(examples, split)]
             for number, file in enumerate(found)
         ]
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | "Files" >> _Spread(work) | "Transform" >> beam.ParDo(_TransformFile(graph, to.uri))
+            _ = pipeline | "Files" >> Spread(work) | "Transform" >> beam.ParDo(_TransformFile(graph, to.uri))
 
 
 class Analyse(beam.PTransform):
@@ -115,26 +115,11 @@ class Analyse(beam.PTransform):
             _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
                 os.path.join(self._graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline.pipeline
             )
-            batches = (
-                pipeline
-                | "Files" >> _Spread(self._examples)
-                | "Decode" >> beam.FlatMap(_decode, needed.SerializeToString()).with_output_types(pa.RecordBatch)
-            )
+            batches = pipeline | "Examples" >> ReadBlocks(self._examples, BLOCK, needed)
             transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(
                 self._preprocessing_fn, pipeline=pipeline.pipeline
             )
             return transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(self._graph)
-
-
-class _Spread(beam.PTransform):
-    """Elements that any worker may take, in one order: Reshuffle draws its keys at random."""
-
-    def __init__(self, elements: list[Any]):
-        super().__init__()
-        self._elements = list(enumerate(elements))
-
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        return pipeline | beam.Create(self._elements) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
 
 
 class _TransformFile(beam.DoFn):
@@ -190,14 +175,3 @@ def _projected(
 
 def _source(schema: schema_pb2.Schema) -> Any:
     return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
-
-
-def _decode(file: str, schema: bytes) -> Iterator[pa.RecordBatch]:
-    decoder = ExamplesToRecordBatchDecoder(schema)
-    for records in read_records(file, BLOCK):
-        yield decoder.DecodeBatch(records)
-
-
-def _files(examples: types.Artifact, split: str) -> list[str]:
-    folder = artifact_utils.get_split_uri([examples], split)
-    return list(files.find(folder, {split: "*"}).by_split[split])

@@ -135,6 +135,6 @@ def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
     _ = pipeline | transform.Analyse(["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
     graph = pipeline.run().job.proto_pipeline
     names = {one.unique_name for one in graph.components.transforms.values()}
-    assert "Analyse/Decode" in names
+    assert "Analyse/Examples/Decode" in names
     assert any("WriteTransformFn" in name for name in names)
     assert any(b"europe-docker.pkg.dev/p/r/image:1" in one.payload for one in graph.components.environments.values())

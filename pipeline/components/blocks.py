@@ -1,0 +1,64 @@
+"""Examples read in blocks of a fixed size, on any Beam runner.
+
+TFX hands each record from step to step in Python, and puts together batches whose sizes depend on the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx import types
+from tfx.types import artifact_utils
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+from pipeline.reading import files
+from pipeline.reading.tfrecord_files import read_records
+
+
+class ReadBlocks(beam.PTransform):
+    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches.
+
+    Args:
+        paths: Of the files; each is read by one worker.
+        rows: Of a batch, but for the last of a file.
+        schema: Names the features to decode, and their types; None decodes all, with the types they have.
+    """
+
+    def __init__(self, paths: list[str], rows: int, schema: schema_pb2.Schema | None = None):
+        super().__init__()
+        self._paths = paths
+        self._rows = rows
+        self._schema = schema.SerializeToString() if schema else None
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        """Returns the batches, the rows of a file in their order."""
+        decoded = beam.FlatMap(_decode, self._rows, self._schema).with_output_types(pa.RecordBatch)
+        return pipeline | "Files" >> Spread(self._paths) | "Decode" >> decoded
+
+
+class Spread(beam.PTransform):
+    """Elements that any worker may take, in one order: Reshuffle draws its keys at random."""
+
+    def __init__(self, elements: list[Any]):
+        super().__init__()
+        self._elements = list(enumerate(elements))
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        """Returns the elements."""
+        return pipeline | beam.Create(self._elements) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
+
+
+def files_of(examples: types.Artifact, split: str) -> list[str]:
+    """Paths of the files of a split."""
+    folder = artifact_utils.get_split_uri([examples], split)
+    return list(files.find(folder, {split: "*"}).by_split[split])
+
+
+def _decode(file: str, rows: int, schema: bytes | None) -> Iterator[pa.RecordBatch]:
+    decoder = ExamplesToRecordBatchDecoder(schema)
+    for records in read_records(file, rows):
+        yield decoder.DecodeBatch(records)

@@ -1,0 +1,84 @@
+"""Our StatisticsGen describes the data as TFX's does, and the same way every time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow_data_validation as tfdv
+from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx.components.statistics_gen import executor as tfx_statistics_gen
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
+from tfx.types import standard_artifacts
+
+from pipeline.components import statistics_gen
+from pipeline.config import Data
+from pipeline.target import IN_PROCESS
+from tests.components.example_gen import run
+
+SPLITS = ("train", "eval", "test")
+
+
+@pytest.fixture(scope="module")
+def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> standard_artifacts.Examples:
+    splits = {split: f"{split}/*.parquet" for split in SPLITS}
+    return run(Data(str(few_flights), splits=splits), tmp_path_factory.mktemp("statistics") / "examples")
+
+
+def describe(executor: type, examples: standard_artifacts.Examples, to: Path, **more: str) -> list[str]:
+    statistics = standard_artifacts.ExampleStatistics()
+    statistics.uri = str(to)
+    context = BaseBeamExecutor.Context(beam_pipeline_args=list(IN_PROCESS))
+    executor(context).Do({"examples": [examples]}, {"statistics": [statistics]}, more)
+    return list(json.loads(statistics.split_names))
+
+
+def read(folder: Path, split: str) -> statistics_pb2.DatasetFeatureStatistics:
+    return tfdv.load_stats_binary(str(folder / f"Split-{split}" / "FeatureStats.pb")).datasets[0]
+
+
+def test_every_split_is_described_as_by_tfx(examples, tmp_path):
+    assert describe(statistics_gen.Executor, examples, tmp_path / "ours") == list(SPLITS)
+    assert describe(tfx_statistics_gen.Executor, examples, tmp_path / "tfx") == list(SPLITS)
+    for split in SPLITS:
+        ours, theirs = (read(tmp_path / which, split) for which in ("ours", "tfx"))
+        assert ours.num_examples == theirs.num_examples
+        one, other = ({feature.path.step[0]: feature for feature in each.features} for each in (ours, theirs))
+        assert one.keys() == other.keys()
+        for name, feature in one.items():
+            assert feature.type == other[name].type
+            kind = feature.WhichOneof("stats")
+            mine, its = getattr(feature, kind), getattr(other[name], kind)
+            assert mine.common_stats.num_non_missing == its.common_stats.num_non_missing
+            assert mine.common_stats.num_missing == its.common_stats.num_missing
+            if kind == "num_stats":
+                for field in ("mean", "std_dev", "min", "max", "num_zeros"):
+                    assert getattr(mine, field) == pytest.approx(getattr(its, field), rel=1e-6)
+                assert mine.median == pytest.approx(its.median, rel=0.02)  # a sketch of quantiles
+            else:
+                assert mine.unique == its.unique
+                assert {top.value: top.frequency for top in mine.top_values} == {
+                    top.value: top.frequency for top in its.top_values
+                }
+
+
+def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics_gen, "BLOCK", 100)  # several blocks of the few rows
+    for which in ("once", "again"):
+        describe(statistics_gen.Executor, examples, tmp_path / which)
+    for split in SPLITS:
+        once, again = (
+            {feature.path.step[0]: feature for feature in read(tmp_path / which, split).features}
+            for which in ("once", "again")
+        )
+        assert once == again
+
+
+def test_splits_that_are_left_out_and_options_are_tfxs(examples, tmp_path):
+    options = tfdv.StatsOptions(num_top_values=2).to_json()
+    more = {"exclude_splits": '["test"]', "stats_options_json": options}
+    assert describe(statistics_gen.Executor, examples, tmp_path / "ours", **more) == ["train", "eval"]
+    assert not (tmp_path / "ours/Split-test").exists()
+    carrier = next(one for one in read(tmp_path / "ours", "train").features if one.path.step[0] == "carrier")
+    assert len(carrier.string_stats.top_values) == 2
