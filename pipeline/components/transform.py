@@ -61,8 +61,8 @@ class Executor(tfx_transform.Executor):
         schema_folder = artifact_utils.get_single_uri(input_dict[standard_component_specs.SCHEMA_KEY])
         schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
 
-        module = exec_properties[standard_component_specs.MODULE_PATH_KEY]
-        _, wheels = udf_utils.decode_user_module_key(module)
+        key = exec_properties[standard_component_specs.MODULE_PATH_KEY]
+        module, wheels = udf_utils.decode_user_module_key(key)  # with the wheel in its name, it would be installed twice
         wheels = [io_utils.ensure_local(wheel) for wheel in wheels]
         self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
         with udf_utils.TempPipInstallContext(wheels):
