@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def run(
     # The steps make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
     gc.freeze()
     gc.set_threshold(GARBAGE)
+    # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask.
+    os.environ.setdefault("PIP_NO_INDEX", "1")
     steps = {}
     for node in graph.nodes:
         name = node.pipeline_node.node_info.id

@@ -17,12 +17,12 @@ from google.protobuf import any_pb2, wrappers_pb2
 from tfx import types
 from tfx.components.example_gen import utils
 from tfx.components.util import examples_utils
-from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import proto_utils
 
 from pipeline.components import shards
+from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.errors import UserError
 from pipeline.reading import files
 
@@ -68,7 +68,7 @@ def settings(
     return example_gen_pb2.CustomConfig(custom_config=packed)
 
 
-class Executor(BaseBeamExecutor):
+class Executor(BeamExecutor):
     """Reads CSV, Parquet and TFRecord files from any filesystem that Beam can read."""
 
     def Do(

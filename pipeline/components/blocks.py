@@ -18,25 +18,26 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 
+# Examples that are decoded, described or transformed at once.
+BLOCK = 4_096
+
 
 class ReadBlocks(beam.PTransform):
-    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches.
+    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches of ``BLOCK`` rows, but for the last of a file.
 
     Args:
         paths: Of the files; each is read by one worker.
-        rows: Of a batch, but for the last of a file.
         schema: Names the features to decode, and their types; None decodes all, with the types they have.
     """
 
-    def __init__(self, paths: list[str], rows: int, schema: schema_pb2.Schema | None = None):
+    def __init__(self, paths: list[str], schema: schema_pb2.Schema | None = None):
         super().__init__()
         self._paths = paths
-        self._rows = rows
         self._schema = schema.SerializeToString() if schema else None
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
         """Returns the batches, the rows of a file in their order."""
-        decoded = beam.FlatMap(_decode, self._rows, self._schema).with_output_types(pa.RecordBatch)
+        decoded = beam.FlatMap(_decode, self._schema).with_output_types(pa.RecordBatch)
         return pipeline | "Files" >> Spread(self._paths) | "Decode" >> decoded
 
 
@@ -58,7 +59,7 @@ def files_of(examples: types.Artifact, split: str) -> list[str]:
     return list(files.find(folder, {split: "*"}).by_split[split])
 
 
-def _decode(file: str, rows: int, schema: bytes | None) -> Iterator[pa.RecordBatch]:
+def _decode(file: str, schema: bytes | None) -> Iterator[pa.RecordBatch]:
     decoder = ExamplesToRecordBatchDecoder(schema)
-    for records in read_records(file, rows):
+    for records in read_records(file, BLOCK):
         yield decoder.DecodeBatch(records)

@@ -28,6 +28,7 @@ from tfx.utils import io_utils, json_utils, path_utils
 
 from pipeline import gates
 from pipeline.components import slicing
+from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.config import Label
 from pipeline.evaluation import BASELINE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.gates import Evaluation
@@ -42,7 +43,7 @@ MEASURED = "measured.json"
 PROBE = 100
 
 
-class Executor(tfx_evaluator.Executor):
+class Executor(BeamExecutor, tfx_evaluator.Executor):
     """Measures with TFMA, judges by our gates, and blesses."""
 
     def Do(

@@ -8,17 +8,14 @@ from typing import Any
 import tensorflow_data_validation as tfdv
 from tfx import types
 from tfx.components.statistics_gen import executor as tfx_statistics_gen
-from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import json_utils
 
+from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
 
-# Examples that are decoded and described at once; 4,096 took a third longer to decode.
-BLOCK = 1_024
 
-
-class Executor(BaseBeamExecutor):
+class Executor(BeamExecutor):
     """Describes every split."""
 
     def Do(
@@ -43,7 +40,7 @@ class Executor(BaseBeamExecutor):
                 path = os.path.join(folder, tfx_statistics_gen.DEFAULT_FILE_NAME)
                 _ = (
                     pipeline
-                    | f"Examples[{split}]" >> ReadBlocks(files_of(examples, split), BLOCK)
+                    | f"Examples[{split}]" >> ReadBlocks(files_of(examples, split))
                     | f"Statistics[{split}]" >> tfdv.GenerateStatistics(options)
                     | f"Write[{split}]" >> tfdv.WriteStatisticsToBinaryFile(path)
                 )

@@ -31,17 +31,15 @@ from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 from tfx_bsl.public import tfxio
 from tfx_bsl.tfxio import tensor_adapter
 
-from pipeline.components.blocks import ReadBlocks, Spread, files_of
+from pipeline.components.beam_pipeline import BeamExecutor
+from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
 from pipeline.components.shards import write_records
 from pipeline.reading.serialize import serialize
 from pipeline.reading.table import is_list
 from pipeline.reading.tfrecord_files import read_records
 
-# Examples that are decoded and transformed at once.
-BLOCK = 4_096
 
-
-class Executor(tfx_transform.Executor):
+class Executor(BeamExecutor, tfx_transform.Executor):
     """Analyses the splits that are to be analysed, then transforms those that are to be transformed."""
 
     def Do(
@@ -61,8 +59,9 @@ class Executor(tfx_transform.Executor):
         schema_folder = artifact_utils.get_single_uri(input_dict[standard_component_specs.SCHEMA_KEY])
         schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
 
+        # The name without the wheel, which TFX would install a second time.
         key = exec_properties[standard_component_specs.MODULE_PATH_KEY]
-        module, wheels = udf_utils.decode_user_module_key(key)  # with the wheel in its name, it would be installed twice
+        module, wheels = udf_utils.decode_user_module_key(key)
         wheels = [io_utils.ensure_local(wheel) for wheel in wheels]
         self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
         with udf_utils.TempPipInstallContext(wheels):
@@ -115,7 +114,7 @@ class Analyse(beam.PTransform):
             _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
                 os.path.join(self._graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline.pipeline
             )
-            batches = pipeline | "Examples" >> ReadBlocks(self._examples, BLOCK, needed)
+            batches = pipeline | "Examples" >> ReadBlocks(self._examples, needed)
             transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(
                 self._preprocessing_fn, pipeline=pipeline.pipeline
             )

@@ -12,7 +12,7 @@ from tfx.components.statistics_gen import executor as tfx_statistics_gen
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
-from pipeline.components import statistics_gen
+from pipeline.components import blocks, statistics_gen
 from pipeline.config import Data
 from pipeline.target import IN_PROCESS
 from tests.components.example_gen import run
@@ -64,7 +64,7 @@ def test_every_split_is_described_as_by_tfx(examples, tmp_path):
 
 
 def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics_gen, "BLOCK", 100)  # several blocks of the few rows
+    monkeypatch.setattr(blocks, "BLOCK", 100)  # several blocks of the few rows
     for which in ("once", "again"):
         describe(statistics_gen.Executor, examples, tmp_path / which)
     for split in SPLITS:
