@@ -57,6 +57,7 @@ def measure(config: config_pb2.EvalConfig, extractors: list[Any], rows: list[dic
     return str(to)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")  # TFMA, in a slice of one row
 @pytest.mark.parametrize("with_baseline", [False, True])
 @pytest.mark.parametrize("task", SETTINGS)
 def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
