@@ -17,7 +17,6 @@ from tfx.components import (
     FileBasedExampleGen,
     Pusher,
     SchemaGen,
-    StatisticsGen,
     Trainer,
     Transform,
     Tuner,
@@ -67,8 +66,10 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
 
     # What the data looks like, and the schema one would infer from it: from all splits, for a value that is missing in
     # one of them only must not stop Transform.
-    statistics_gen = StatisticsGen(examples=example_gen.outputs["examples"])
-    statistics_gen.executor_spec = executor_spec.BeamExecutorSpec(our_statistics_gen.Executor)
+    statistics_gen = our_statistics_gen.StatisticsGen(
+        examples=example_gen.outputs["examples"],
+        code=packaging.fingerprint_of(Path(our_statistics_gen.__file__)),
+    )
     schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True)
     components: list[Any] = [example_gen, statistics_gen, schema_gen]
 
