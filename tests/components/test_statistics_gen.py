@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,10 @@ def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch):
         assert once == again
 
 
-def test_an_edit_of_the_library_describes_the_data_again(tmp_path):
+def test_an_edit_of_the_library_describes_the_data_again(few_flights, tmp_path):
     """TFX would take what it has cached: its key knows properties and not what an executor does."""
-    config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
+    flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
+    config = replace(flights, data=replace(flights.data, path=str(few_flights)))
     components = {one.id: one for one in create_pipeline(config, Target.local(tmp_path, config.name)).components}
     code = components["StatisticsGen"].exec_properties["code"]
     modules = [Path(module.__file__) for module in (statistics_gen, blocks, beam_pipeline)]
