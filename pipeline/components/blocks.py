@@ -14,6 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx import types
 from tfx.types import artifact_utils
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+from tfx_bsl.tfxio import record_based_tfxio
 
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
@@ -28,16 +29,18 @@ class ReadBlocks(beam.PTransform):
     Args:
         paths: Of the files; each is read by one worker.
         schema: Names the features to decode, and their types; None decodes all, with the types they have.
+        raw: Name of one more column, with the serialized examples.
     """
 
-    def __init__(self, paths: list[str], schema: schema_pb2.Schema | None = None):
+    def __init__(self, paths: list[str], schema: schema_pb2.Schema | None = None, raw: str | None = None):
         super().__init__()
         self._paths = paths
         self._schema = schema.SerializeToString() if schema else None
+        self._raw = raw
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
         """Returns the batches, the rows of a file in their order."""
-        decoded = beam.FlatMap(_decode, self._schema).with_output_types(pa.RecordBatch)
+        decoded = beam.FlatMap(_decode, self._schema, self._raw).with_output_types(pa.RecordBatch)
         return pipeline | "Files" >> Spread(self._paths) | "Decode" >> decoded
 
 
@@ -59,7 +62,8 @@ def files_of(examples: types.Artifact, split: str) -> list[str]:
     return list(files.find(folder, {split: "*"}).by_split[split])
 
 
-def _decode(file: str, schema: bytes | None) -> Iterator[pa.RecordBatch]:
+def _decode(file: str, schema: bytes | None, raw: str | None) -> Iterator[pa.RecordBatch]:
     decoder = ExamplesToRecordBatchDecoder(schema)
     for records in read_records(file, BLOCK):
-        yield decoder.DecodeBatch(records)
+        batch = decoder.DecodeBatch(records)
+        yield record_based_tfxio.AppendRawRecordColumn(batch, raw, records) if raw else batch

@@ -1,4 +1,4 @@
-"""TFX's Evaluator, with our gates: TFMA measures, ``pipeline.verdict`` judges.
+"""In place of TFX's Evaluator: TFMA measures, ``pipeline.verdict`` judges.
 
 TFMA's own thresholds know neither a minimum of examples nor intervals, and its failures are not sentences.
 """
@@ -11,24 +11,28 @@ from typing import Any
 
 import apache_beam as beam
 import tensorflow as tf
+import tensorflow_model_analysis as tfma
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_model_analysis import constants
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.extractors import extractor, unbatch_extractor
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.components.evaluator import constants as evaluator_constants
-from tfx.components.evaluator import executor as tfx_evaluator
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts, standard_component_specs
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.utils import io_utils, json_utils, path_utils
+from tfx.utils import io_utils, path_utils, proto_utils
+from tfx_bsl.public import tfxio
+from tfx_bsl.tfxio import tensor_adapter
 
 from pipeline import gates
 from pipeline.components import slicing
 from pipeline.components.beam_pipeline import BeamExecutor
+from pipeline.components.blocks import ReadBlocks, files_of
 from pipeline.config import Label
 from pipeline.evaluation import BASELINE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.gates import Evaluation
@@ -43,7 +47,7 @@ MEASURED = "measured.json"
 PROBE = 100
 
 
-class Executor(BeamExecutor, tfx_evaluator.Executor):
+class Executor(BeamExecutor):
     """Measures with TFMA, judges by our gates, and blesses."""
 
     def Do(
@@ -53,6 +57,7 @@ class Executor(BeamExecutor, tfx_evaluator.Executor):
         exec_properties: dict[str, Any],
     ) -> None:
         """Writes "evaluation" and "blessing", with the verdict beside BLESSED or NOT_BLESSED."""
+        self._log_startup(input_dict, output_dict, exec_properties)
         settings = gates.from_json(exec_properties["gates"])
         inputs, notes = dict(input_dict), []
         if inputs.get("baseline_model"):
@@ -66,18 +71,20 @@ class Executor(BeamExecutor, tfx_evaluator.Executor):
             getattr(gate, "max_drop", None) is not None for gate in settings.gates
         ):
             notes.append("there is no earlier model to compare with; max_drop was not judged")
-        # The name of a function, as TFX looks for it when there is no module file.
-        ours = {"custom_extractors": f"{custom_extractors.__module__}.{custom_extractors.__qualname__}"}
-        super().Do(inputs, output_dict, {**exec_properties, **ours})
-
+        schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
+        config = proto_utils.json_to_proto(
+            exec_properties[standard_component_specs.EVAL_CONFIG_KEY], config_pb2.EvalConfig()
+        )
+        with self._make_beam_pipeline() as pipeline:
+            _ = pipeline | Measure(inputs, config, io_utils.SchemaReader().read(schema_path), evaluation)
+
         against = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
         metrics = read_metrics(evaluation)
         verdict = judge(settings, metrics, against, tuple(notes))
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         bless(blessing, inputs, verdict)
-        schema = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
-        with fileio.open(schema, "rb") as file:
+        with fileio.open(schema_path, "rb") as file:
             schema_sha256 = hashlib.sha256(file.read()).hexdigest()
         measured = {
             "metrics": metrics["overall"],
@@ -85,6 +92,53 @@ class Executor(BeamExecutor, tfx_evaluator.Executor):
             "schema_sha256": schema_sha256,
         }
         io_utils.write_string_file(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
+
+
+class Measure(beam.PTransform):
+    """The Beam graph of the measurement: TFMA's, of the split "test", in blocks of a fixed size."""
+
+    def __init__(
+        self,
+        inputs: dict[str, list[types.Artifact]],
+        config: config_pb2.EvalConfig,
+        schema: schema_pb2.Schema,
+        to: str,
+    ):
+        super().__init__()
+        # As TFX's Evaluator does: a spec for each model.
+        self._config = tfma.utils.update_eval_config_with_defaults(
+            config, has_baseline=bool(inputs.get("baseline_model")), rubber_stamp=True
+        )
+        self._folders = [
+            _folder_of(inputs["baseline_model" if spec.is_baseline else "model"][0])
+            for spec in self._config.model_specs
+        ]
+        self._examples = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
+        self._schema = schema
+        self._to = to
+
+    def expand(self, pipeline: beam.Pipeline) -> Any:
+        """Returns what TFMA's writers return."""
+        models = [
+            tfma.default_eval_shared_model(folder, model_name=spec.name, eval_config=self._config)
+            for spec, folder in zip(self._config.model_specs, self._folders, strict=True)
+        ]
+        models = models if len(models) > 1 else models[0]
+        raw = tfma.ARROW_INPUT_COLUMN
+        tensors = tfxio.TFExampleRecord(
+            file_pattern="", schema=self._schema, raw_record_column_name=raw, telemetry_descriptors=["Evaluator"]
+        ).TensorAdapterConfig()
+        return (
+            pipeline
+            | "Examples" >> ReadBlocks(self._examples, self._schema, raw)
+            | tfma.ExtractEvaluateAndWriteResults(
+                eval_shared_model=models,
+                eval_config=self._config,
+                extractors=extractors_of(self._config, models, tensors),
+                output_path=self._to,
+                tensor_adapter_config=tensors,
+            )
+        )
 
 
 def bless(blessing: types.Artifact, inputs: dict[str, list[types.Artifact]], verdict: Verdict) -> None:
@@ -179,7 +233,6 @@ class EvaluatorSpec(ComponentSpec):
 
     PARAMETERS = {
         standard_component_specs.EVAL_CONFIG_KEY: ExecutionParameter(type=config_pb2.EvalConfig),
-        standard_component_specs.EXAMPLE_SPLITS_KEY: ExecutionParameter(type=str),
         "gates": ExecutionParameter(type=str),
         "code": ExecutionParameter(type=str),
     }
@@ -233,7 +286,6 @@ class Evaluator(BaseComponent):
                 schema=schema,
                 infra_blessing=infra_blessing,
                 eval_config=eval_config(settings, label),
-                example_splits=json_utils.dumps(["test"]),
                 gates=gates.to_json(settings),
                 code=code,
                 evaluation=types.Channel(type=standard_artifacts.ModelEvaluation),
@@ -242,20 +294,20 @@ class Evaluator(BaseComponent):
         )
 
 
-def custom_extractors(
-    eval_shared_model: Any, eval_config: config_pb2.EvalConfig, tensor_adapter_config: Any
+def extractors_of(
+    config: config_pb2.EvalConfig, models: Any = None, tensors: tensor_adapter.TensorAdapterConfig | None = None
 ) -> list[extractor.Extractor]:
-    """TFMA's extractors, with fewer Python objects made of a batch; TFX's Evaluator calls this.
+    """TFMA's extractors, with fewer Python objects made of a batch.
 
     Where the metrics take arrays, all rows of a slice go to them together. Where they do not, TFMA takes batches apart,
     which makes an object of every feature of every example: what no metric or slice reads is left out before that.
     """
-    extractors = default_extractors(
-        eval_shared_model=eval_shared_model, eval_config=eval_config, tensor_adapter_config=tensor_adapter_config
+    extractors: list[extractor.Extractor] = default_extractors(
+        eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
     )
-    if {one.class_name for spec in eval_config.metrics_specs for one in spec.metrics} <= TAKE_ARRAYS:
-        return slicing.by_slice(extractors, eval_config)
-    needed = slicing.columns_of(eval_config)
+    if {one.class_name for spec in config.metrics_specs for one in spec.metrics} <= TAKE_ARRAYS:
+        return slicing.by_slice(extractors, config)
+    needed = slicing.columns_of(config)
     unbatch = unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME
     place = [one.stage_name for one in extractors].index(unbatch)
     extractors.insert(place, extractor.Extractor("KeepSlicedFeatures", beam.Map(_keep, needed)))

@@ -12,7 +12,7 @@ from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 from tfx.types import standard_artifacts
 
-from pipeline.components.evaluator import _keep, bless, custom_extractors, examine_baseline, read_verdict
+from pipeline.components.evaluator import _keep, bless, examine_baseline, extractors_of, read_verdict
 from pipeline.config import Data
 from pipeline.verdict import Verdict
 from tests.components.example_gen import run
@@ -31,7 +31,7 @@ def config(**more: object) -> config_pb2.EvalConfig:
 
 
 def names(eval_config: config_pb2.EvalConfig) -> list[str]:
-    return [one.stage_name for one in custom_extractors(None, eval_config, None)]
+    return [one.stage_name for one in extractors_of(eval_config)]
 
 
 def test_one_more_step_stands_before_the_one_that_takes_batches_apart():
