@@ -6,8 +6,11 @@ import pickle
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions, StandardOptions, WorkerOptions
+from apache_beam.runners.worker import statesampler
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms import userstate
 
-from pipeline.components.beam_pipeline import BeamExecutor, Options
+from pipeline.components.beam_pipeline import SAMPLING_PERIOD, BeamExecutor, Options
 from pipeline.components.statistics_gen import Executor
 from pipeline.target import IN_PROCESS
 
@@ -38,3 +41,27 @@ def test_an_executor_makes_its_pipelines_with_them():
     with executor._make_beam_pipeline() as pipeline:
         assert isinstance(pipeline.options, Options)
         _ = pipeline | beam.Create([1, 2])
+
+
+class Count(beam.DoFn):
+    """(key, value) → (key, values so far, places of a side input)."""
+
+    SPEC = userstate.CombiningValueStateSpec("so_far", sum)
+    SO_FAR = beam.DoFn.StateParam(SPEC)
+
+    def process(self, element, side, so_far=SO_FAR):
+        so_far.add(1)
+        yield element[0], so_far.read(), len(side), statesampler.get_current_tracker().sampling_period_ms
+
+
+def test_states_and_side_inputs_work_as_ever_and_no_bundle_waits_long_for_its_end():
+    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    with executor._make_beam_pipeline() as pipeline:
+        side = beam.pvalue.AsList(pipeline | "Side" >> beam.Create([1, 2, 3]))
+        counted = pipeline | beam.Create([("a", 1), ("b", 1), ("a", 1)]) | beam.ParDo(Count(), side)
+        expected = [("a", 1, 3, SAMPLING_PERIOD), ("a", 2, 3, SAMPLING_PERIOD), ("b", 1, 3, SAMPLING_PERIOD)]
+        assert_that(counted, equal_to(expected))
+    count = Count()
+    states, timers = userstate.get_dofn_specs(count)
+    assert (states, timers) == ({Count.SPEC}, set())
+    assert userstate.get_dofn_specs(count)[0] is states  # not looked for again
