@@ -101,8 +101,9 @@ def run(
     # The steps make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
     gc.freeze()
     gc.set_threshold(GARBAGE)
-    # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask.
+    # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask and nothing to look for.
     os.environ.setdefault("PIP_NO_INDEX", "1")
+    os.environ.setdefault("PIP_NO_DEPS", "1")
     steps = {}
     for node in graph.nodes:
         name = node.pipeline_node.node_info.id

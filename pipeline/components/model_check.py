@@ -46,6 +46,8 @@ BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
 logger = logging.getLogger("pipeline")
 # Of this repository, which is no installed package on a workstation.
 OURS = ("configs", "models", "pipeline")
+# TensorFlow brings it along, a model server does not.
+KERAS = "keras"
 
 
 class Executor(BaseExecutor):
@@ -78,7 +80,7 @@ class Executor(BaseExecutor):
                 "optional": sorted(name for name, one in spec.items() if not isinstance(one, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, one in spec.items() if getattr(one, "dtype", None) == tf.string),
                 "columns": {plain: name for name, plain in plain_names(spec).items()},
-                "refused": [*OURS, *not_tensorflow()],
+                "refused": [*OURS, KERAS, *not_tensorflow()],
             }
         )
         report["facts"]["size_bytes"] = _size(folder)

@@ -4,8 +4,8 @@
 
 ``model_check`` writes the questions and reads the answers, {"problems": [sentences], "notes": [...], "facts": {...},
 "rows": [{"instance": raw features by name, "answer": outputs by name}]}, the last to ask the model where it serves.
-What a model server does, the process does: load, call signatures with raw rows. Nothing of this repository, of TFX or
-of TensorFlow Transform can be imported.
+What a model server does, the process does: load, call signatures with raw rows. Nothing of this repository, of Keras,
+of TFX or of TensorFlow Transform can be imported.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class _TransformFile(beam.DoFn):
         output = tft.TFTransformOutput(self._graph)
         spec, layer = output.raw_feature_spec(), output.transform_features_layer()
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)  # a graph already
         def transform(records: tf.Tensor) -> dict[str, Any]:
             return dict(layer(tf.io.parse_example(records, spec)))
 
