@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -82,7 +83,9 @@ def run(
     started = datetime.now()
     with terminal.only_ours(output / "logs" / f"{run_id}.log", arguments.verbose) as screen:
         screen.start(config, run_id)
-        # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
+        # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays:
+        # to look for garbage among it, as from local.run on again, is a fifth of those seconds for nothing.
+        gc.disable()
         from pipeline import local, record, store
         from pipeline.pipeline import create_pipeline, searches
         from pipeline.results import read_results, warnings_of

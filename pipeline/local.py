@@ -101,6 +101,7 @@ def run(
     # The steps make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
     gc.freeze()
     gc.set_threshold(GARBAGE)
+    gc.enable()
     # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask and nothing to look for.
     os.environ.setdefault("PIP_NO_INDEX", "1")
     os.environ.setdefault("PIP_NO_DEPS", "1")

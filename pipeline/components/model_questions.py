@@ -11,6 +11,7 @@ of TFX or of TensorFlow Transform can be imported.
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
 import json
 import statistics
@@ -43,6 +44,7 @@ class Problem(Exception):
 
 def main() -> None:
     """Reads the questions and writes the answers."""
+    gc.disable()  # for these few seconds: looking for it among what TensorFlow is made of is a sixth of them
     questions = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutOthers(questions["refused"])
     answers = Model(questions).examine()
