@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 from dataclasses import replace
@@ -90,6 +91,16 @@ def test_the_schema_is_no_part_of_what_parquet_files_are_read_with(config, few_f
     assert job.output_splits == ("train", "eval", "test")
 
 
+def only_example_gen(config, data, target):
+    return Pipeline(
+        pipeline_name="flights",
+        pipeline_root=target.pipeline_root,
+        components=[example_gen_of(replace(config, data=data), target)],
+        metadata_connection_config=sqlite_metadata_connection_config(target.metadata),
+        beam_pipeline_args=list(target.beam_args),
+    )
+
+
 # TFX calls what protobuf deprecates, in a way that names our line.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
@@ -97,19 +108,22 @@ def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
         "late,distance\n" + "1,2,3\n" + "0,5\n" * 50 + "".join(f"1,{i}\n" for i in range(99))
     )
     data = Data(str(tmp_path / "some.csv"), max_bad_rows=0.01)
-    target = Target.local(tmp_path, "flights")
-    only_example_gen = Pipeline(
-        pipeline_name="flights",
-        pipeline_root=target.pipeline_root,
-        components=[example_gen_of(replace(config, data=data), target)],
-        metadata_connection_config=sqlite_metadata_connection_config(target.metadata),
-        beam_pipeline_args=list(target.beam_args),
-    )
+    pipeline = only_example_gen(config, data, Target.local(tmp_path, "flights"))
     console = Console(file=io.StringIO(), width=400)
     screen = Screen(console, tmp_path / "log")
-    steps = local.run(only_example_gen, "run", screen.step_starts, screen.step_ends)
+    steps = local.run(pipeline, "run", screen.step_starts, screen.step_ends)
     uri = steps["ExampleGen"].outputs["examples"][0].uri
     assert f"1 bad rows left out, kept in {uri}/bad_rows" in console.file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_python_collects_garbage_while_steps_run(config, tmp_path):
+    (tmp_path / "some.csv").write_text("late,distance\n" + "0,5\n1,7\n" * 50)
+    pipeline = only_example_gen(config, Data(str(tmp_path / "some.csv")), Target.local(tmp_path, "flights"))
+    collecting = []
+    gc.disable()  # as local_runner.py does
+    local.run(pipeline, "run", lambda name: collecting.append(gc.isenabled()), lambda step: None)
+    assert collecting == [True]
 
 
 def test_the_gates_stand_before_transform_and_before_the_pusher(config, few_flights, tmp_path):
