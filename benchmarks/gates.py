@@ -84,6 +84,7 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
         shown.metrics_specs[0].metrics.extend(metrics)
         examples, model = standard_artifacts.Examples(), standard_artifacts.Model()
         (examples.uri,) = glob.glob(str(artifacts / "ExampleGen/examples/*"))
+        examples.split_names = '["train", "eval", "test"]'
         (model.uri,) = glob.glob(str(artifacts / "Trainer/model/*"))
         inputs = {"examples": [examples], "model": [model]}
         schema = io_utils.SchemaReader().read(str(ROOT / config.schema))
