@@ -118,7 +118,7 @@ def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_python_collects_garbage_while_steps_run(config, tmp_path):
-    (tmp_path / "some.csv").write_text("late,distance\n" + "0,5\n1,7\n" * 50)
+    (tmp_path / "some.csv").write_text("late,distance\n" + "".join(f"1,{i}\n" for i in range(99)))
     pipeline = only_example_gen(config, Data(str(tmp_path / "some.csv")), Target.local(tmp_path, "flights"))
     collecting = []
     gc.disable()  # as local_runner.py does
