@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from typing import Any
 
 import apache_beam as beam
@@ -57,6 +58,8 @@ def hasten() -> None:
 
 
 def _specs_of(dofn: beam.DoFn) -> Any:
+    if not isinstance(dofn, Hashable):
+        return _get_dofn_specs(dofn)
     if dofn not in _known_specs:
         _known_specs[dofn] = _get_dofn_specs(dofn)
     return _known_specs[dofn]

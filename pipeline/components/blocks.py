@@ -19,7 +19,7 @@ from tfx_bsl.tfxio import record_based_tfxio
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 
-# Examples that are decoded, described or transformed at once.
+# Examples that a step handles at once.
 BLOCK = 4_096
 
 

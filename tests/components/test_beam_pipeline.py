@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import apache_beam as beam
@@ -65,6 +66,22 @@ def test_states_and_side_inputs_work_as_ever():
     states, timers = userstate.get_dofn_specs(count)
     assert (states, timers) == ({Count.SPEC}, set())
     assert userstate.get_dofn_specs(count)[0] is states  # not looked for again
+
+
+@dataclasses.dataclass
+class Add(beam.DoFn):
+    """Equal by what it adds, and so without a hash."""
+
+    more: int
+
+    def process(self, element):
+        yield element + self.more
+
+
+def test_a_dofn_may_be_a_dataclass():
+    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    with executor._make_beam_pipeline() as pipeline:
+        assert_that(pipeline | beam.Create([1]) | beam.ParDo(Add(2)), equal_to([3]))
 
 
 def test_no_bundle_waits_long_for_its_end():
