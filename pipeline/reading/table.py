@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+# A reader gives fewer rows at once than it would, where they take more memory than this: images, long texts.
+BYTES_AT_ONCE = 64 << 20
+
 
 @dataclass(frozen=True)
 class Unit:

@@ -13,9 +13,11 @@ import pyarrow as pa
 
 from pipeline.errors import UserError
 from pipeline.reading import files
-from pipeline.reading.table import Rows, Unit
+from pipeline.reading.table import BYTES_AT_ONCE, Rows, Unit
 
 BATCH_ROWS = 8_192
+# By the first records of a file, the size of the others is judged.
+RECORDS_WEIGHED = 16
 
 
 def scan(file: str) -> list[Unit]:
@@ -52,6 +54,10 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
 def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
     """Reads the records of a file, plain or gzipped, in blocks.
 
+    Args:
+        file: TFRecords of any content, local or remote.
+        at_once: Records of a block; fewer where they are so large that these take more than ``BYTES_AT_ONCE``.
+
     Raises:
         UserError: a checksum is wrong, or the file is cut short.
     """
@@ -62,7 +68,9 @@ def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
             kind = "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
         records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
         try:
-            for block in records.batch(at_once).prefetch(1).as_numpy_iterator():
+            first = [len(record) for record in records.take(RECORDS_WEIGHED).as_numpy_iterator()]
+            fitting = BYTES_AT_ONCE * len(first) // max(1, sum(first))
+            for block in records.batch(max(1, min(at_once, fitting))).prefetch(1).as_numpy_iterator():
                 yield block.tolist()
         except tf.errors.OpError as error:
             raise UserError(

@@ -30,9 +30,11 @@ logger = logging.getLogger("pipeline.training")
 
 # A parse of a whole block is ten times as fast as a parse per record.
 BLOCK = 1024
+BYTES_IN_BLOCK = 64 << 20
 # Of a streamed split; in blocks of this many rows the shuffling stays fine.
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
+BYTES_SHUFFLED = 1 << 30
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
 
@@ -183,7 +185,8 @@ class _InMemory:
 
     def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            parts = list(untuned(_blocks(files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)))
+            blocks = _blocks(files, _at_once(BLOCK, BYTES_IN_BLOCK, self.rows))
+            parts = list(untuned(blocks.map(self.rows.parse, tf.data.AUTOTUNE)))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
             data = tf.concat(parts, axis=0)
@@ -247,7 +250,8 @@ class _Streamed:
         # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and len(files) >= part.workers
         self._own = files[part.worker :: part.workers] if self._by_file else files
-        self._examples = int(_blocks(files, BLOCK).reduce(0, lambda count, block: count + tf.size(block)))
+        self._block = _at_once(BLOCK, BYTES_IN_BLOCK, rows)
+        self._examples = int(_blocks(files, self._block).reduce(0, lambda count, block: count + tf.size(block)))
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
         self._cached: tf.data.Dataset | None = None
@@ -265,7 +269,8 @@ class _Streamed:
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             order = tf.constant(seed, tf.int64) * 1_000_003 + number
             if self._cached is not None:
-                blocks = self._cached.shuffle(RECORDS_SHUFFLED // STREAMED_BLOCK * 8, seed=order)
+                shuffled = _at_once(8 * RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows)
+                blocks = self._cached.shuffle(math.ceil(shuffled / STREAMED_BLOCK), seed=order)
             else:
                 blocks = self._shuffled(order)
             if self._by_file:
@@ -280,7 +285,7 @@ class _Streamed:
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
-        blocks = _blocks(self._files, BLOCK).map(self.rows.parse, tf.data.AUTOTUNE)
+        blocks = _blocks(self._files, self._block).map(self.rows.parse, tf.data.AUTOTUNE)
         pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes, drop_remainder=same_size).take(len(sizes))
         return _part_of(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
 
@@ -288,8 +293,14 @@ class _Streamed:
         """Packed blocks of this worker's examples in random order."""
         files = tf.data.Dataset.from_tensor_slices(self._own).shuffle(len(self._own), seed=seed)
         records = _blocks(files, 16, self._deterministic, gzipped(self._own)).unbatch()
-        blocks = records.shuffle(RECORDS_SHUFFLED, seed=seed).batch(STREAMED_BLOCK)
+        shuffled = records.shuffle(_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
+        blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
+
+
+def _at_once(most: int, most_bytes: int, rows: Rows) -> int:
+    """How many examples to handle together: a number of its own for tables, fewer where an example is an image."""
+    return max(1, min(most, most_bytes // rows.bytes))
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

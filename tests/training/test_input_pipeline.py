@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training import cache
+from pipeline.training import cache, input_pipeline
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, read, steps_per_epoch
 from pipeline.training.rows import Rows
@@ -91,6 +91,14 @@ def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
     assert one[:ROWS] != one[ROWS:]
     assert one[:ROWS] != sorted(one[:ROWS])
     assert cache == "disk" or one != other  # the order on disk is made once; blocks of it are shuffled
+
+
+def test_a_streamed_split_shuffles_no_more_rows_than_fit_into_memory(tmp_path, monkeypatch):
+    split = read([write(tmp_path, ROWS)], SPEC, "y", cache="none")
+    monkeypatch.setattr(input_pipeline, "BYTES_SHUFFLED", 100 * split.rows.bytes)
+    first, *_ = steps(split, 50, 1)
+    assert first != sorted(first)
+    assert max(first) < 150 <= max(flat(steps(split, 50, 20)))
 
 
 @CACHES
