@@ -122,7 +122,8 @@ class IndexedRows(Rows):
 
     def pick(self, moved: tf.Tensor) -> tf.Tensor:
         """Numbers of rows, int32 [n] → packed rows, int32 [n, words]."""
-        return tf.gather(self.matrix, moved)
+        # Reading the whole variable copies nothing; a gather from the variable itself first makes a second matrix.
+        return tf.gather(tf.convert_to_tensor(self.matrix), moved)
 
     def chunk(self, batch_size: int) -> tf.TensorSpec:
         """What batches of this size are moved as: the numbers of their rows, [batches, batch_size]."""

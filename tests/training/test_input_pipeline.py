@@ -93,6 +93,16 @@ def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
     assert cache == "disk" or one != other  # the order on disk is made once; blocks of it are shuffled
 
 
+def test_a_split_beside_the_steps_lies_in_memory_once(shards):
+    split = open_split(shards, "memory beside the steps")
+    steps(split, 100, 1)
+    pick = tf.function(split.rows.pick)
+    pick(tf.constant([1, 2]))
+    # A variable that was copied to be gathered from is copied for every reader after that.
+    reads = [split.rows.matrix.read_value() for _ in range(2)]
+    assert len({np.asarray(memoryview(read)).ctypes.data for read in reads}) == 1
+
+
 def test_a_streamed_split_shuffles_no_more_rows_than_fit_into_memory(tmp_path, monkeypatch):
     split = read([write(tmp_path, ROWS)], SPEC, "y", cache="none")
     monkeypatch.setattr(input_pipeline, "BYTES_SHUFFLED", 100 * split.rows.bytes)
