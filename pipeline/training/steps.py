@@ -154,8 +154,9 @@ class Steps:
                 self._optimizer.learning_rate.assign(rate * self._schedule.multiple(self.done, self.steps_per_epoch))
             per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(batch,))
             loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
-            # The next step's rows are picked during the backward pass, which leaves a core idle now and then. During the
-            # forward pass they made a step of 2,048 or 4,096 examples 3 to 6 % longer (benchmarks/input_pipeline.py).
+            # The next step's rows are picked during the backward pass, which leaves a core idle now and then. During
+            # the forward pass that made a step of 2,048 or 4,096 examples 3 to 6 % longer
+            # (benchmarks/input_pipeline.py).
             with tf.control_dependencies([loss]):
                 batch = self._strategy.run(self._pick, args=(moved,))
             norms = self._strategy.experimental_local_results(per_replica_norms)[0]
