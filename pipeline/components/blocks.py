@@ -1,4 +1,4 @@
-"""Examples read in blocks of a fixed size, on any Beam runner.
+"""Examples read in blocks whose sizes depend on the data alone, on any Beam runner.
 
 TFX hands each record from step to step in Python, and puts together batches whose sizes depend on the clock.
 """
@@ -19,12 +19,12 @@ from tfx_bsl.tfxio import record_based_tfxio
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 
-# Examples that a step handles at once.
+# Examples that a step handles at once, at most.
 BLOCK = 4_096
 
 
 class ReadBlocks(beam.PTransform):
-    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches of ``BLOCK`` rows, but for the last of a file.
+    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches of at most ``BLOCK`` rows.
 
     Args:
         paths: Of the files; each is read by one worker.

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from pipeline.errors import UserError
 from pipeline.reading import files
-from pipeline.reading.table import BYTES_AT_ONCE, Rows, Unit, type_name
+from pipeline.reading.table import Rows, Unit, rows_at_once, type_name
 
 BATCH_ROWS = 16_384
 
@@ -48,12 +48,11 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
         groups = range(unit.start, opened.metadata.num_row_groups if unit.length is None else unit.start + unit.length)
         first = unit.first_row
         metadata = [opened.metadata.row_group(group) for group in groups]
-        fitting = BYTES_AT_ONCE * sum(group.num_rows for group in metadata)
-        fitting //= max(1, sum(group.total_byte_size for group in metadata))
+        at_once = rows_at_once(
+            BATCH_ROWS, sum(group.num_rows for group in metadata), sum(group.total_byte_size for group in metadata)
+        )
         try:
-            for batch in opened.iter_batches(
-                max(1, min(BATCH_ROWS, fitting)), row_groups=list(groups), columns=columns, use_threads=False
-            ):
+            for batch in opened.iter_batches(at_once, row_groups=list(groups), columns=columns, use_threads=False):
                 yield Rows(pa.table(batch), np.arange(first, first + batch.num_rows))
                 first += batch.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:

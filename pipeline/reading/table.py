@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-# A reader gives fewer rows at once than it would, where they take more memory than this: images, long texts.
 BYTES_AT_ONCE = 64 << 20
+
+
+def rows_at_once(most: int, rows: int, size: int) -> int:
+    """How many rows to read together: fewer than most where these would take more memory than ``BYTES_AT_ONCE``.
+
+    Args:
+        most: For rows of a usual size.
+        rows: Number of some of them, to go by.
+        size: Bytes of these.
+    """
+    return max(1, min(most, BYTES_AT_ONCE * rows // max(1, size)))
 
 
 @dataclass(frozen=True)

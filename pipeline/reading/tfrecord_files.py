@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.errors import UserError
 from pipeline.reading import files
-from pipeline.reading.table import BYTES_AT_ONCE, Rows, Unit
+from pipeline.reading.table import Rows, Unit, rows_at_once
 
 BATCH_ROWS = 8_192
 # By the first records of a file, the size of the others is judged.
@@ -56,7 +56,7 @@ def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
 
     Args:
         file: TFRecords of any content, local or remote.
-        at_once: Records of a block; fewer where they are so large that these take more than ``BYTES_AT_ONCE``.
+        at_once: Most records of a block; see ``rows_at_once``.
 
     Raises:
         UserError: a checksum is wrong, or the file is cut short.
@@ -69,8 +69,8 @@ def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
         records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=1 << 20)
         try:
             first = [len(record) for record in records.take(RECORDS_WEIGHED).as_numpy_iterator()]
-            fitting = BYTES_AT_ONCE * len(first) // max(1, sum(first))
-            for block in records.batch(max(1, min(at_once, fitting))).prefetch(1).as_numpy_iterator():
+            blocks = records.batch(rows_at_once(at_once, len(first), sum(first)))
+            for block in blocks.prefetch(1).as_numpy_iterator():
                 yield block.tolist()
         except tf.errors.OpError as error:
             raise UserError(
