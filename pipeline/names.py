@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterable
 
 
+# Longer names make file names that no filesystem takes.
+LONGEST = 64
+
+
 def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """A name of letters, digits and "_" for each name, all different; one that is so already stays.
+    """Map each name to an identifier of ASCII letters, digits and "_"; one that is so already stays.
+
+    The results differ also when case is ignored, because they become names of files and TensorFlow operations. None is
+    a Python keyword, which TensorFlow refuses as the name of an argument.
 
     Args:
         names: Such as the headers of a CSV file: "Bill length (mm)" becomes "Bill_length__mm_".
         taken: What none of them may become.
     """
-    columns, used = sorted(names), set(taken)
-    found = {name: name for name in columns if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and name not in used}
-    used |= set(found)
+    columns, found = sorted(names), dict[str, str]()
+    used = {name.casefold() for name in taken}
+    for name in filter(_is_plain, columns):
+        if name.casefold() not in used:
+            found[name] = name
+            used.add(name.casefold())
     for name in columns:
         if name in found:
             continue
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        plain = plain if re.match("[A-Za-z]", plain) else f"column_{plain}"
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST]
+        if not _is_plain(plain):
+            plain = f"column_{plain}"
         number, found[name] = 2, plain
-        while found[name] in used:
+        while found[name].casefold() in used:
             found[name], number = f"{plain}_{number}", number + 1
-        used.add(found[name])
+        used.add(found[name].casefold())
     return found
+
+
+def _is_plain(name: str) -> bool:
+    return bool(re.fullmatch(rf"[A-Za-z][A-Za-z0-9_]{{0,{LONGEST - 1}}}", name)) and name not in _NOT_ARGUMENTS
+
+
+_NOT_ARGUMENTS = {*keyword.kwlist, "self", "cls"}

@@ -12,8 +12,8 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from pipeline.terminal import silent
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipeline.serving.features import Input
     from pipeline.serving.model import Model, Signature
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -203,7 +204,7 @@ def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterat
     from pipeline.components.shards import read
     from pipeline.reading import csv_files, parquet_files
     from pipeline.reading.table import Unit
-    from pipeline.serving.features import from_table
+    from pipeline.serving.features import check_columns, from_table, shortened
 
     if kind == JSON_LINES:
         yield from _read_json_lines(file, signature, kept)
@@ -226,6 +227,10 @@ def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterat
         raise UserError(
             f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {', '.join(names or ())}"
         )
+    if names is not None and not signature.takes_examples:
+        lacking = check_columns(file, names, inputs)
+        if lacking:
+            print(f"note: {file} has no column {shortened(map(repr, lacking))}; taken as missing", file=sys.stderr)
     columns = None if signature.takes_examples else [name for name in wanted if names is None or name in names]
     for rows in read(Unit(file, kind), types, columns):
         if rows.bad:
@@ -239,7 +244,7 @@ def _read_json_lines(file: str, signature: Signature, kept: list[str]) -> Iterat
     import pyarrow as pa
 
     from pipeline.reading.files import open_file
-    from pipeline.serving.features import Refused, from_instances
+    from pipeline.serving.features import Refused, check_columns, from_instances
 
     with open_file(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
@@ -250,6 +255,8 @@ def _read_json_lines(file: str, signature: Signature, kept: list[str]) -> Iterat
                     instances.append(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{file}, line {number}: no JSON: {error}; expected one object a line") from error
+            if not signature.takes_examples and all(isinstance(one, dict) for one in instances):
+                check_columns(file, list(dict.fromkeys(itertools.chain(*instances))), _optional(signature.inputs))
             try:
                 columns = from_instances(instances, signature.inputs, others=True)
             except Refused as refused:
@@ -260,6 +267,11 @@ def _read_json_lines(file: str, signature: Signature, kept: list[str]) -> Iterat
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UserError(f"{file}: the values of {', '.join(kept)} are of several types: {error}") from error
             yield Batch(columns, there)
+
+
+def _optional(inputs: Mapping[str, Input]) -> dict[str, Input]:
+    """The inputs as if none were required: which row lacks one, and on which line, is said elsewhere."""
+    return {name: replace(one, required=False) for name, one in inputs.items()}
 
 
 def _as_arrow(values: Any) -> pa.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+
 from pipeline.names import plain_names
 
 
@@ -15,3 +17,10 @@ def test_plain_names_stay_and_the_others_become_different_ones():
     assert len({*plain.values(), "numbers"}) == len(columns) + 1
     assert all(name.isascii() and name.isidentifier() for name in plain.values())
     assert plain == plain_names(reversed(columns), taken=("numbers",))
+
+
+def test_plain_names_differ_without_case_and_are_no_keywords_and_not_long():
+    columns = ["Age", "age", "class", "def", "None", "self", "x" * 300, "x" * 299, "CLASS"]
+    plain = plain_names(columns)
+    assert len({name.casefold() for name in plain.values()}) == len(columns)
+    assert not [name for name in plain.values() if keyword.iskeyword(name) or name == "self" or len(name) > 80]

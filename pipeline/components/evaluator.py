@@ -38,6 +38,7 @@ from pipeline.evaluation import BASELINE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.gates import Evaluation
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
+from pipeline.serving.inputs_file import read_inputs
 from pipeline.verdict import Verdict, judge
 
 VERDICT = "verdict.json"
@@ -214,10 +215,12 @@ def _folder_of(model: types.Artifact) -> str:
 
 
 def _columns(folder: str) -> set[str]:
-    """Inputs of the signature for rows, read without loading the model."""
+    """Raw features that the signature for rows takes, read without loading the model."""
     with fileio.open(f"{folder}/saved_model.pb", "rb") as file:
         graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
-    return set(graph.signature_def["serving_default"].inputs)
+    described = read_inputs(folder)
+    tensors = graph.signature_def["serving_default"].inputs
+    return {described[tensor]["name"] if tensor in described else tensor for tensor in tensors}
 
 
 def _list(names: list[str]) -> str:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -38,11 +38,12 @@ class Input:
     """One input of a signature.
 
     Attributes:
-        name: Raw feature.
+        name: Raw feature, as people and files name it.
         kind: "integers", "floats", "text", or "examples" for serialized tf.Examples.
         required: Whether every row must have it.
         dtype: Of the tensor; optional integers come as float64, to have a NaN.
         values: Of a row; None: one, in a tensor [rows].
+        tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Input:
     required: bool
     dtype: np.dtype
     values: int | None = None
+    tensor: str = ""
 
     @property
     def expected(self) -> str:
@@ -146,10 +148,7 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
     if len(inputs) == 1 and next(iter(inputs.values())).kind == EXAMPLES:
         records = serialize(examples.as_lists(rows, file))
         return {name: np.array(records, object) for name in inputs}
-    absent = [name for name, one in inputs.items() if one.required and name not in rows.table.column_names]
-    if absent:
-        columns = ", ".join(rows.table.column_names)
-        raise UserError(f"{file} has no column {', '.join(map(repr, absent))}, which the model needs; it has {columns}")
+    check_columns(file, rows.table.column_names, inputs)
     there = [name for name in inputs if name in rows.table.column_names]
     lists = examples.as_lists(Rows(rows.table.select(there), rows.numbers), file)
     found = {}
@@ -157,6 +156,32 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
         column = lists.column(name) if name in there else pa.nulls(len(rows.numbers))
         found[name] = _from_lists(one, column, rows.numbers, file)
     return found
+
+
+def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]) -> list[str]:
+    """Return the optional features that a file lacks.
+
+    Raises:
+        UserError: it lacks one that the model needs, or all of them.
+    """
+    needed = [name for name, one in inputs.items() if one.required and name not in columns]
+    absent = [name for name in inputs if name not in columns]
+    if needed:
+        raise UserError(
+            f"{file} has no column {shortened(map(repr, needed))}, which the model needs; it has {shortened(columns)}"
+        )
+    if len(absent) == len(inputs):
+        raise UserError(
+            f"{file} has no column in common with the model: is it a file of another table? The model takes "
+            f"{shortened(inputs)}; the file has {shortened(columns)}"
+        )
+    return absent
+
+
+def shortened(names: Iterable[str], most: int = 30) -> str:
+    """A list of names for the end of a message."""
+    shown = list(names)
+    return ", ".join(shown if len(shown) <= most else [*shown[:most], f"and {len(shown) - most} more"])
 
 
 def rows_in(columns: Columns) -> int:

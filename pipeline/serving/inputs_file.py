@@ -1,8 +1,47 @@
-"""Where a model says what it takes, between the one who exports it and those who ask it.
+"""The two files in which an exported model describes itself to whoever asks it.
 
-``{"carrier": {"type": "text", "required": true}, ...}``, of every raw feature without the label; types are integers,
-floats and text.
+``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
+without the label. ``input`` is the name in the signature; types are integers, floats and text.
+
+``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
+number.
 """
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.names import plain_names
 
 # In the folder of a SavedModel: where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
+CLASSES = "assets.extra/classes.json"
+
+
+def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
+    """Read the description of the raw features, by their names in the signature.
+
+    Returns:
+        {"mean_radius": {"name": "mean radius", "type": "floats", "required": True}, ...}; empty for a model that was
+        not exported by ``pipeline.training``.
+    """
+    described: Mapping[str, Mapping[str, Any]] = _read(folder, INPUTS) or {}
+    plain = plain_names(described)  # models that were exported before it was written down follow this rule
+    return {one.get("input", plain[name]): {**one, "name": name} for name, one in described.items()}
+
+
+def read_classes(folder: str) -> tuple[str, ...]:
+    """Read the classes in words; empty where there are none or the model does not say."""
+    return tuple(_read(folder, CLASSES) or ())
+
+
+def _read(folder: str, name: str) -> Any:
+    import tensorflow as tf
+
+    path = f"{folder}/{name}"
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        return json.loads(file.read())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.errors import UserError
 from pipeline.serving.features import EXAMPLES, Columns, Input
-from pipeline.serving.inputs_file import INPUTS
+from pipeline.serving.inputs_file import read_classes, read_inputs
 
 ROWS = "serving_default"
 
@@ -25,7 +24,7 @@ class Signature:
 
     Attributes:
         name: As the SavedModel has it.
-        inputs: What it takes, by name.
+        inputs: What it takes, by raw feature name.
         outputs: Their dtype by name.
         definition: TensorFlow's SignatureDef, as JSON has it.
     """
@@ -45,7 +44,7 @@ class Signature:
         """Asks the model.
 
         Args:
-            columns: By input, [rows] or [rows, values]; text as bytes.
+            columns: By raw feature, [rows] or [rows, values]; text as bytes.
 
         Returns:
             By output, [rows, ...].
@@ -54,7 +53,8 @@ class Signature:
             tf.errors.OpError: the model refuses them.
         """
         dtypes = self.function.structured_input_signature[1]
-        tensors = {name: tf.constant(values, dtypes[name].dtype) for name, values in columns.items()}
+        names = {name: one.tensor or name for name, one in self.inputs.items()}
+        tensors = {names[name]: tf.constant(values, dtypes[names[name]].dtype) for name, values in columns.items()}
         return {name: value.numpy() for name, value in self.function(**tensors).items()}
 
 
@@ -66,11 +66,13 @@ class Model:
         number: Its version; 0 for a SavedModel that lies in no folder of versions.
         signatures: By name.
         about: Its manifest.
+        classes: In words, in the order of the probabilities; empty where there are none or the model does not say.
     """
 
     number: int
     signatures: dict[str, Signature]
     about: dict[str, Any]
+    classes: tuple[str, ...]
     loaded: Any = field(repr=False)
 
     @property
@@ -96,7 +98,7 @@ def load(folder: str, number: int = 0, about: Mapping[str, Any] | None = None) -
         raise UserError(
             f"the model in {folder} does not load: {_first_line(error)}; push it again with python local_runner.py"
         ) from error
-    described, definitions = _described(folder), _definitions(folder)
+    described, definitions = read_inputs(folder), _definitions(folder)
     signatures = {
         name: _signature(name, function, described, definitions.get(name, {}))
         for name, function in loaded.signatures.items()
@@ -104,17 +106,7 @@ def load(folder: str, number: int = 0, about: Mapping[str, Any] | None = None) -
     if ROWS not in signatures:
         names = ", ".join(signatures) or "none"
         raise UserError(f"the model in {folder} has the signatures {names}; expected {ROWS!r} among them")
-    return Model(number, signatures, dict(about or {}), loaded)
-
-
-def _described(folder: str) -> dict[str, dict[str, Any]]:
-    """What ``pipeline.training.export`` wrote about the features; empty for a model of another make."""
-    path = f"{folder}/{INPUTS}"
-    if not tf.io.gfile.exists(path):
-        return {}
-    with tf.io.gfile.GFile(path) as file:
-        described: dict[str, dict[str, Any]] = json.loads(file.read())
-        return described
+    return Model(number, signatures, dict(about or {}), read_classes(folder), loaded)
 
 
 def _definitions(folder: str) -> dict[str, dict[str, Any]]:
@@ -137,17 +129,18 @@ def _signature(
     inputs = {}
     for key, spec in sorted(specs.items()):
         values = spec.shape[1] if spec.shape.rank == 2 else None
+        column = key
         if key in described:
-            kind, required = described[key]["type"], described[key]["required"]
+            column, kind, required = (described[key][part] for part in ("name", "type", "required"))
         elif alone:
             kind, required = EXAMPLES, True
         else:
             # Nobody says whether one may be missing; an integer has nothing to say that it is.
             kind = "text" if spec.dtype == tf.string else "integers" if spec.dtype.is_integer else "floats"
             required = kind == "integers"
-        inputs[key] = Input(key, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values)
+        inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
-    return Signature(name, inputs, outputs, definition, function)
+    return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)
 
 
 def _first_line(error: Exception) -> str:

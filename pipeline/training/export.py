@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from pipeline.names import plain_names
-from pipeline.serving.inputs_file import INPUTS
+from pipeline.serving.inputs_file import CLASSES, INPUTS
 from pipeline.tasks import ANSWERS, task_of
 from pipeline.training.errors import TrainingError
 
@@ -39,7 +39,8 @@ def export(
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
 
-    ``INPUTS`` says of each feature its type and whether it must be there, which signatures do not.
+    ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
+    names the classes.
 
     Args:
         model: Maps {transformed feature: [batch, values]} to its answers, [batch, 1 or classes].
@@ -85,10 +86,11 @@ def export(
         return answer(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
-    described = {name: _described(spec) for name, spec in sorted(raw_spec.items())}
-    tf.io.gfile.makedirs(f"{folder}/{INPUTS.rpartition('/')[0]}")
-    with tf.io.gfile.GFile(f"{folder}/{INPUTS}", "w") as file:
-        file.write(json.dumps(described, indent=2) + "\n")
+    described = {name: {"input": plain[name], **_described(spec)} for name, spec in sorted(raw_spec.items())}
+    for path, content in ((INPUTS, described), (CLASSES, list(classes))):
+        tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
+        with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
 
 
 def input_names(model: keras.Model, transform_output: tft.TFTransformOutput, label: str) -> list[str]:
