@@ -32,9 +32,9 @@ from tfx.utils import io_utils, path_utils
 
 from pipeline.components import model_questions
 from pipeline.config import Label, ModelChecks
-from pipeline.names import plain_names
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
+from pipeline.serving.inputs_file import read_inputs
 from pipeline.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
@@ -79,7 +79,7 @@ class Executor(BaseExecutor):
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
                 "optional": sorted(name for name, one in spec.items() if not isinstance(one, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, one in spec.items() if getattr(one, "dtype", None) == tf.string),
-                "columns": {plain: name for name, plain in plain_names(spec).items()},
+                "columns": {tensor: one["name"] for tensor, one in read_inputs(folder).items()},
                 "refused": [*OURS, KERAS, *not_tensorflow()],
             }
         )

@@ -130,8 +130,9 @@ class Model:
 
     def column(self, name: str, spec: Any, examples: list[Any]) -> Any:
         """A raw feature of all rows as a tensor; missing is NaN, or "" for text."""
-        missing = "" if spec.dtype == self.tf.string else float("nan")
-        values = []
+        dtype = self.np.dtype(spec.dtype.as_numpy_dtype)
+        missing = b"" if dtype == object else float("nan")
+        values: list[Any] = []
         for example in examples:
             feature = example.features.feature.get(self.questions["columns"].get(name, name))
             kind = feature.WhichOneof("kind") if feature else None
@@ -139,7 +140,8 @@ class Model:
             if not found:
                 found = [missing]
             values.append(found if spec.shape.rank and spec.shape.rank > 1 else found[0])
-        return self.tf.cast(self.tf.constant(values), spec.dtype) if missing else self.tf.constant(values, spec.dtype)
+        # As the server does it. tf.constant of a list that mixes integers and NaN is float32, which loses digits.
+        return self.tf.constant(self.np.array(values, dtype))
 
     def check_answer(self, name: str, answer: dict[str, Any]) -> None:
         """Finite numbers, probabilities from 0 to 1, and labels that follow from them."""

@@ -1,0 +1,117 @@
+"""The questions of the model check themselves, asked of a model that is right for every kind of column."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.components import model_check
+
+pytestmark = pytest.mark.slow
+
+TRACT = 17031081403  # more digits than float32 has
+SPEC = {
+    "tract": tf.io.VarLenFeature(tf.int64),
+    "rooms": tf.io.FixedLenFeature([1], tf.int64),
+    "price": tf.io.VarLenFeature(tf.float32),
+    "area": tf.io.FixedLenFeature([1], tf.float32),
+    "kind": tf.io.VarLenFeature(tf.string),
+    "zone": tf.io.FixedLenFeature([1], tf.string),
+}
+ROW_TYPES = {
+    "tract": tf.float64,
+    "rooms": tf.int64,
+    "price": tf.float32,
+    "area": tf.float32,
+    "kind": tf.string,
+    "zone": tf.string,
+}
+
+
+def export(folder: Path) -> Path:
+    """Write a model whose answer depends on the last digit of every column."""
+    server = tf.Module()
+
+    def answer(raw):
+        dense = {name: tf.reshape(raw[name], [-1]) for name in ("rooms", "area", "zone")}
+        for name, missing in (("tract", 0), ("price", 0.0), ("kind", "")):
+            dense[name] = tf.reshape(tf.sparse.to_dense(raw[name], missing), [-1])
+        words = tf.strings.to_hash_bucket_fast(dense["kind"] + "/" + dense["zone"], 7)
+        whole = tf.math.floormod(dense["tract"], 1000) + dense["rooms"] + words
+        return {"prediction": tf.cast(whole, tf.float32) + dense["price"] + dense["area"]}
+
+    @tf.function(input_signature=[{name: tf.TensorSpec([None], kind, name=name) for name, kind in ROW_TYPES.items()}])
+    def rows(given):
+        parsed = {}
+        for name, spec in SPEC.items():
+            value = given[name]
+            if isinstance(spec, tf.io.FixedLenFeature):
+                parsed[name] = tf.reshape(value, [-1, 1])
+                continue
+            present = value != "" if value.dtype == tf.string else ~tf.math.is_nan(value)
+            # One value in the first row at least, so that the dense form has its column.
+            filled = tf.where(present, value, tf.zeros_like(value))
+            parsed[name] = tf.sparse.from_dense(tf.reshape(tf.cast(filled, spec.dtype), [-1, 1]))
+        return answer(parsed)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def predict(examples):
+        parsed = tf.io.parse_example(examples, SPEC)
+        shaped = {
+            name: tf.SparseTensor(one.indices, one.values, [tf.size(examples, tf.int64), 1])
+            if isinstance(one, tf.SparseTensor)
+            else one
+            for name, one in parsed.items()
+        }
+        return answer(shaped)
+
+    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows, "predict": predict})
+    return folder
+
+
+def example(row: int) -> bytes:
+    """A row in which whole numbers, numbers and texts have gaps."""
+    values = {
+        "tract": tf.train.Feature(int64_list=tf.train.Int64List(value=[TRACT + row] if row % 3 else [])),
+        "rooms": tf.train.Feature(int64_list=tf.train.Int64List(value=[row])),
+        "price": tf.train.Feature(float_list=tf.train.FloatList(value=[row / 7] if row % 4 else [])),
+        "area": tf.train.Feature(float_list=tf.train.FloatList(value=[row / 3])),
+        "kind": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"\xff\x00"] if row % 5 else [])),
+        "zone": tf.train.Feature(bytes_list=tf.train.BytesList(value=["größe".encode()])),
+    }
+    empty = {name for name, one in values.items() if not one.ListFields()[0][1].value}
+    return tf.train.Example(
+        features=tf.train.Features(feature={name: one for name, one in values.items() if name not in empty})
+    ).SerializeToString()
+
+
+def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
+    records = [example(row) for row in range(1, 41)]
+    loaded = tf.saved_model.load(str(export(tmp_path / "model")))
+    answers = loaded.signatures["predict"](examples=tf.constant(records))["prediction"].numpy()
+    assert len(np.unique(answers)) > 30
+
+    report = model_check.ask(
+        {
+            "label": "label",
+            "classes": [],
+            "threshold": 0.5,
+            "tolerance": 1e-6,
+            "timeout": 300,
+            "answer": "prediction",
+            "model": str(tmp_path / "model"),
+            "examples": [base64.b64encode(record).decode() for record in records],
+            "training": [float(one) for one in answers],
+            "optional": ["kind", "price", "tract"],
+            "text": ["kind", "zone"],
+            "columns": {name: name for name in SPEC},
+            "refused": [],
+        }
+    )
+
+    assert report["problems"] == []
+    assert {row["instance"].get("tract", TRACT) - TRACT for row in report["rows"]} > {1, 2, 4, 5}
