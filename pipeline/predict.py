@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import BIGQUERY, load_config
 from pipeline.errors import UserError
+from pipeline.tasks import ANSWERS
 from pipeline.terminal import silent
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
     done = 0
     partial = to.with_name(f".{to.stem}.partial{to.suffix}")
     try:
-        with _progress() as progress, TableWriter(partial) as writer:
+        with _progress() as progress, TableWriter(partial, _value_names(model)) as writer:
             for file, kind in files.items():
                 for batch in _read(file, kind, signature, list(kept)):
                     try:
@@ -274,14 +275,22 @@ def _optional(inputs: Mapping[str, Input]) -> dict[str, Input]:
     return {name: replace(one, required=False) for name, one in inputs.items()}
 
 
+def _value_names(model: Model) -> dict[str, Sequence[str]]:
+    """Names of the values of list columns in CSV: of probabilities, the classes that the model names."""
+    return {ANSWERS["multiclass"]: model.classes} if model.classes else {}
+
+
 def _as_arrow(values: Any) -> pa.Array:
+    """An answer [rows, ...] as a column; what a row has several of, as a list of fixed size."""
     import pyarrow as pa
 
+    if values.ndim > 1:
+        return pa.FixedSizeListArray.from_arrays(_as_arrow(values.reshape(-1, *values.shape[2:])), values.shape[1])
     if values.dtype == object:
         return pa.array(
             [item.decode(errors="replace") if isinstance(item, bytes) else item for item in values.tolist()]
         )
-    return pa.array(values) if values.ndim == 1 else pa.array(values.tolist())
+    return pa.array(values)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from pipeline.serving.description import describe
 from pipeline.serving.features import Refused, from_columns, from_instances, rows_in
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import ROWS, Signature
+from pipeline.serving.numbers import plain
 from pipeline.serving.request_log import RequestLog
 
 logger = logging.getLogger("pipeline.serve")
@@ -278,7 +279,7 @@ def _rows(answers: dict[str, np.ndarray]) -> list[Any]:
 
 def _plain(values: np.ndarray) -> Any:
     """What JSON can say of an output; bytes that are no text in TensorFlow Serving's way."""
-    return _as_text(values.tolist()) if values.dtype == object else values.tolist()
+    return _as_text(values.tolist()) if values.dtype == object else plain(values)
 
 
 def _as_text(value: Any) -> Any:

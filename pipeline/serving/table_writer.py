@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipeline.errors import UserError
 
+Names = Mapping[str, Sequence[str]]
+
 
 class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
-    """Writes tables of equal columns to a file, in the format that its name says."""
+    """Writes tables of equal columns to a file, in the format that its name says.
 
-    def __init__(self, file: Path):
+    Parquet and JSON lines keep lists. CSV has none: there, a list of fixed size becomes one column for each value
+    (``probabilities_0`` or, with names, ``probabilities_setosa``), and any other nested value becomes JSON.
+
+    Args:
+        file: Whose name ends with .parquet, .csv or .jsonl.
+        names: Of the values of list columns, by column, for CSV; a column that is not in it gets numbers from 0.
+    """
+
+    def __init__(self, file: Path, names: Names | None = None):
         self._file = file
+        self._names = names or {}
         self._sink: Any = None
         self._schema: pa.Schema | None = None
 
@@ -26,8 +40,10 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         """Adds the rows.
 
         Raises:
-            UserError: a column is of another type than in the tables before.
+            UserError: a column is of another type than in the tables before, or CSV would have two of one name.
         """
+        if self._file.suffix == ".csv":
+            table = flat(table, self._names)
         if self._schema is None:
             self._schema = table.schema
             self._sink = self._open(table.schema)
@@ -36,8 +52,8 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         except (pa.ArrowInvalid, ValueError) as error:
             raise UserError(f"a column is of other types further on: {str(error).splitlines()[0]}") from error
         if self._file.suffix == ".jsonl":
-            for row in table.to_pylist():
-                self._sink.write(json.dumps(row, default=str) + "\n")
+            for row in pa.table({name: _short(table.column(name)) for name in table.column_names}).to_pylist():
+                self._sink.write(_json(row) + "\n")
         else:
             self._sink.write_table(table)
 
@@ -56,3 +72,83 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         if self._file.suffix == ".csv":
             return csv.CSVWriter(self._file, schema)
         return self._file.open("w", encoding="utf-8")
+
+
+def flat(table: pa.Table, names: Names) -> pa.Table:
+    """Replace nested columns by columns that CSV can hold.
+
+    Args:
+        table: With lists.
+        names: Of the values of list columns, by column.
+
+    Raises:
+        UserError: two columns would have one name.
+    """
+    columns: list[tuple[str, Any]] = []
+    for name in table.column_names:
+        columns += _flat(name, table.column(name).combine_chunks(), names.get(name, ()))
+    found = [name for name, _ in columns]
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"CSV would have two columns {', '.join(twice)}: one is a value of a list; write to a .parquet file, or "
+            "leave that column out of --columns"
+        )
+    return pa.table([column for _, column in columns], names=found)
+
+
+def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]:
+    if isinstance(column, pa.ChunkedArray):  # of no or several chunks, depending on the release of pyarrow
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_fixed_size_list(column.type) and not column.null_count:
+        width, values = column.type.list_size, column.flatten()
+        endings = names if len(names) == width else [str(place) for place in range(width)]
+        return [
+            part
+            for place, ending in enumerate(endings)
+            for part in _flat(f"{name}_{ending}", values.take(np.arange(place, len(values), max(1, width))), ())
+        ]
+    if pa.types.is_nested(column.type):
+        texts = [None if value is None else _json(value) for value in _short(column).to_pylist()]
+        return [(name, pa.array(texts, pa.string()))]
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [(name, pa.array([_text(value) for value in column.to_pylist()], pa.string()))]
+    return [(name, column)]
+
+
+def _short(column: Any) -> Any:
+    """The column, with float32 as those float64 numbers that Python writes with the fewest digits."""
+    texts, numbers = _with_floats(column.type, pa.string()), _with_floats(column.type, pa.float64())
+    return column if texts == column.type else column.cast(texts).cast(numbers)
+
+
+def _with_floats(type_: pa.DataType, instead: pa.DataType) -> pa.DataType:
+    """The type with another one in place of float32, also in lists."""
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_with_floats(type_.value_type, instead), type_.list_size)
+    if pa.types.is_list(type_):
+        return pa.list_(_with_floats(type_.value_type, instead))
+    return instead if pa.types.is_float32(type_) else type_
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, default=_text, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_text)
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN and infinity, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _text(value: Any) -> str | None:
+    """Bytes as the text that they mostly are; times as ISO 8601."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return None if value is None else str(value)

@@ -30,7 +30,7 @@ def expected(row: dict, bias: int = 0) -> float:
     return bias + row["distance"] / 1_000 + sum(known) / 100 + len(row["carrier"].encode()) / 10
 
 
-def save(folder: Path, bias: int = 0) -> Path:
+def save(folder: Path, bias: float = 0) -> Path:
     """Writes a small model, whose answers tell ``bias``."""
     server = tf.Module()
 
@@ -60,7 +60,7 @@ def save(folder: Path, bias: int = 0) -> Path:
     return folder
 
 
-def push(versions: Versions, number: int, bias: int, keep: int = 5) -> Path:
+def push(versions: Versions, number: int, bias: float, keep: int = 5) -> Path:
     """Pushes a small model."""
     with versions.staging() as staging:
         return versions.publish(save(staging / str(number), bias), number, {"run": f"of {number}"}, keep)

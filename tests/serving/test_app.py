@@ -64,6 +64,21 @@ def test_missing_is_null_or_left_out_or_nan(client):
     assert [one["probability"] for one in answer.json()["predictions"]] == pytest.approx([0.3] * 3)
 
 
+def test_answers_have_the_digits_of_a_float32(client):
+    answer = client.post(PREDICT, json={"instances": [{"carrier": "UA", "distance": 1, "temp": 0.1}]})
+    assert '"probability":0.202' in answer.text
+
+
+def test_an_answer_that_is_no_number_is_null(tmp_path):
+    versions = Versions(tmp_path / "flights")
+    push(versions, 1, bias=float("nan"))
+    with client_of(versions, request_log=RequestLog(tmp_path / "log", 1.0)) as client:
+        rows = client.post(PREDICT, json={"instances": ROWS})
+        columns = client.post(PREDICT, json={"inputs": {name: [row[name] for row in ROWS] for name in ROWS[0]}})
+    assert [one["probability"] for one in rows.json()["predictions"]] == [None] * 3
+    assert columns.json()["outputs"]["probability"] == [None] * 3
+
+
 BAD = [
     ({"carier": "UA", "distance": 1}, "instances[1]: unknown feature 'carier'; did you mean 'carrier'?"),
     ({"distance": 1}, "instances[1]: feature 'carrier' is missing; expected text"),

@@ -15,6 +15,7 @@ import tensorflow as tf
 from pipeline import predict
 from pipeline.errors import UserError
 from pipeline.reading.serialize import feature
+from pipeline.serving.inputs_file import CLASSES
 from pipeline.serving.model import Model, load
 from tests.serving.conftest import ROWS, expected, save
 
@@ -71,6 +72,36 @@ def test_chosen_columns_stand_beside_the_answers_in_every_format(model, tmp_path
     assert list(answers[0]) == ["carrier", "late", "label", "probability"]
     assert [one["carrier"] for one in answers] == ["UA", "Zürich", "B6"]
     assert [int(one["late"]) for one in answers] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [([], ["0", "1", "2"]), (["Adelie", "Chinstrap", "Gentoo"], ["Adelie", "Chinstrap", "Gentoo"])],
+)
+def test_csv_has_a_column_for_the_probability_of_each_class(tmp_path, classes, names):
+    spec = {"distance": tf.TensorSpec([None], tf.int64, name="distance")}
+
+    @tf.function(input_signature=[spec])
+    def answer(rows):
+        first = tf.cast(rows["distance"], tf.float32) / 10_000
+        return {"probabilities": tf.stack([first, first + 0.25, 0.75 - 2 * first], axis=1)}
+
+    folder = tmp_path / "several"
+    tf.saved_model.save(tf.Module(), str(folder), signatures={"serving_default": answer})
+    (folder / CLASSES).parent.mkdir(exist_ok=True)
+    (folder / CLASSES).write_text(json.dumps(classes))
+    loaded, data = load(str(folder)), write(tmp_path, "csv", ROWS)
+    answers = run(loaded, data, tmp_path / "answers.csv", "carrier")
+    assert list(answers[0]) == ["carrier", *(f"probabilities_{name}" for name in names)]
+    assert answers[0][f"probabilities_{names[0]}"] == 0.14
+    lists = [pytest.approx(list(one.values())[1:]) for one in answers]
+    for to in ("answers.parquet", "answers.jsonl"):
+        assert [one["probabilities"] for one in run(loaded, data, tmp_path / to)] == lists
+
+
+def test_json_lines_have_no_more_digits_than_the_model(model, tmp_path):
+    run(model, write(tmp_path, "csv", [{**ROWS[0], "temp": 0.1}]), tmp_path / "answers.jsonl")
+    assert (tmp_path / "answers.jsonl").read_text() == '{"label": "late", "probability": 3.101}\n'
 
 
 def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by_batch(model, tmp_path, monkeypatch):
