@@ -321,21 +321,6 @@ class PipelineConfig:
         )
 
 
-def config_file(root: Path, name: str) -> Path:
-    """The config file of a pipeline by its name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    path = root / "configs" / f"{name}.py"
-    if not path.is_file():
-        raise ConfigError(
-            f"no pipeline {name!r}: there is no configs/{name}.py; make one of your data: "
-            f"python -m pipeline.new {name} --data FILE --label COLUMN"
-        )
-    return path
-
-
 def load_config(path: Path) -> PipelineConfig:
     """Reads ``CONFIG`` from a config file.
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import PipelineConfig, load_config
+from pipeline.command_line import add_pipeline_arguments, chosen_config
+from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
-from pipeline.predict import ROOT
+from pipeline.repository import find_root, runner, shown
 from pipeline.terminal import silent
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     arguments = parse_arguments()
     try:
-        config = load_config(Path(arguments.config)).with_paths_from(ROOT)
-        output = Path(arguments.output) if arguments.output else ROOT / "output" / config.name
+        root = find_root()
+        config = chosen_config(arguments, root)
+        output = Path(arguments.output) if arguments.output else root / "output" / config.name
         asked = read_log(arguments.log, arguments.rows, arguments.version)
         if len(asked.instances) < arguments.min_rows:
             raise UserError(
@@ -66,7 +68,8 @@ def main() -> int:
         return 1
     if crossed and arguments.retrain:
         print("Retraining on the newest data.", flush=True)
-        command = [sys.executable, str(ROOT / "local_runner.py"), "--config", arguments.config]
+        which = ["--config", arguments.config] if arguments.config else ["--pipeline", arguments.pipeline]
+        command = [sys.executable, str(root / "local_runner.py"), *which]
         return subprocess.run([*command, "--output", str(output)], check=False).returncode
     return CROSSED if crossed else WITHIN
 
@@ -82,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--log", type=Path, required=True, help="file or folder that pipeline.serve --request-log wrote"
     )
-    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    add_pipeline_arguments(parser)
     parser.add_argument("--output", help="output folder of the run that pushed the model (output/<name>)")
     parser.add_argument("--version", type=int, help="whose rows are judged (the one that answered last)")
     parser.add_argument("--rows", type=int, default=ROWS, help="newest rows that are judged (%(default)s)")
@@ -146,8 +149,8 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
         if train is None:
             there = ", ".join(sorted(path.name for path in root.glob("*"))) or "none"
             raise UserError(
-                f"no training statistics of version {asked.version} in {root}, only of the versions: {there}; "
-                "name the output folder of the run that pushed it with --output"
+                f"no training statistics of version {asked.version}; name the output folder of the run that pushed it "
+                f"with --output: {shown(root)} has those of the versions {there}"
             )
         schema_file = Path(config.schema) if config.schema else _inferred_schema(output)
         now = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
@@ -158,7 +161,7 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
             train,
             config.label.name,
             config.data_checks,
-            Remedies(_short(schema_file) if config.schema else None, _short(folder)),
+            Remedies(shown(schema_file) if config.schema else None, shown(folder)),
         )
     split = folder / f"Split-{serving_skew.SPLIT}"
     split.mkdir(parents=True, exist_ok=True)
@@ -166,7 +169,7 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
     (folder / FINDINGS).write_text(to_json(found) + "\n", encoding="utf-8")
 
     print("\n".join(lines_of(asked, found)))
-    print(f"statistics and findings: {_short(folder)}")
+    print(f"statistics and findings: {shown(folder)}")
     return any(one.severity == "stop" for one in found)
 
 
@@ -190,12 +193,8 @@ def _from_the_end(files: list[Path]) -> Iterator[str]:
 def _inferred_schema(output: Path) -> Path:
     found = sorted(output.glob("artifacts/SchemaGen/schema/*/schema.pbtxt"), key=lambda path: int(path.parent.name))
     if not found:
-        raise UserError(f"no schema below {output}, and the config names none; run python local_runner.py first")
+        raise UserError(f"no schema below {shown(output)}, and the config names none; run {runner()} first")
     return found[-1]
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 if __name__ == "__main__":

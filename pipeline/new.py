@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pipeline.config import Data
 from pipeline.errors import UserError
-from pipeline.schema import ROOT
+from pipeline.repository import find_root, runner, shown
 from pipeline.tasks import Task
 from pipeline.terminal import silent
 
@@ -37,8 +37,9 @@ def main() -> int:
             import pipeline.validation.schema_text  # noqa: F401
             from pipeline.scaffold import columns, files
         table = columns.look(Data(str(data)), arguments.label, arguments.task)
-        inside = data.is_relative_to(ROOT)
-        path = data.relative_to(ROOT).as_posix() if inside else str(data)
+        root = find_root()
+        inside = data.is_relative_to(root)
+        path = data.relative_to(root).as_posix() if inside else str(data)
         texts = (
             files.config_text(arguments.name, path, table),
             files.module_text(arguments.name, table),
@@ -51,8 +52,8 @@ def main() -> int:
         )
         for kind, line in columns.summary(table).items():
             print(f"  {kind:<9} {line}")
-        print("wrote", ", ".join(str(target.relative_to(ROOT)) for target in targets))
-        print(f"next: python local_runner.py --pipeline {arguments.name}")
+        print("wrote", ", ".join(map(shown, targets)))
+        print(f"next: {runner()} --pipeline {arguments.name}")
         return 0
     except UserError as error:
         print(f"pipeline.new: {error}", file=sys.stderr)
@@ -85,8 +86,9 @@ def targets_of(name: str, replace: bool) -> tuple[Path, Path, Path]:
             f'a name has lower-case letters, digits and "_", starts with a letter and has at most 49 characters, got '
             f"{name!r}"
         )
-    targets = (ROOT / f"configs/{name}.py", ROOT / f"models/{name}.py", ROOT / f"schema/{name}/schema.pbtxt")
-    there = [str(target.relative_to(ROOT)) for target in targets if target.exists()]
+    root = find_root()
+    targets = (root / f"configs/{name}.py", root / f"models/{name}.py", root / f"schema/{name}/schema.pbtxt")
+    there = [shown(target) for target in targets if target.exists()]
     if there and not replace:
         raise UserError(f"{', '.join(there)} exists; take another name, or --replace to write it anew")
     # The module file is imported by its name, and must not hide another module.

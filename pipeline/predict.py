@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import BIGQUERY, load_config
+from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.config import BIGQUERY
 from pipeline.errors import UserError
+from pipeline.repository import find_root, runner, shown
 from pipeline.tasks import ANSWERS
 from pipeline.terminal import silent
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pipeline.serving.features import Input
     from pipeline.serving.model import Model, Signature
 
-ROOT = Path(__file__).resolve().parent.parent
 JSON_LINES = "JSON lines"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
 BATCH_ROWS = 8_192
@@ -58,7 +59,7 @@ def main() -> int:
             raise UserError(f"--to {to}: expected a name that ends with one of {', '.join(OUTPUTS)}")
         if to.exists() and not arguments.replace:
             raise UserError(f"{to} exists; write to another file with --to, or over it with --replace")
-        address, number = locate(arguments.model, arguments.config, arguments.version)
+        address, number = locate(arguments.model or pushed_by(arguments), arguments.version)
         with silent():
             from pipeline.serving.model import load
 
@@ -70,7 +71,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("pipeline.predict: interrupted; nothing was written", file=sys.stderr)
         return 130
-    print(f"{rows:,} rows by {address} in {seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s), written to {to}")
+    speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
+    print(f"{rows:,} rows by {shown(address)} in {speed}, written to {to}")
     return 0
 
 
@@ -92,30 +94,43 @@ def parse_arguments() -> argparse.Namespace:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say which model, of every command that asks one."""
-    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    add_pipeline_arguments(parser)
     parser.add_argument("--model", help="folder of versions, or of one model (output/<name>/serving/<name>)")
     parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
 
 
-def locate(model: str | None, config: str, version: str) -> tuple[str, int]:
+def locate(model: str, version: str) -> tuple[str, int]:
     """The address of a model and its number, 0 where it is in no folder of versions.
+
+    Args:
+        model: A folder of versions, or the address of one model.
+        version: "latest", "previous" or a number.
 
     Raises:
         UserError: there is no such version.
     """
     from pipeline.serving.versions import model_at
 
-    there = model_at(model or pushed_by(config))
+    there = model_at(model)
     if isinstance(there, str):
         return there, 0
     number = there.resolve(version)
     return str(there.path(number)), number
 
 
-def pushed_by(config: str) -> str:
-    """The folder of versions that a run of the config pushes to."""
-    name = load_config(Path(config)).name
-    return str(ROOT / "output" / name / "serving" / name)
+def pushed_by(arguments: argparse.Namespace) -> str:
+    """Return the folder of versions that a run of the chosen pipeline pushes to.
+
+    Raises:
+        UserError: there is no such pipeline, or it has pushed nothing.
+    """
+    root = find_root()
+    name = chosen_config(arguments, root).name
+    folder = root / "output" / name / "serving" / name
+    if not folder.is_dir():
+        command = f"{runner()}{pipeline_flags(arguments)}"
+        raise UserError(f"{name} has no pushed model yet: there is no {shown(folder)}; run {command}, which pushes one")
+    return str(folder)
 
 
 def find(data: str) -> dict[str, str]:

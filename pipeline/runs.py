@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline import cleaning, store
-from pipeline.config import load_config
+from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
 from pipeline.errors import UserError
 from pipeline.record import flat
+from pipeline.repository import find_root, runner, shown
 from pipeline.store import Run
 from pipeline.target import only_run_in
 
-ROOT = Path(__file__).resolve().parent.parent
 # Of these, what the runs have: it depends on the label.
 METRICS = ("auc", "precision", "recall", "accuracy", "log_loss", "rmse", "mae")
 
@@ -32,16 +33,25 @@ def main() -> int:
     # In a file or a pipe, a line is a line.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     try:
-        output = Path(arguments.output or ROOT / "output" / load_config(Path(arguments.config)).name).absolute()
+        root = find_root()
+        output = Path(arguments.output or root / "output" / chosen_config(arguments, root).name).absolute()
+        runs = []
+        if (output / store.FILE).is_file():
+            with store.opened(output) as metadata:
+                runs = store.runs_of(metadata)
+        elsewhere = f" --output {shlex.quote(arguments.output)}" if arguments.output else ""
+        run_it = f"{runner()}{pipeline_flags(arguments)}{elsewhere}"
+        if not runs:
+            raise UserError(f"no runs below {shown(output)} yet; start the first one: {run_it}")
         if arguments.command == "clean":
             return clean(console, output, arguments.keep, arguments.yes)
-        with store.opened(output) as metadata:
-            runs = store.runs_of(metadata)
         if arguments.command == "list":
             list_runs(console, runs)
         elif arguments.command == "show":
             show(console, store.find(runs, arguments.run), output)
         else:
+            if len(runs) == 1:
+                raise UserError(f"there is one run, {runs[0].name}, and a second is needed to compare with: {run_it}")
             earlier = store.find(runs, arguments.earlier, -2)
             diff(console, earlier, store.find(runs, arguments.later))
     except UserError as error:
@@ -56,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m pipeline.runs", description="List, show, compare and clean up the runs of a pipeline."
     )
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    add_pipeline_arguments(common)
     common.add_argument("--output", help="output folder of the runs (output/<name>)")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="a line a run: time, data, verdict, metrics, duration")
@@ -112,11 +122,11 @@ def show(console: Console, run: Run, output: Path) -> None:
         "started": f"{run.started:%Y-%m-%d %H:%M:%S}",
         "took": f"{run.seconds:,.1f} s",
         "command": run.record.command if run.record else "",
-        "pushed to": (run.record.pushed_to or "") if run.record else "",
+        "pushed to": shown(run.record.pushed_to) if run.record and run.record.pushed_to else "",
         "data": _fingerprint(run).replace("\n", "; "),
         "code": run.record.code if run.record else "",
-        "report": str(report) if report.is_file() else "",
-        "log": str(log) if (log := output / "logs" / f"{run.name}.log").is_file() else "",
+        "report": shown(report) if report.is_file() else "",
+        "log": shown(log) if (log := output / "logs" / f"{run.name}.log").is_file() else "",
     }
     for name, value in facts.items():
         if value:

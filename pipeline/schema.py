@@ -8,25 +8,28 @@ python -m pipeline.schema write --to FILE      an inferred schema, for data that
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import PipelineConfig, load_config
+from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
+from pipeline.repository import find_root, runner, shown
 from pipeline.terminal import silent
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
     """The command line."""
     arguments = parse_arguments()
     try:
-        config = load_config(Path(arguments.config)).with_paths_from(ROOT)
-        output = Path(arguments.output) if arguments.output else ROOT / "output" / config.name
-        folder = arguments.statistics or newest(output)
+        root = find_root()
+        config = chosen_config(arguments, root)
+        output = Path(arguments.output) if arguments.output else root / "output" / config.name
+        which = pipeline_flags(arguments)
+        folder = arguments.statistics or newest(output, which)
         with silent():
             # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
             import pipeline.validation.schema_text  # noqa: F401
@@ -36,9 +39,10 @@ def main() -> int:
             return 0
         schema_file = Path(arguments.schema or config.schema or "")
         if not schema_file.is_file():
-            raise UserError(f"no reviewed schema {schema_file}; write one: python -m pipeline.schema write --to FILE")
+            named = f"no reviewed schema {shown(schema_file)}" if schema_file.name else "the config names no schema"
+            raise UserError(f"{named}; write one: python -m pipeline.schema write{which} --to FILE")
         if arguments.command == "diff":
-            return diff(schema_file, statistics)
+            return diff(schema_file, statistics, which)
         accept(schema_file, statistics, arguments.columns)
         return 0
     except UserError as error:
@@ -54,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
         epilog="diff exits with 0 when the data fits the schema, and with 3 when there is a difference.",
     )
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    add_pipeline_arguments(common)
     common.add_argument("--output", help="output folder of the run whose data counts (output/<name>)")
     common.add_argument("--statistics", help="statistics of the data, in place of the newest below --output")
     common.add_argument("--schema", help="reviewed schema, in place of the config's")
@@ -68,8 +72,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def newest(output: Path) -> str:
+def newest(output: Path, which: str = "") -> str:
     """The newest statistics below an output folder.
+
+    Args:
+        output: Of the runs.
+        which: Flags that name the pipeline, for the message.
 
     Raises:
         UserError: there was no run yet.
@@ -77,7 +85,7 @@ def newest(output: Path) -> str:
     # <output>/artifacts/StatisticsGen/statistics/<execution>/, counting executions up.
     found = [path for path in output.glob("artifacts/StatisticsGen/statistics/*") if path.name.isdigit()]
     if not found:
-        raise UserError(f"no statistics below {output}; run python local_runner.py first, or name its --output")
+        raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
     return str(max(found, key=lambda path: int(path.name)))
 
 
@@ -126,17 +134,24 @@ def inferred(statistics: list[Any], label: str) -> Any:
     return schema
 
 
-def diff(schema_file: Path, statistics: list[Any]) -> int:
-    """Prints what the data would change in the reviewed schema; returns 3 if that is anything."""
+def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
+    """Prints what the data would change in the reviewed schema; returns 3 if that is anything.
+
+    Args:
+        schema_file: The reviewed one.
+        statistics: Of every split.
+        which: Flags that name the pipeline, for the command that accepts it.
+    """
     from pipeline.validation.schema_text import changes, parse, proposed
 
     before = parse(schema_file)
     found = changes(before, proposed(before, statistics))
     print_changes(found)
     if not found:
-        print(f"The data fits {schema_file}.")
+        print(f"The data fits {shown(schema_file)}.")
         return 0
-    print(f"To accept: python -m pipeline.schema accept {' '.join(found)} --schema {schema_file}")
+    columns = " ".join(map(shlex.quote, found))
+    print(f"To accept: python -m pipeline.schema accept{which} {columns} --schema {shlex.quote(shown(schema_file))}")
     return 3
 
 
@@ -154,7 +169,7 @@ def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None
     unknown = [column for column in columns if column not in found]
     if unknown:
         raise UserError(
-            f"the data changes nothing about {', '.join(unknown)} in {schema_file}; it does about "
+            f"the data changes nothing about {', '.join(unknown)} in {shown(schema_file)}; it does about "
             f"{', '.join(found) or 'nothing'}"
         )
     wanted = columns or list(found)
@@ -164,7 +179,9 @@ def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None
     partial.replace(schema_file)
     print_changes({column: found[column] for column in wanted})
     print(
-        f"Changed {schema_file}. Look through it (git diff) and commit." if wanted else f"The data fits {schema_file}."
+        f"Changed {shown(schema_file)}. Look through it (git diff) and commit."
+        if wanted
+        else f"The data fits {shown(schema_file)}."
     )
 
 

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -17,8 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
+from pipeline.command_line import add_pipeline_arguments, pipeline_flags
 from pipeline.errors import UserError
-from pipeline.predict import ROOT, pushed_by
+from pipeline.predict import pushed_by
+from pipeline.repository import shown
 from pipeline.serving.versions import Versions, model_at
 from pipeline.terminal import silent
 
@@ -32,7 +35,7 @@ def main() -> int:
     """Runs what the command line asks for; returns the exit code."""
     arguments = parse_arguments(os.environ)
     try:
-        address = arguments.model or pushed_by(arguments.config)
+        address = arguments.model or pushed_by(arguments)
         model = model_at(address)
         if arguments.rollback or arguments.restore or arguments.list:
             if isinstance(model, str):
@@ -55,7 +58,7 @@ def parse_arguments(environment: Mapping[str, str]) -> argparse.Namespace:
         epilog="Ends with code 0 when told to (Ctrl-C, SIGTERM), after the requests under way are answered; 1 failed, "
         "2 wrong arguments.",
     )
-    parser.add_argument("--config", default=str(ROOT / "configs/flights.py"), help="pipeline config (%(default)s)")
+    add_pipeline_arguments(parser)
     parser.add_argument(
         "--model",
         default=environment.get("AIP_STORAGE_URI") or None,
@@ -106,18 +109,18 @@ def look_after(versions: Versions, arguments: argparse.Namespace) -> int:
         change = versions.roll_back(dry_run=arguments.dry_run)
         would = "would be" if arguments.dry_run else "is"
         taken = versions if arguments.dry_run else Versions(change.kept_in.parent)
-        print(f"{versions.folder}:")
-        print(f"  taken back     {described(taken, change.withdrawn)}; {would} kept in {change.kept_in}")
+        print(f"{shown(versions.folder)}:")
+        print(f"  taken back     {described(taken, change.withdrawn)}; {would} kept in {shown(change.kept_in)}")
         print(f"  served instead {described(versions, change.served)}")
         if arguments.dry_run:
             print("Nothing was changed: --dry-run.")
         else:
-            print(
-                "Servers that watch the folder change over by themselves. To undo: python -m pipeline.serve --restore"
-            )
+            which = f" --model {shlex.quote(arguments.model)}" if arguments.model else pipeline_flags(arguments)
+            print("Servers that watch the folder change over by themselves.")
+            print(f"To undo: python -m pipeline.serve --restore{which}")
     elif arguments.restore:
         number = versions.restore()
-        print(f"{versions.folder}:\n  put back       {described(versions, number)}")
+        print(f"{shown(versions.folder)}:\n  put back       {described(versions, number)}")
         print(f"  served         {described(versions, versions.resolve())}")
     else:
         latest = versions.resolve()

@@ -16,6 +16,7 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
 from pipeline.errors import UserError
 from pipeline.record import RUN_CONTEXT, Record, of_context
+from pipeline.repository import runner, shown
 
 FILE = "metadata.sqlite"
 
@@ -83,7 +84,7 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
     """
     file = output / FILE
     if not file.is_file():
-        raise UserError(f"no runs below {output}: there is no {FILE}. Run python local_runner.py, or name its --output")
+        raise UserError(f"no runs below {shown(output)}: there is no {FILE}; run {runner()}, or name its --output")
     config = metadata_store_pb2.ConnectionConfig()
     config.sqlite.filename_uri = str(file)
     mode = metadata_store_pb2.SqliteMetadataSourceConfig
@@ -114,13 +115,11 @@ def runs_of(store: MetadataStore) -> list[Run]:
 
 
 def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
-    """A run by its name or the beginning of it; without a name, by its place.
+    """A run by its name or the beginning of it; without a name, by its place, which there must be.
 
     Raises:
         UserError: there is no such run, or there are several.
     """
-    if not runs or (name is None and len(runs) < -place):
-        raise UserError(f"there are {len(runs)} runs; {-place} are needed. Run python local_runner.py first")
     if name is None:
         return runs[place]
     found = [one for one in runs if one.name == name] or [one for one in runs if one.name.startswith(name)]

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from pipeline.config import Gate, PipelineConfig
 from pipeline.errors import UserError
+from pipeline.repository import shown
 from pipeline.running_line import RunningLine
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Screen:
         """Says what is about to run."""
         self._console.print(Text(f"{config.name}, run {run_id}", style="bold"))
         for name, value in (("data", config.data.path), ("module", config.module), ("log", str(self._log))):
-            self._console.print(f"  {name:<8}{_short(value)}", soft_wrap=True)
+            self._console.print(f"  {name:<8}{shown(value)}", soft_wrap=True)
         self._console.print()
 
     def note(self, text: str) -> None:
@@ -167,7 +168,7 @@ class Screen:
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
-                detail = f"{bad:,} bad rows left out, kept in {_short(examples.uri)}/bad_rows  {detail}"
+                detail = f"{bad:,} bad rows left out, kept in {shown(examples.uri)}/bad_rows  {detail}"
         self.line(step.name, step.state, step.seconds, detail)
 
     def finding(self, what: str, state: str, text: str, remedy: str) -> None:
@@ -193,7 +194,7 @@ class Screen:
         place = _place_in_module(cause, Path(config.module))
         if place:
             self._console.print(f"  at   {place}", soft_wrap=True)
-        self._console.print(f"  log  {_short(str(self._log))}", soft_wrap=True)
+        self._console.print(f"  log  {shown(self._log)}", soft_wrap=True)
         self._console.print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
         return message
 
@@ -221,7 +222,7 @@ class Screen:
         for sentence in verdict["failed"]:
             self._console.print(Text(f"not blessed: {sentence}", style="bold red"), soft_wrap=True)
         where = (
-            f"pushed to {_short(results.pushed_to)}"
+            f"pushed to {shown(results.pushed_to)}"
             if results.pushed_to
             else "not pushed; the model pushed before stays"
         )
@@ -232,11 +233,11 @@ class Screen:
         self._running.show("report")
         started = time.monotonic()
         try:
-            text = f"report {_short(str(write()))}"
+            text = f"report {shown(write())}"
             logging.getLogger("pipeline").info("Report written in %.1f s", time.monotonic() - started)
         except Exception as error:
             logging.getLogger("pipeline").error("No report", exc_info=error)
-            text = f"no report could be written: {_message(error)}; the log has more: {_short(str(self._log))}"
+            text = f"no report could be written: {_message(error)}; the log has more: {shown(self._log)}"
         self._clear_line()
         self._console.print(text, soft_wrap=True)
 
@@ -293,13 +294,5 @@ def _place_in_module(cause: BaseException | None, module: Path) -> str | None:
     frames = traceback.extract_tb(cause.__traceback__) if cause else []
     for frame in reversed(frames):
         if Path(frame.filename).name == module.name and "site-packages" not in frame.filename:
-            return f"{_short(str(module))}, line {frame.lineno}, in {frame.name}: {frame.line}"
+            return f"{shown(module)}, line {frame.lineno}, in {frame.name}: {frame.line}"
     return None
-
-
-def _short(path: str) -> str:
-    """Relative to the working folder, where that is shorter."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from pipeline.config import Label
 from pipeline.errors import UserError
 from pipeline.gates import DataChecks
 from pipeline.reading import files
+from pipeline.repository import shown
 from pipeline.validation import findings as finding_list
 from pipeline.validation import reference, rows
 from pipeline.validation.findings import Finding, merged, with_severity
@@ -52,7 +52,7 @@ class ValidateExecutor(BaseExecutor):
         statistics = read_statistics(statistics_artifact)
         schema_folder = artifact_utils.get_single_uri(input_dict["schema"])
         schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
-        remedies = Remedies(settings["schema"] and _short(settings["schema"]), _short(statistics_artifact.uri))
+        remedies = Remedies(settings["schema"] and shown(settings["schema"]), shown(statistics_artifact.uri))
 
         earlier = reference.read_newest(settings["reference"])
         by_split, drafts = validate(
@@ -99,7 +99,7 @@ class GateExecutor(BaseExecutor):
             lines = [f"{len(stops)} {noun} the run before Transform: {first}", f"    {first.remedy}"]
             for one in others:
                 lines += [f"  {one}", f"    {one.remedy}"]
-            raise UserError("\n".join([*lines, f"  anomalies: {_short(anomalies.uri)}"]))
+            raise UserError("\n".join([*lines, f"  anomalies: {shown(anomalies.uri)}"]))
 
 
 def read_findings(anomalies_uri: str) -> list[Finding]:
@@ -137,12 +137,6 @@ def _write(artifact: types.Artifact, anomalies: dict[str, anomalies_pb2.Anomalie
     )
     artifact.set_int_custom_property("stops", len(stops))
     artifact.set_int_custom_property("warnings", len(found) - len(stops))
-
-
-def _short(path: str) -> str:
-    """Relative to the working folder where it lies below it."""
-    inside = not files.is_remote(path) and os.path.abspath(path).startswith(os.getcwd() + os.sep)
-    return os.path.relpath(path) if inside else path
 
 
 class ExampleValidatorSpec(ComponentSpec):

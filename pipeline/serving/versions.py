@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
+from pipeline.repository import runner, shown
 
 MANIFEST = "manifest.json"
 # Model servers look for folders whose name is a number, so they pass over these.
@@ -71,15 +72,16 @@ class Versions:
         if not numbers:
             half = self.incomplete()
             found = f"only {', '.join(map(str, half))}, without saved_model.pb" if half else "nothing pushed yet"
-            raise UserError(f"no version in {self.folder}: {found}; run python local_runner.py, which pushes one")
+            raise UserError(f"no version in {shown(self.folder)}: {found}; run {runner()}, which pushes one")
         if which == "latest":
             return numbers[-1]
         if which == "previous":
             if len(numbers) < 2:
-                raise UserError(f"no previous version in {self.folder}: {there} only")
+                raise UserError(f"no previous version in {shown(self.folder)}: {there} only")
             return numbers[-2]
         if not which.isdecimal() or int(which) not in numbers:
-            raise UserError(f"no version {which} in {self.folder}: {there}; expected one of them, latest or previous")
+            where = shown(self.folder)
+            raise UserError(f"no version {which} in {where}: {there}; expected one of them, latest or previous")
         return int(which)
 
     def manifest(self, number: int) -> dict[str, Any]:
@@ -154,7 +156,7 @@ class Versions:
             UserError: there is none.
         """
         if not self.withdrawn():
-            raise UserError(f"nothing to restore in {self.folder}: no version was taken back by a rollback")
+            raise UserError(f"nothing to restore in {shown(self.folder)}: no version was taken back by a rollback")
         with self._locked():
             number = self.withdrawn()[-1]
             (self.folder / WITHDRAWN / str(number)).rename(self.path(number))

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from pipeline.packaging import REPOSITORY
+from pipeline.repository import shown
 
 EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Failed|Interrupt))(?:: (.*))?$")
 FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+), in (.+)$')
@@ -33,7 +34,7 @@ def explained(log: Path, code: int, module: Path) -> str:
         kind = text = ""
     else:
         message, kind, text = f"ended with exit code {code}", "", ""
-    parts = [message, *_place(lines, module), *_reason(kind, text, module), f"  its log {_short(log)}"]
+    parts = [message, *_place(lines, module), *_reason(kind, text, module), f"  its log {shown(log)}"]
     return "\n".join(parts)
 
 
@@ -44,7 +45,7 @@ def _place(lines: list[str], module: Path) -> list[str]:
         frame = FRAME.match(lines[number])
         if frame and Path(frame[1]).name in own and "site-packages" not in frame[1] and "/pipeline/" not in frame[1]:
             source = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            return [f"  at {_short(module.parent / Path(frame[1]).name)}, line {frame[2]}, in {frame[3]}: {source}"]
+            return [f"  at {shown(module.parent / Path(frame[1]).name)}, line {frame[2]}, in {frame[3]}: {source}"]
     return []
 
 
@@ -65,11 +66,3 @@ def _reason(kind: str, text: str, module: Path) -> list[str]:
             "put what is in them into the module file"
         ]
     return []
-
-
-def _short(path: Path) -> str:
-    """Relative to the working folder, where that is shorter."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

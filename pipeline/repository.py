@@ -1,0 +1,32 @@
+"""The clone that a command works on, and paths as whoever stands in a folder reads them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def find_root() -> Path:
+    """Return the repository: the nearest folder at or above the working folder that is a clone, else that of this file.
+
+    The package may be installed from another clone than the one the user stands in. In the image of the Vertex tasks
+    there is no clone at all, and what is returned is then the folder of the installed packages.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "configs").is_dir() and (folder / "local_runner.py").is_file():
+            return folder
+    return Path(__file__).resolve().parent.parent
+
+
+def shown(path: str | Path) -> str:
+    """Return a path relative to the working folder where it lies below it, else absolute; an address as it is."""
+    if "://" in str(path):
+        return str(path)
+    absolute = Path(os.path.abspath(path))
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+
+
+def runner() -> str:
+    """Return the command that runs the pipeline, for whoever stands in the working folder."""
+    return f"python {shown(find_root() / 'local_runner.py')}"
