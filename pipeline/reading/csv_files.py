@@ -16,11 +16,14 @@ from pyarrow import csv as pa_csv
 from pipeline.errors import UserError
 from pipeline.reading import files
 from pipeline.reading.csv_rows import MOST_ROW_BYTES, Block, read_blocks
-from pipeline.reading.table import BadRow, Rows, Unit
+from pipeline.reading.table import LARGEST, BadRow, Rows, Unit, too_large
 
 # What a CSV column can be, from the narrowest to the widest.
 NOTHING, INTEGERS, FLOATS, TEXT = TYPES = ("nothing", "integers", "floats", "text")
-_EXPECTED = {INTEGERS: "an integer", FLOATS: "a number"}
+_EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
+# Stand for a missing value in a column of numbers, as pandas and spreadsheets write it; in lower case. Text keeps them:
+# there "NA" may be Namibia.
+MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CUT_SHORT = (EOFError, OSError)  # what gzip, bz2 and lzma raise for a file that is damaged or ends too early
 
@@ -61,7 +64,7 @@ def scan(file: str, known: Mapping[str, str]) -> Scan:
             text = _as_text(block, names, file)
             for name in names:
                 if name not in known:
-                    types[name] = _widest(text[name], types[name])
+                    types[name] = narrowest(text[name], types[name])
             units.append(Unit(file, "csv", block.start, block.length, rows + 1, 2 * block.length))
             rows += block.rows
     if files.is_compressed(file):
@@ -94,7 +97,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
             bad = [BadRow(unit.file, *row) for row in block.bad]
             values, reasons = {}, dict[int, str]()
             for name in wanted:
-                values[name], wrong = _parse(text[name], types[name])
+                values[name], wrong = parse(text[name], types[name])
                 if wrong is not None:
                     for at in np.flatnonzero(wrong).tolist():
                         found = text[name][at].as_py()
@@ -223,44 +226,77 @@ def _row_again(text: pa.Table, at: int) -> str:
     return out.getvalue()
 
 
-def _widest(text: pa.ChunkedArray, type_: str) -> str:
-    """The narrowest type, no narrower than ``type_``, that every value of a column has."""
+def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
+    """Find the narrowest type, no narrower than ``type_``, that every value of a column of text has."""
     if text.null_count == len(text):
         return type_
     for candidate in (INTEGERS, FLOATS):
-        if TYPES.index(type_) <= TYPES.index(candidate) and _parse(text, candidate)[1] is None:
-            return candidate
+        if TYPES.index(type_) <= TYPES.index(candidate):
+            values, wrong = _cast(text, candidate, ends=_WHOLE if candidate == INTEGERS else "")
+            if wrong is None:
+                # Words for a missing value alone say nothing of the type.
+                return candidate if values.null_count < len(text) else type_
         if candidate == INTEGERS and _has_huge_integer(text):
             return TEXT  # as a float it would lose digits
     return TEXT
 
 
-def _parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """The values, null where one does not parse, and a mask of those, or None when all do."""
+def parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """Parse a column of text.
+
+    Args:
+        text: Strings; null is a missing value, and in numbers each of ``MISSING`` is, too.
+        type_: One of ``TYPES``. An integer may end in ".0", which is how pandas writes integers with gaps.
+
+    Returns:
+        The values, null where one does not parse or is too large for a tf.Example's float32; and a mask of those, or
+        None when there are none.
+    """
     if type_ == TEXT:
         return text, None
     if type_ == NOTHING:
         return pa.nulls(len(text)), None
+    values, wrong = _cast(text, type_)
+    if type_ == FLOATS:
+        large = too_large(np.asarray(pc.fill_null(values, 0.0)))
+        if large.any():
+            wrong = large if wrong is None else wrong | large
+            values = pc.if_else(pa.array(~large), values, None)
+    return values, wrong
+
+
+_WHOLE = r"[0-9]+"
+_WHOLE_OR_POINT_ZERO = r"[0-9]+(\.0*)?"
+_FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity))$"
+
+
+def _cast(
+    text: pa.ChunkedArray, type_: str, ends: str = _WHOLE_OR_POINT_ZERO
+) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """The numbers, null where one does not parse, and a mask of those, or None when all do."""
     target = pa.int64() if type_ == INTEGERS else pa.float64()
     try:
         values = text.cast(target)
+        if type_ == FLOATS:
+            not_numbers = pc.is_nan(values)
+            if pc.any(not_numbers).as_py():
+                values = pc.if_else(not_numbers, None, values)
+            return values, None
         # pyarrow reads 0x1F as 31.
-        if type_ == FLOATS or not pc.any(pc.match_substring_regex(text, "[xX]")).as_py():
+        if not pc.any(pc.match_substring_regex(text, "[xX]")).as_py():
             return values, None
     except pa.ArrowInvalid:
         pass
     trimmed = pc.utf8_trim_whitespace(text)
-    fits = pc.match_substring_regex(trimmed, _INTEGER if type_ == INTEGERS else _FLOAT)
+    missing = pc.is_in(pc.utf8_lower(trimmed), pa.array(MISSING))
+    trimmed = pc.if_else(missing, None, trimmed)
+    fits = pc.match_substring_regex(trimmed, rf"^[+-]?{ends}$" if type_ == INTEGERS else _FLOAT)
     if type_ == INTEGERS:
-        trimmed = pc.replace_substring_regex(trimmed, r"^\+", "")
+        trimmed = pc.replace_substring_regex(pc.replace_substring_regex(trimmed, r"^\+", ""), r"\.0*$", "")
         fits = pc.and_(fits, pc.invert(_beyond_int64(trimmed)))
     values = pc.if_else(fits, trimmed, None).cast(target)
     wrong = np.asarray(pc.fill_null(pc.invert(fits), False))
     return values, wrong if wrong.any() else None
-
-
-_INTEGER = r"^[+-]?[0-9]+$"
-_FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))$"
 
 
 def _beyond_int64(text: pa.ChunkedArray) -> pa.ChunkedArray:

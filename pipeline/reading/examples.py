@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import UserError
-from pipeline.reading.table import Rows, is_list, type_name
+from pipeline.reading.table import LARGEST, Rows, is_list, too_large, type_name
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
@@ -80,7 +80,14 @@ def _values(values: pa.Array) -> pa.Array:
     if kind == "nothing":
         return values.cast(pa.int64())
     if kind == "floats":
-        return values.cast(pa.float32())
+        numbers = values.cast(pa.float64())
+        large = too_large(np.asarray(numbers))
+        if large.any():
+            raise _NoPlace(
+                f"found {numbers.filter(pa.array(large))[0].as_py():g}; a tf.Example holds 32-bit floats, up to "
+                f"{LARGEST:.2g}"
+            )
+        return numbers.cast(pa.float32())
     if kind == "text":
         return values.cast(pa.large_binary())
     if kind == "timestamps":

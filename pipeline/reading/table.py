@@ -9,6 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 BYTES_AT_ONCE = 64 << 20
+# Of a tf.Example's floats, which have 32 bits.
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def too_large(numbers: np.ndarray) -> np.ndarray:
+    """Return a mask of the numbers [n] that are finite and would not be so as float32."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.isfinite(numbers) & np.isinf(numbers.astype(np.float32)))
 
 
 def rows_at_once(most: int, rows: int, size: int) -> int:

@@ -64,7 +64,44 @@ def test_spaces_signs_and_the_words_for_infinity_are_read_as_python_does(written
     types, columns, _ = read(written("i,f\n 7,+inf\n+8 ,-1e3\n-9223372036854775808,nan\n9223372036854775807,.5\n"))
     assert types == {"i": "integers", "f": "floats"}
     assert columns["i"] == [7, 8, -(2**63), 2**63 - 1]
-    assert columns["f"][:2] == [float("inf"), -1000.0]
+    assert columns["f"] == [float("inf"), -1000.0, None, 0.5]
+
+
+WORDS_FOR_MISSING = ["NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "-", "?", " NA ", "#N/A", ""]
+
+
+@pytest.mark.parametrize(("numbers", "kind"), [(["1", "2"], "integers"), (["1.5", "-2e3"], "floats")])
+def test_words_for_a_missing_value_are_missing_in_numbers_and_words_in_text(written, numbers, kind):
+    cells = [*numbers, *WORDS_FOR_MISSING]
+    file = written("n,t\n" + "".join(f"{cell},{cell if row else 'word'}\n" for row, cell in enumerate(cells)))
+    types, columns, bad = read(file)
+    assert types == {"n": kind, "t": "text"}
+    assert columns["n"] == [float(one) for one in numbers] + [None] * len(WORDS_FOR_MISSING)
+    assert columns["t"][2:] == [word or None for word in WORDS_FOR_MISSING]
+    assert bad == []
+
+
+def test_words_for_missing_alone_say_nothing_of_the_type(written, monkeypatch):
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 8)
+    types, columns, _ = read(written("n,w,a\nNA,NA,NA\n?,?,?\n1,word,-\n2,?,NA\n"))
+    assert types == {"n": "integers", "w": "text", "a": "nothing"}
+    assert columns["n"] == [None, None, 1, 2]
+    assert columns["w"] == ["NA", "?", "word", "?"]
+
+
+def test_integers_with_gaps_as_pandas_writes_them_keep_every_digit_where_the_schema_says_integers(written):
+    file = written("tract,x\n17031081403.0,1\n,2\n17031081404.0,3\n17031081404.5,4\n")
+    assert read(file)[0]["tract"] == "floats"
+    _, columns, bad = read(file, {"tract": "integers"})
+    assert columns["tract"] == [17031081403, None, 17031081404]
+    assert [row.row for row in bad] == [4]
+
+
+def test_a_number_too_large_for_a_float_of_32_bits_is_a_bad_row_and_never_infinite(written):
+    types, columns, bad = read(written("f,x\n1.5,1\n1e300,2\n3.4e38,3\n"))
+    assert types["f"] == "floats"
+    assert columns["f"] == [1.5, 3.4e38]
+    assert "column 'f': found '1e300', expected a number up to 3.4e+38" in str(bad[0])
 
 
 def test_the_types_of_a_reviewed_schema_are_kept_and_what_does_not_parse_is_named(written):
