@@ -1,0 +1,96 @@
+"""How long small data takes through the whole graph.
+
+    python benchmarks/small_data.py
+
+Makes a table of 1,500 rows and 64 columns (40 of whole numbers from 0 to 16, as pixels are, 14 of decimals with gaps,
+10 of text; two classes), then calls pipeline.new and local_runner.py as it is, with its search, in a fresh copy of the
+repository. Exits 1 when local_runner.py takes 60 seconds or more, or does not push a model.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.e2e.run import copy_repository  # noqa: E402
+
+STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
+METRIC = re.compile(r"^blessed: .+$", re.MULTILINE)
+ROWS = 1500
+MOST = 60.0
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copy_repository(Path(folder, "copy"))
+        small().to_csv(copy / "small.csv", index=False)
+        _, making = call(copy, "-m", "pipeline.new", "pixels", "--data", "small.csv", "--label", "wanted")
+        printed, running = call(copy, "local_runner.py", "--pipeline", "pixels")
+
+    table = Table("what", title=f"{ROWS:,} rows, 64 columns", title_justify="left")
+    table.add_column("seconds", justify="right")
+    table.add_row("pipeline.new", f"{making:.1f}")
+    steps = [(name, float(seconds)) for name, seconds in STEP.findall(printed)]
+    for name, seconds in steps:
+        table.add_row(name, f"{seconds:.1f}")
+    table.add_row("start and end", f"{running - sum(seconds for _, seconds in steps):.1f}")
+    table.add_row("local_runner.py", f"{running:.1f}")
+    Console().print(table)
+    print(*METRIC.findall(printed))
+    passed = running < MOST
+    print(
+        f"must reach: local_runner.py takes less than {MOST:.0f} s ({running:.1f} s): "
+        f"{'reached' if passed else 'falls short'}"
+    )
+    return 0 if passed else 1
+
+
+def call(copy: Path, *command: str) -> tuple[str, float]:
+    """Return what a command printed and the seconds it took; exit when it fails."""
+    start = time.monotonic()
+    process = subprocess.run([sys.executable, *command], cwd=copy, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{process.stdout}{process.stderr}")
+    return process.stdout, time.monotonic() - start
+
+
+def small() -> pd.DataFrame:
+    """Make the table; the label depends on columns of each kind."""
+    rng = np.random.default_rng(64)
+    pixels = rng.integers(0, 17, (ROWS, 40))
+    readings = rng.normal(20, 5, (ROWS, 14)).round(2)
+    kinds = rng.integers(0, 6, (ROWS, 10))
+    score = (
+        (pixels[:, :8] - 8).sum(axis=1) / 14
+        + (readings[:, :4] - 20).sum(axis=1) / 10
+        + (kinds[:, :3] - 2.5).sum(axis=1) / 3
+        + 0.3 * rng.normal(size=ROWS)
+    )
+    readings[rng.random(readings.shape) < 0.08] = np.nan
+    words = np.array(["red", "green", "blue", "cyan", "pink", "grey"])[kinds]
+    return pd.concat(
+        [
+            pd.DataFrame(pixels, columns=[f"pixel_{place}" for place in range(40)]),
+            pd.DataFrame(readings, columns=[f"reading_{place}" for place in range(14)]),
+            pd.DataFrame(words, columns=[f"colour_{place}" for place in range(10)]),
+            pd.Series(np.where(score > 0, "yes", "no"), name="wanted"),
+        ],
+        axis=1,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
