@@ -215,6 +215,9 @@ class Training:
         checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
         profile_steps: First step to profile for TensorBoard and the one after the last.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
+        train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
+            ``pipeline.training`` takes epochs. None: those of one pass over the train split.
+        eval_steps: ``fn_args.eval_steps``, the same. None: those of one pass over the eval split.
     """
 
     epochs: int = 10
@@ -234,12 +237,15 @@ class Training:
     checkpoint_steps: int | None = 1000
     profile_steps: tuple[int, int] | None = None
     warm_start: bool = False
+    train_steps: int | None = None
+    eval_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "patience", "steps_per_call"):
             check_positive(f"training.{name}", getattr(self, name))
-        if self.checkpoint_steps is not None:
-            check_positive("training.checkpoint_steps", self.checkpoint_steps)
+        for name in ("checkpoint_steps", "train_steps", "eval_steps"):
+            if getattr(self, name) is not None:
+                check_positive(f"training.{name}", getattr(self, name))
         for name, kind in (
             ("schedule", Schedule),
             ("strategy", StrategyName),

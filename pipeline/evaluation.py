@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow_model_analysis as tfma
 from tensorflow_model_analysis.proto import config_pb2
 
@@ -61,6 +63,36 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
             ),
         ],
     )
+
+
+def task_in(config: config_pb2.EvalConfig) -> Task:
+    """Return the task that ``eval_config`` was made for."""
+    return next(task for task, key in ANSWERS.items() if key == config.model_specs[0].prediction_key)
+
+
+def as_measured(answers: Any, task: Task, logits: bool) -> Any:
+    """Turn what a model answers into what is measured.
+
+    Args:
+        answers: [rows, ...], or such arrays by name, however deep. Of two classes, a row may have a value for each.
+        task: Kind of model.
+        logits: Whether the answers are logits.
+
+    Returns:
+        The same, with probabilities in place of logits and, of two classes, that of the second in place of both.
+    """
+    if isinstance(answers, Mapping):
+        return {name: as_measured(values, task, logits) for name, values in answers.items()}
+    if task == "regression" or answers.dtype.kind != "f":
+        return answers
+    of_both = task == "binary" and answers.ndim > 1 and answers.shape[-1] == 2
+    if logits:
+        if task == "multiclass" or of_both:
+            powers = np.exp(answers - answers.max(axis=-1, keepdims=True))
+            answers = powers / powers.sum(axis=-1, keepdims=True)
+        else:
+            answers = np.exp(-np.logaddexp(0, -answers))  # the sigmoid, also of large numbers
+    return answers[..., 1:] if of_both else answers
 
 
 def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[str, float]]:

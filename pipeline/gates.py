@@ -187,12 +187,15 @@ class Evaluation:
             served label.
         baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
+        logits: The model answers logits, as a module file for stock TFX that compiles with ``from_logits=True`` exports
+            it. They are measured as the probabilities they stand for; who asks the model gets logits.
     """
 
     gates: tuple[AnyGate, ...]
     slices: tuple[str, ...] = ()
     threshold: float = 0.5
     baseline: str = LAST_BLESSED
+    logits: bool = False
 
     def __post_init__(self) -> None:
         if not self.gates:

@@ -29,14 +29,16 @@ from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestA
 from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.orchestration import pipeline as tfx_pipeline
-from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
+from tfx.proto import example_gen_pb2, pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import Channel, standard_artifacts
 
 from pipeline import packaging
 from pipeline.components import arrow_example_gen, data_gate, evaluator, model_check, model_questions, verdict
 from pipeline.components import pusher as our_pusher
 from pipeline.components import statistics_gen as our_statistics_gen
+from pipeline.components import trainer as our_trainer
 from pipeline.components import transform as our_transform
+from pipeline.components import tuner as our_tuner
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.config import Data, HashSplit, PipelineConfig, TimeSplit
 from pipeline.data import find_files, locate, query_of
@@ -125,8 +127,12 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         "examples": transform.outputs["transformed_examples"],
         "transform_graph": transform.outputs["transform_graph"],
         "schema": schema,
+        # Where the config names none, the executors count those of one pass.
+        "train_args": trainer_pb2.TrainArgs(num_steps=config.training.train_steps),
+        "eval_args": trainer_pb2.EvalArgs(num_steps=config.training.eval_steps),
     }
     training = {**dataclasses.asdict(config.training), "objective": config.objective, **about_the_data}
+    del training["train_steps"], training["eval_steps"]
 
     # The best hyperparameters, judged on the eval split: searched for now, taken from the last search, or none.
     hyperparameters = None
@@ -139,13 +145,14 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
                     **training,
                     "epochs": config.tuning.epochs,
                     "trials": config.tuning.trials,
-                    "code": tuning.fingerprint,
+                    "code": f"{tuning.fingerprint} {packaging.fingerprint_of(Path(our_tuner.__file__))}",
                 },
                 **inputs_of_training,
             ),
             tuning,
             target,
         )
+        tuner.executor_spec = executor_spec.ExecutorClassSpec(our_tuner.Executor)
         hyperparameters = tuner.outputs["best_hyperparameters"]
         components.append(tuner)
     elif config.tuning.mode == "reuse":
@@ -178,13 +185,14 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
                 **training,
                 "classes": list(config.label.classes),
                 "threshold": config.evaluation.threshold,
-                "code": running.fingerprint,
+                "code": f"{running.fingerprint} {packaging.fingerprint_of(Path(our_trainer.__file__))}",
             },
             **inputs_of_training,
         ),
         running,
         target,
     )
+    trainer.executor_spec = executor_spec.ExecutorClassSpec(our_trainer.Executor)
 
     # Whether the new model answers where it will be served as it did in training.
     checking = model_check.ModelCheck(
@@ -195,6 +203,7 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         checks=config.model_checks,
         label=config.label,
         threshold=config.evaluation.threshold,
+        logits=config.evaluation.logits,
         code=packaging.fingerprint_of(Path(model_check.__file__), Path(model_questions.__file__)),
     )
 

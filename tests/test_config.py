@@ -65,6 +65,8 @@ def config(**changes) -> PipelineConfig:
         (lambda: Training(clip_norm=0), r"training.clip_norm must be above 0, or None to clip nothing, got 0"),
         (lambda: Training(profile_steps=(9, 3)), r"such as \(100, 110\), got \(9, 3\)"),
         (lambda: Training(checkpoint_steps=0), r"training.checkpoint_steps must be a whole number of 1 or more"),
+        (lambda: Training(train_steps=0), r"training.train_steps must be a whole number of 1 or more, got 0"),
+        (lambda: Training(eval_steps=2.5), r"training.eval_steps must be a whole number of 1 or more, got 2.5"),
         (lambda: Label("late", classes=("no", "no")), r"two or more different words"),
         (lambda: Label("late", classes=("yes",)), r"two or more different words"),
         (lambda: Label("late", classes="ab"), r"must be a tuple"),

@@ -160,3 +160,20 @@ def test_what_a_model_is_compared_with_is_a_setting(config, few_flights, tmp_pat
     nodes = {node.id: node for node in made.components}
     assert {"LatestBlessedModel", "BaselineModel"} & set(nodes) == ({step} if step else set())
     assert (step in {node.id for node in nodes["Evaluator"].upstream_nodes}) == bool(step)
+
+
+def test_steps_of_the_config_reach_stock_modules_and_nothing_else(config, few_flights, tmp_path):
+    config = replace(config, data=replace(config.data, path=str(few_flights)))
+    steps = replace(config, training=replace(config.training, train_steps=7, eval_steps=2))
+    made, with_steps = (
+        {node.id: node.exec_properties for node in pipeline_for(one, one.data, tmp_path).components}
+        for one in (config, steps)
+    )
+    for step in ("Trainer", "Tuner"):
+        assert (json.loads(with_steps[step]["train_args"]), json.loads(made[step]["train_args"])) == (
+            {"num_steps": 7},
+            {},
+        )
+        assert json.loads(with_steps[step]["eval_args"]) == {"num_steps": 2}
+        # What pipeline.training reads, and what decides where its checkpoints are.
+        assert with_steps[step]["custom_config"] == made[step]["custom_config"]

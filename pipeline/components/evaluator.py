@@ -34,11 +34,12 @@ from pipeline.components import slicing
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
 from pipeline.config import Label
-from pipeline.evaluation import BASELINE, TAKE_ARRAYS, eval_config, read_metrics
+from pipeline.evaluation import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
 from pipeline.gates import Evaluation
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 from pipeline.serving.inputs_file import read_inputs
+from pipeline.tasks import Task
 from pipeline.verdict import Verdict, judge
 
 VERDICT = "verdict.json"
@@ -78,7 +79,8 @@ class Executor(BeamExecutor):
             exec_properties[standard_component_specs.EVAL_CONFIG_KEY], config_pb2.EvalConfig()
         )
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | Measure(inputs, config, io_utils.SchemaReader().read(schema_path), evaluation)
+            schema = io_utils.SchemaReader().read(schema_path)
+            _ = pipeline | Measure(inputs, config, schema, evaluation, settings.logits)
 
         against = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
         metrics = read_metrics(evaluation)
@@ -104,6 +106,7 @@ class Measure(beam.PTransform):
         config: config_pb2.EvalConfig,
         schema: schema_pb2.Schema,
         to: str,
+        logits: bool = False,
     ):
         super().__init__()
         # As TFX's Evaluator does: a spec for each model.
@@ -117,6 +120,7 @@ class Measure(beam.PTransform):
         self._examples = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
         self._schema = schema
         self._to = to
+        self._logits = logits
 
     def expand(self, pipeline: beam.Pipeline) -> Any:
         """Returns what TFMA's writers return."""
@@ -135,7 +139,7 @@ class Measure(beam.PTransform):
             | tfma.ExtractEvaluateAndWriteResults(
                 eval_shared_model=models,
                 eval_config=self._config,
-                extractors=extractors_of(self._config, models, tensors),
+                extractors=extractors_of(self._config, models, tensors, self._logits),
                 output_path=self._to,
                 tensor_adapter_config=tensors,
             )
@@ -298,7 +302,10 @@ class Evaluator(BaseComponent):
 
 
 def extractors_of(
-    config: config_pb2.EvalConfig, models: Any = None, tensors: tensor_adapter.TensorAdapterConfig | None = None
+    config: config_pb2.EvalConfig,
+    models: Any = None,
+    tensors: tensor_adapter.TensorAdapterConfig | None = None,
+    logits: bool = False,
 ) -> list[extractor.Extractor]:
     """TFMA's extractors, with fewer Python objects made of a batch.
 
@@ -308,13 +315,19 @@ def extractors_of(
     extractors: list[extractor.Extractor] = default_extractors(
         eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
     )
+    unbatch = unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME
+    place = [one.stage_name for one in extractors].index(unbatch)
+    extractors.insert(place, extractor.Extractor("Answers", beam.Map(_answered, task_in(config), logits)))
     if {one.class_name for spec in config.metrics_specs for one in spec.metrics} <= TAKE_ARRAYS:
         return slicing.by_slice(extractors, config)
     needed = slicing.columns_of(config)
-    unbatch = unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME
-    place = [one.stage_name for one in extractors].index(unbatch)
-    extractors.insert(place, extractor.Extractor("KeepSlicedFeatures", beam.Map(_keep, needed)))
+    extractors.insert(place + 1, extractor.Extractor("KeepSlicedFeatures", beam.Map(_keep, needed)))
     return extractors
+
+
+def _answered(batch: dict[str, Any], task: Task, logits: bool) -> dict[str, Any]:
+    predictions = as_measured(batch[constants.PREDICTIONS_KEY], task, logits)
+    return {**batch, constants.PREDICTIONS_KEY: predictions}
 
 
 def _keep(batch: dict[str, Any], needed: set[str]) -> dict[str, Any]:

@@ -214,6 +214,7 @@ class ModelCheck(BaseComponent):
         checks: ModelChecks,
         label: Label,
         threshold: float,
+        logits: bool,
         code: str,
     ):
         """Makes the component.
@@ -226,6 +227,7 @@ class ModelCheck(BaseComponent):
             checks: Tolerance and timeout.
             label: Its classes are what the model answers in words.
             threshold: Of two classes, the probability from which it answers the second.
+            logits: Whether it answers logits.
             code: Fingerprint of this module, so that a change of it runs the step again.
         """
         settings = {
@@ -233,6 +235,7 @@ class ModelCheck(BaseComponent):
             "label": label.name,
             "classes": list(label.classes),
             "threshold": threshold,
+            "logits": logits,
         }
         super().__init__(
             ModelCheckSpec(

@@ -25,6 +25,8 @@ UNSEEN = "\u2047 never seen"
 SINGLE_ROWS = 5
 ROWS_TO_KEEP = 50
 REPEATS = 20
+# What servers and the Evaluator ask for answers; rows come there without their label.
+ANSWERING = ("predict", "serving_default")
 
 
 class WithoutOthers:
@@ -66,6 +68,7 @@ class Model:
         self.facts: dict[str, float] = {}
         self.rows: list[dict[str, Any]] = []
         examples = [tf.train.Example.FromString(base64.b64decode(text)) for text in questions["examples"]]
+        self.labelled = [tf.train.Example.FromString(one.SerializeToString()) for one in examples]
         for example in examples:
             example.features.feature.pop(questions["label"], None)  # nobody knows it when the model is asked
         self.examples = examples
@@ -84,6 +87,9 @@ class Model:
         answered = {}
         odd, odd_names = self.odd_rows()
         for name, signature in sorted(loaded.signatures.items()):
+            if self.needs_label(name, signature):
+                self.notes.append(f"signature {name} is not checked: it takes rows with their label")
+                continue
             try:
                 whole = self.ask(name, signature, self.examples, f"{len(self.examples):,} rows")
                 # Odd rows first: there one column alone is missing, so the sentence can name it.
@@ -102,6 +108,22 @@ class Model:
     def answers(self) -> dict[str, Any]:
         """What was found."""
         return {"problems": self.problems, "notes": self.notes, "facts": self.facts, "rows": self.rows}
+
+    def needs_label(self, name: str, signature: Any) -> bool:
+        """Whether a signature fails without the label, as TFX's examples' "transform_features" does."""
+        if name in ANSWERING:
+            return False
+        try:
+            self.ask(name, signature, self.examples[:1], "a row")
+        except Problem:
+            pass
+        else:
+            return False
+        try:
+            self.ask(name, signature, self.labelled[:1], "a row with its label")
+        except Problem:
+            return False
+        return True
 
     def ask(self, name: str, signature: Any, examples: list[Any], what: str) -> dict[str, Any]:
         """Calls a signature with raw rows; answers are arrays [rows, ...] by name."""
@@ -149,22 +171,52 @@ class Model:
             bad = self.not_finite(value)
             if bad:
                 raise Problem(f"signature {name} answers {key} {value[bad[0]]} for row {bad[0]}, expected a number")
-        key, classes = self.questions["answer"], self.questions["classes"]
-        if not classes or key not in answer:
+        measured, classes = self.answer_key(name, answer), self.questions["classes"]
+        if measured is None:
             return
+        key = measured
         probability = answer[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
+        self.check_width(name, key, probability.shape[1])
+        if not classes or self.questions.get("logits"):
+            return
+        remedy = "" if key == self.questions["answer"] else "; if it answers logits, set Evaluation(..., logits=True)"
         outside = self.np.argwhere((probability < 0) | (probability > 1))
         if len(outside):
             row, place = outside[0]
             raise Problem(
-                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1"
+                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}"
             )
         sums = probability.sum(axis=1)
         if len(classes) > 2 and (self.np.abs(sums - 1) > self.tolerance).any():
             row = int(self.np.abs(sums - 1).argmax())
-            raise Problem(f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1")
+            raise Problem(
+                f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}"
+            )
         if "label" in answer:
             self.check_words(name, probability, [word.decode() for word in answer["label"].reshape(-1)])
+
+    def answer_key(self, name: str, answer: dict[str, Any]) -> str | None:
+        """The output that is measured: of several the one with the name of the task's answer, else the only one."""
+        key = self.questions["answer"]
+        if key in answer:
+            return str(key)
+        if name not in ANSWERING:
+            return None
+        if len(answer) > 1:
+            raise Problem(
+                f"signature {name} answers {', '.join(sorted(answer))}; expected one of them to be named {key}"
+            )
+        return next(iter(answer))
+
+    def check_width(self, name: str, key: str, width: int) -> None:
+        """As many values a row as the label needs."""
+        classes = self.questions["classes"]
+        expected = {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        if width not in expected:
+            raise Problem(
+                f"signature {name} answers {key} with {width} values a row, expected {expected[-1]}: the label has "
+                f"{len(classes) or 'no'} classes"
+            )
 
     def check_words(self, name: str, probability: Any, words: list[str]) -> None:
         """The answer in words is that of the probabilities, [rows, 1 or classes]."""

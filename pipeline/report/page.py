@@ -68,6 +68,7 @@ def _scores(ended: Ended) -> dict[str, Any]:
     baseline = next((one for step in ("LatestBlessedModel", "BaselineModel") if (one := _model_of(ended, step))), None)
     config = ended.config
     decides = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
+    decides.append(config.evaluation.logits)
     decides.append(fingerprint_of(Path(scoring.__file__)))
     name = f"scores-{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}.json"
     file = ended.folder / name
@@ -84,6 +85,7 @@ def _scores(ended: Ended) -> dict[str, Any]:
                 len(config.label.classes),
                 config.evaluation.threshold,
                 total,
+                config.evaluation.logits,
             )
             file.write_text(json.dumps(scores), encoding="utf-8")
         elif earlier != file:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipeline.evaluation import as_measured
 from pipeline.reading import files
 from pipeline.reading.tfrecord_files import read_records
 from pipeline.tasks import ANSWERS, Task, task_of
@@ -25,7 +26,14 @@ CURVE, BINS, WRONG, MOST_CLASSES = 200, 10, 5, 10
 
 
 def score(
-    examples: str, model: str, baseline: str | None, label: str, classes: int, threshold: float, total: int
+    examples: str,
+    model: str,
+    baseline: str | None,
+    label: str,
+    classes: int,
+    threshold: float,
+    total: int,
+    logits: bool = False,
 ) -> dict[str, Any]:
     """Asks a model, and the one it is compared with, the test split.
 
@@ -37,6 +45,7 @@ def score(
         classes: How many classes there are; 0 where the label is a number.
         threshold: Probability from which a row counts as class 1, of two classes.
         total: Rows of the split; of more than ``MOST_ROWS``, evenly taken ones are asked.
+        logits: Whether the models answer logits.
 
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
@@ -49,7 +58,7 @@ def score(
     records = _records(examples, total)
     rows = [tf.train.Example.FromString(record) for record in records]
     labels = np.asarray([_label(row, label) for row in rows])
-    signature = _signature(model)
+    signature = _signature(model, logits)
     answers = _ask(signature, records, task)
     found: dict[str, Any] = {
         "rows": len(records),
@@ -60,7 +69,7 @@ def score(
     }
     if baseline and task != "multiclass":
         try:
-            found["curves"]["baseline"] = _curves(task, labels, _ask(_signature(baseline), records, task))
+            found["curves"]["baseline"] = _curves(task, labels, _ask(_signature(baseline, logits), records, task))
         except Exception as error:
             logger.info("The baseline does not answer.", exc_info=error)
             found["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
@@ -162,11 +171,12 @@ def _label(row: tf.train.Example, label: str) -> float:
     return float(next(iter(value.int64_list.value or value.float_list.value)))
 
 
-def _signature(model: str) -> Any:
+def _signature(model: str, logits: bool) -> Any:
     """What takes serialized tf.Examples; it lives as long as the model it keeps."""
     loaded = tf.saved_model.load(model)
     signature = loaded.signatures["predict" if "predict" in loaded.signatures else "serving_default"]
     signature.keeps = loaded
+    signature.answers_logits = logits
     return signature
 
 
@@ -177,6 +187,7 @@ def _ask(signature: Any, records: Sequence[bytes], task: Task) -> np.ndarray:
     for start in range(0, len(records), BATCH):
         answer = signature(**{name: tf.constant(list(records[start : start + BATCH]))})
         value = (answer[ANSWERS[task]] if ANSWERS[task] in answer else next(iter(answer.values()))).numpy()
+        value = as_measured(value, task, signature.answers_logits)
         parts.append(value if task == "multiclass" else np.reshape(value, -1))
     return np.concatenate(parts).astype(float)
 

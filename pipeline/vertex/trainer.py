@@ -6,11 +6,11 @@ import os
 import tempfile
 from typing import Any
 
-from tfx.components.trainer.executor import GenericExecutor
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import path_utils
 
+from pipeline.components import trainer
 from pipeline.vertex import jobs
 
 
@@ -26,8 +26,8 @@ class Executor(BaseExecutor):
         jobs.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="model_run")
 
 
-class Replica(GenericExecutor):
-    """TFX's Trainer in one of several processes that train together: only the chief's outputs count."""
+class Replica(trainer.Executor):
+    """The Trainer in one of several processes that train together: only the chief's outputs count."""
 
     def Do(self, input_dict: jobs.Artifacts, output_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> None:
         """Trains; a replica that is not the chief writes where nobody looks."""

@@ -17,6 +17,7 @@ from typing import Any
 from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
+from pipeline.components import tuner
 from pipeline.errors import UserError
 from pipeline.vertex import jobs
 
@@ -45,7 +46,7 @@ class Replica(BaseExecutor):
             UserError: this is a job of Vertex AI without a cluster.
         """
         if os.environ.get("KERASTUNER_TUNER_ID") == CHIEF:
-            search = tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
+            search = tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
             tfx_tuner.write_best_hyperparameters(search, output_dict)
             return
         address, place = place_in_cluster(os.environ.get("CLUSTER_SPEC"))
@@ -66,7 +67,7 @@ class Replica(BaseExecutor):
         os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
             # No summary: it would ask the chief, which may have ended.
-            tfx_tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
+            tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
             if chief:
                 chief.wait()
         finally:

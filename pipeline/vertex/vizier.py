@@ -18,13 +18,13 @@ import keras_tuner
 from keras_tuner.engine import hyperparameters as kinds
 from keras_tuner.engine.trial import Trial
 from keras_tuner.src.engine import tuner_utils
-from tfx.components.trainer import fn_args_utils
 from tfx.components.tuner import executor as tfx_tuner
-from tfx.components.util import udf_utils
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
+from pipeline.components import endless
+from pipeline.components.tuner import prepare
 from pipeline.errors import UserError
 from pipeline.vertex import jobs
 
@@ -41,7 +41,7 @@ class Executor(BaseExecutor):
     def Do(self, input_dict: jobs.Artifacts, output_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> None:
         """Runs the search as a job; takes and fills what TFX's Tuner does."""
         setting = jobs.setting_of(exec_properties)
-        tuner = _tuner(input_dict, jobs.without_setting(exec_properties)).tuner
+        tuner, _ = prepare(input_dict, jobs.without_setting(exec_properties), tempfile.mkdtemp())
         space = tuner.oracle.get_space()
         folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
         command = [*jobs.command_of(OneTrial, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
@@ -70,13 +70,14 @@ class OneTrial(BaseExecutor):
         """Trains with the values behind ``VALUES_FOLLOW``."""
         import hypertune
 
-        found = _tuner(input_dict, exec_properties)
-        tuner, flags = found.tuner, list(self._extra_flags or ())
+        tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
+        flags = list(self._extra_flags or ())
         space = tuner.oracle.get_space()
         space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
         trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
         objective = tuner.oracle.objective
-        results = tuner.run_trial(trial, **found.fit_kwargs)
+        with endless.refused():
+            results = tuner.run_trial(trial, **fit_kwargs)
         measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)
         hypertune.HyperTune().report_hyperparameter_tuning_metric(objective.name, measured, global_step=1)
@@ -141,12 +142,6 @@ def _value(one: Any, text: str) -> Any:
             return next(value for value in allowed if str(value) == text)
         return min(allowed, key=lambda value: abs(value - float(text)))
     return round(float(text)) if isinstance(one, kinds.Int) else float(text)
-
-
-def _tuner(input_dict: jobs.Artifacts, exec_properties: dict[str, Any]) -> Any:
-    """What the module file's ``tuner_fn`` returns."""
-    fn_args = fn_args_utils.get_common_fn_args(input_dict, exec_properties, tempfile.mkdtemp())
-    return udf_utils.get_fn(exec_properties, "tuner_fn")(fn_args)
 
 
 def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], output_dict: jobs.Artifacts) -> None:

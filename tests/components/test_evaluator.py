@@ -34,11 +34,11 @@ def names(eval_config: config_pb2.EvalConfig) -> list[str]:
     return [one.stage_name for one in extractors_of(eval_config)]
 
 
-def test_one_more_step_stands_before_the_one_that_takes_batches_apart():
+def test_two_more_steps_stand_before_the_one_that_takes_batches_apart():
     by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracy"}]}])
     usual = [one.stage_name for one in default_extractors(eval_config=by_example)]
     place = usual.index("ExtractUnbatchedInputs")
-    assert names(by_example) == [*usual[:place], "KeepSlicedFeatures", *usual[place:]]
+    assert names(by_example) == [*usual[:place], "Answers", "KeepSlicedFeatures", *usual[place:]]
 
 
 def test_labels_predictions_and_sliced_features_stay():

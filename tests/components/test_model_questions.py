@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,3 +117,81 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
 
     assert report["problems"] == []
     assert {row["instance"].get("tract", TRACT) - TRACT for row in report["rows"]} > {1, 2, 4, 5}
+
+
+def stock(folder: Path, answer: Callable[[Any], Any]) -> Path:
+    """Write a model with the signatures of TFX's examples; one of them needs the label."""
+    server = tf.Module()
+    spec = {"x": tf.io.FixedLenFeature([1], tf.float32)}
+    of_text = tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+
+    @of_text
+    def serve(examples):
+        return {"outputs": answer(tf.io.parse_example(examples, spec)["x"])}
+
+    @of_text
+    def transform_features(examples):
+        parsed = tf.io.parse_example(examples, {**spec, "label": tf.io.FixedLenFeature([1], tf.int64)})
+        return {"x_xf": parsed["x"], "label_xf": parsed["label"]}
+
+    signatures = {"serving_default": serve, "transform_features": transform_features}
+    tf.saved_model.save(server, str(folder), signatures=signatures)
+    return folder
+
+
+def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[str, Any]:
+    """Ask it about rows with x from -5 to 4."""
+    rows = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=[x])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[x > 0])),
+                }
+            )
+        ).SerializeToString()
+        for x in range(-5, 5)
+    ]
+    return model_check.ask(
+        {
+            "label": "label",
+            "classes": classes,
+            "threshold": 0.5,
+            "logits": logits,
+            "tolerance": 1e-3,
+            "timeout": 300,
+            "answer": {0: "prediction", 2: "probability"}.get(len(classes), "probabilities"),
+            "model": str(folder),
+            "examples": [base64.b64encode(row).decode() for row in rows],
+            "training": None,
+            "optional": [],
+            "text": [],
+            "columns": {"x": "x"},
+            "refused": [],
+        }
+    )
+
+
+def test_a_signature_that_takes_the_label_is_left_aside_and_said(tmp_path):
+    report = ask_stock(stock(tmp_path / "model", tf.sigmoid), ["no", "yes"])
+    assert report["problems"] == []
+    assert "signature transform_features is not checked: it takes rows with their label" in report["notes"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "classes", "problem"),
+    [
+        (lambda x: x, ["no", "yes"], "answers outputs -5.0000 for row 0, expected 0 to 1; if it answers logits, set "),
+        (lambda x: tf.concat([x, x, x], 1), list("abc"), "answers outputs -5.0000 for row 0, expected 0 to 1; if it"),
+        (lambda x: tf.abs(tf.concat([x, x], 1)), list("abc"), "with 2 values a row, expected 3: the label has 3 class"),
+        (lambda x: tf.concat([x, x], 1), [], "answers outputs with 2 values a row, expected 1: the label has no class"),
+    ],
+)
+def test_an_only_output_of_any_name_is_measured_so_it_must_be_what_the_label_needs(tmp_path, answer, classes, problem):
+    (found,) = ask_stock(stock(tmp_path / "model", answer), classes)["problems"]
+    assert problem in found
+
+
+def test_logits_are_taken_where_the_config_says_so(tmp_path):
+    report = ask_stock(stock(tmp_path / "model", lambda x: x), ["no", "yes"], logits=True)
+    assert report["problems"] == []

@@ -1,0 +1,94 @@
+"""TFX's FnArgs with the steps of one pass over a split, where the config names none.
+
+With TFX alone ``fn_args.train_steps`` is then None, and ``steps_per_epoch=None`` over a dataset that repeats trains
+without end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tfx.components.trainer import fn_args_utils
+
+from pipeline.components.blocks import BLOCK
+from pipeline.reading.tfrecord_files import read_records
+
+logger = logging.getLogger("pipeline.training")
+
+
+class FnArgs(fn_args_utils.FnArgs):
+    """What ``run_fn`` and ``tuner_fn`` get.
+
+    The steps are counted when they are asked for. By then the module has usually made its datasets, and told
+    ``data_accessor`` its batch size; of a module that reads files in another way, it is ``training.batch_size``.
+    """
+
+    def __init__(self) -> None:
+        self._batch_sizes: dict[tuple[str, ...], int] = {}  # by the patterns of the files
+        super().__init__()
+
+    @classmethod
+    def of(cls, given: fn_args_utils.FnArgs) -> FnArgs:
+        """Return the same arguments, with steps."""
+        made = cls()
+        for name, value in vars(given).items():
+            setattr(made, name, value)
+        accessor = given.data_accessor
+        made.data_accessor = accessor._replace(
+            tf_dataset_factory=made._noting_batch_size(accessor.tf_dataset_factory),
+            record_batch_factory=made._noting_batch_size(accessor.record_batch_factory),
+        )
+        return made
+
+    @property
+    def train_steps(self) -> int:
+        """Those of the config, or of one pass over the train split; a last batch that is not full counts."""
+        return self._train_steps or self._steps_of_one_pass("train", self.train_files)
+
+    @train_steps.setter
+    def train_steps(self, steps: int | None) -> None:
+        self._train_steps = steps
+
+    @property
+    def eval_steps(self) -> int:
+        """Those of the config, or of one pass over the eval split; a last batch that is not full counts."""
+        return self._eval_steps or self._steps_of_one_pass("eval", self.eval_files)
+
+    @eval_steps.setter
+    def eval_steps(self, steps: int | None) -> None:
+        self._eval_steps = steps
+
+    def _noting_batch_size(self, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a factory of ``data_accessor``: remember the batch size by the files that are read."""
+
+        def make(file_pattern: str | Sequence[str], options: Any, *args: Any, **kwargs: Any) -> Any:
+            self._batch_sizes[_key(file_pattern)] = options.batch_size
+            return factory(file_pattern, options, *args, **kwargs)
+
+        return make
+
+    def _steps_of_one_pass(self, split: str, patterns: Sequence[str]) -> int:
+        batch_size = self._batch_sizes.get(_key(patterns), self.custom_config["batch_size"])
+        examples = count_examples(patterns)
+        steps = max(1, -(-examples // batch_size))
+        logger.info(
+            "One pass over %s: %s steps of %s examples for %s examples",
+            split,
+            f"{steps:,}",
+            batch_size,
+            f"{examples:,}",
+        )
+        return steps
+
+
+def count_examples(patterns: Sequence[str]) -> int:
+    """Return how many records the files of some patterns hold."""
+    files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
+    return sum(len(records) for file in files for records in read_records(file, BLOCK))
+
+
+def _key(patterns: str | Sequence[str]) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)

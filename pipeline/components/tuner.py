@@ -1,0 +1,65 @@
+"""The executor of TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras_tuner
+from tfx import types
+from tfx.components.trainer import fn_args_utils
+from tfx.components.tuner import executor as tfx_tuner
+from tfx.components.util import udf_utils
+from tfx.dsl.components.base.base_executor import BaseExecutor
+
+from pipeline.components import endless
+from pipeline.components.fn_args import FnArgs
+from pipeline.progress import Progress
+
+
+class Executor(BaseExecutor):
+    """Search with the steps of one pass, and refuse a search without end."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Write "best_hyperparameters" and "tuner_results" as TFX's does.
+
+        Raises:
+            EndlessError: a trial trains on a dataset that repeats, without a number of steps.
+        """
+        tuner = search(input_dict, exec_properties, self._get_tmp_dir())
+        tfx_tuner.write_best_hyperparameters(tuner, output_dict)
+
+
+def prepare(
+    input_dict: dict[str, list[types.Artifact]], exec_properties: dict[str, Any], working_dir: str
+) -> tuple[keras_tuner.engine.base_tuner.BaseTuner, dict[str, Any]]:
+    """Return the tuner and the ``fit_kwargs`` of the module's ``tuner_fn``."""
+    fn_args = FnArgs.of(fn_args_utils.get_common_fn_args(input_dict, exec_properties, working_dir))
+    prepared = udf_utils.get_fn(exec_properties, "tuner_fn")(fn_args)
+    return prepared.tuner, prepared.fit_kwargs
+
+
+def search(
+    input_dict: dict[str, list[types.Artifact]],
+    exec_properties: dict[str, Any],
+    working_dir: str,
+    print_tuning_summary: bool = True,
+) -> keras_tuner.engine.base_tuner.BaseTuner:
+    """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets."""
+    tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
+
+    def tell_trial() -> None:
+        if isinstance(tuner.oracle, keras_tuner.Oracle):  # not of one of several workers: their chief counts
+            Progress("search").tell(f"trial {len(tuner.oracle.trials)} of {tuner.oracle.max_trials}")
+
+    if print_tuning_summary:
+        tuner.search_space_summary()
+    with endless.refused(tell_trial):
+        tuner.search(**fit_kwargs)
+    if print_tuning_summary:
+        tuner.results_summary()
+    return tuner

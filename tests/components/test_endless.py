@@ -1,0 +1,88 @@
+"""Trainings that would never end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import keras
+import keras_tuner
+import pytest
+import tensorflow as tf
+
+from pipeline.components import endless
+from pipeline.components.endless import EndlessError
+from pipeline.progress import LOGGER
+
+
+@pytest.fixture
+def model() -> keras.Model:
+    return build()
+
+
+def build(hp: keras_tuner.HyperParameters | None = None) -> keras.Model:
+    if hp:
+        hp.Choice("units", [1, 2])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.fixture
+def data() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(([[1.0], [2.0]], [[1.0], [2.0]])).batch(1)
+
+
+@pytest.fixture(autouse=True)
+def refused() -> Iterator[None]:
+    with endless.refused():
+        yield
+
+
+def test_data_that_repeats_needs_a_number_of_steps(model, data):
+    with pytest.raises(
+        EndlessError,
+        match=r"^Model.fit would never end: its training data repeats for ever and steps_per_epoch is not set; pass "
+        r"steps_per_epoch=fn_args.train_steps, in tuner_fn among its fit_kwargs$",
+    ):
+        model.fit(data.repeat(), epochs=2)
+    with pytest.raises(EndlessError, match="its validation data repeats .* pass validation_steps=fn_args.eval_steps"):
+        model.fit(data, validation_data=data.repeat().map(lambda x, y: (x, y)))
+    with pytest.raises(EndlessError, match=r"Model.evaluate would never end: .* pass steps=fn_args.eval_steps$"):
+        model.evaluate(data.repeat())
+    with pytest.raises(EndlessError, match="Model.predict"):
+        model.predict(data.repeat())
+
+
+def test_what_has_an_end_runs_as_keras_runs_it(model, data):
+    history = model.fit(data.repeat(), epochs=2, steps_per_epoch=3, validation_data=data.repeat(), validation_steps=2)
+    assert len(history.history["val_loss"]) == 2
+    assert model.predict(data, verbose=0).shape == (2, 1)
+    assert len(model.fit(data, None, None, 3, validation_data=data).history["loss"]) == 3
+    with pytest.raises(TypeError, match="unexpected keyword argument 'steps_per_epochs'"):
+        model.fit(data, steps_per_epochs=3)
+
+
+def test_it_tells_the_epoch_and_the_step(model, data, caplog, monkeypatch):
+    monkeypatch.setattr("pipeline.progress.Progress.due", lambda self: True)
+    with caplog.at_level(logging.INFO, LOGGER):
+        model.fit(data, epochs=2, callbacks=keras.callbacks.History())
+    told = [record.getMessage() for record in caplog.records if record.name == f"{LOGGER}.training"]
+    assert told[0] == "epoch 1 of 2"
+    assert any(text.startswith("epoch 2 of 2, step 2") and ", loss " in text for text in told)
+
+
+def test_a_search_ends_at_the_first_trial(data, tmp_path):
+    tuner = keras_tuner.RandomSearch(build, objective="val_loss", max_trials=2, directory=tmp_path)
+    with pytest.raises(EndlessError, match="steps_per_epoch=fn_args.train_steps"):
+        tuner.search(data.repeat(), validation_data=data)
+
+
+def test_keras_is_itself_again_afterwards():
+    with endless.refused():
+        pass
+    assert "fit" in vars(keras.Model)  # of the fixture
+    outer = keras.Model.fit
+    with endless.refused():
+        assert keras.Model.fit is not outer
+    assert keras.Model.fit is outer
