@@ -26,6 +26,7 @@ BINARY = {
     "true_negatives": "TrueNegatives",
     "false_negatives": "FalseNegatives",
 }
+NEED_BOTH_CLASSES = {"auc", "auc_precision_recall", "precision"}
 WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
 MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
@@ -98,6 +99,8 @@ def as_measured(answers: Any, task: Task, logits: bool) -> Any:
 def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[str, float]]:
     """Metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}.
 
+    A metric that is undefined in a slice is left out there.
+
     Args:
         evaluation_uri: What the Evaluator wrote.
         model: "candidate" or "baseline".
@@ -115,8 +118,22 @@ def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[
                 values.setdefault(item.key.name, item.value.double_value.value)
         if "mse" in values:
             values["rmse"] = math.sqrt(values.pop("mse"))
-        found[name] = values
+        found[name] = _defined(values)
     return found
+
+
+def _defined(values: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a slice without those that are undefined.
+
+    Of rows of one class, TFMA says an AUC of 0, and a precision that is the class and not the model.
+    """
+    undefined = {name for name, value in values.items() if not math.isfinite(value)}
+    if "true_positives" in values:
+        positives = values["true_positives"] + values["false_negatives"]
+        negatives = values["true_negatives"] + values["false_positives"]
+        if not positives or not negatives:
+            undefined |= NEED_BOTH_CLASSES
+    return {name: value for name, value in values.items() if name not in undefined}
 
 
 def _slice_value(part: Any) -> str:

@@ -207,7 +207,7 @@ class Screen:
         for title in (*columns.values(), "examples"):
             table.add_column(title, justify="right")
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
-            # A slice with one class only has no precision: NaN.
+            # A slice with one class only has no AUC.
             values = [metrics.get(metric, math.nan) for metric in columns]
             texts = [f"{value:.4f}" if math.isfinite(value) else "-" for value in values]
             table.add_row(name, *texts, f"{metrics.get('example_count', 0):,.0f}")

@@ -51,7 +51,8 @@ def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, note
 
     Args:
         settings: The gates.
-        candidate: Metrics by slice, "overall" or "carrier=MQ", then by name, with the counts of the confusion matrix.
+        candidate: Metrics by slice, "overall" or "carrier=MQ", then by name, with the counts of the confusion matrix;
+            those that are undefined in a slice are left out or NaN.
         baseline: The same of the model to compare with, on the same rows; None leaves ``max_drop`` aside.
         notes: For the verdict.
     """
@@ -95,7 +96,7 @@ class _Bench:
         if isinstance(gate, SliceGate) and self._too_few(gate, name, what):
             return
         if not math.isfinite(value):
-            sentence = f"{what} is undefined {_want(gate.metric)} ({_examples(values)})"
+            sentence = f"{what} is undefined {_want(gate.metric, values)} ({_examples(values)})"
             (self.failed if name == OVERALL else self.passed_over).append(sentence)
             return
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
@@ -134,7 +135,7 @@ class _Bench:
             if self._too_few(gate, name, what):
                 continue
             if not math.isfinite(values.get(gate.metric, math.nan)):
-                self.passed_over.append(f"{what} is undefined {_want(gate.metric)} ({_examples(values)})")
+                self.passed_over.append(f"{what} is undefined {_want(gate.metric, values)} ({_examples(values)})")
                 continue
             usable.append(name)
         if len(usable) < 2:
@@ -174,8 +175,15 @@ class _Bench:
         return "the last blessed model" if chosen == "last blessed" else f"the baseline {chosen}"
 
 
-def _want(metric: str) -> str:
-    return "for want of rows of both classes" if metric in METRICS_OF["binary"] else "for want of rows that differ"
+def _want(metric: str, values: Mapping[str, float]) -> str:
+    """What a slice lacks for a metric to be defined."""
+    if metric not in METRICS_OF["binary"]:
+        return "for want of rows that differ"
+    positives = values.get("true_positives", 0) + values.get("false_negatives", 0)
+    negatives = values.get("true_negatives", 0) + values.get("false_positives", 0)
+    if metric == "precision" and positives and negatives:
+        return "for want of rows that the model takes for the second class"
+    return "for want of rows of both classes"
 
 
 def _where(name: str) -> str:

@@ -54,6 +54,16 @@ def test_the_minimum_of_examples_passes_a_slice_over_and_says_so():
     assert "auc on carrier=MQ was not judged: 2,310 examples, minimum 5,000" in found.passed_over
 
 
+def test_without_a_row_taken_for_the_second_class_there_is_no_precision_and_the_reason_is_said():
+    values = {name: value for name, value in SLICES["carrier=MQ"].items() if name != "precision"}
+    found = judge(Evaluation((SliceGate("precision", "carrier", floor=0.2),)), {"carrier=MQ": values}, None)
+    assert found.blessed
+    assert found.passed_over == (
+        "precision on carrier=MQ is undefined for want of rows that the model takes for the second class "
+        "(2,310 examples)",
+    )
+
+
 def test_a_slice_that_only_chance_may_have_put_below_the_floor_does_not_fail():
     low, high = interval("auc", SLICES["carrier=MQ"], 0.95)
     assert low < 0.61 < high
