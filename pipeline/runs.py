@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pipeline import cleaning, store
 from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
@@ -22,6 +21,7 @@ from pipeline.record import flat
 from pipeline.repository import find_root, runner, shown
 from pipeline.store import Run
 from pipeline.target import only_run_in
+from pipeline.terminal import print_table
 
 # Of these, what the runs have: it depends on the label.
 METRICS = ("auc", "precision", "recall", "accuracy", "log_loss", "rmse", "mae")
@@ -91,25 +91,23 @@ def _count(text: str) -> int:
 
 def list_runs(console: Console, runs: list[Run]) -> None:
     """A line a run, the oldest first."""
-    table = Table(box=None)
-    for title in ("run", "data", "verdict"):
-        table.add_column(title, no_wrap=True)
     measured = {name for run in runs if run.record for name in run.record.metrics}
     names = [name for name in METRICS if name in measured]
-    for title in (*names, "took", "executed"):
-        table.add_column(title, justify="right", no_wrap=True)
+    rows = []
     for run in runs:
         metrics = run.record.metrics if run.record else {}
         states = [run.state(node) for node in run.executions]
-        table.add_row(
-            run.name,
-            _data(run),
-            run.verdict,
-            *(_number(metrics.get(name)) for name in names),
-            f"{run.seconds:,.0f} s",
-            f"{states.count('ran')} of {len(states)}",
+        rows.append(
+            (
+                run.name,
+                _data(run),
+                run.verdict,
+                *(_number(metrics.get(name)) for name in names),
+                f"{run.seconds:,.0f} s",
+                f"{states.count('ran')} of {len(states)}",
+            )
         )
-    console.print(table)
+    print_table(console, ("run", "data", "verdict", *names, "took", "executed"), rows, left=3)
 
 
 def show(console: Console, run: Run, output: Path) -> None:

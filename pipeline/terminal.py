@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.config import Gate, PipelineConfig
@@ -39,6 +39,8 @@ METRIC_TITLES: dict[Task, dict[str, str]] = {
     "multiclass": {"accuracy": "accuracy", "log_loss": "log loss"},
     "regression": {"rmse": "RMSE", "mae": "MAE", "squared_correlation": "squared correlation"},
 }
+# Of what a table shows of a slice's name.
+NAME_WIDTH = 60
 STATE_STYLES = {
     "ran": "green",
     "ok": "green",
@@ -113,6 +115,32 @@ def _everything(log: Path, verbose: bool) -> Iterator[int]:
         finally:
             tee.stdin.close()
             tee.wait()
+
+
+def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Print a table whose lines are as long as they need to be: on a narrow terminal they wrap, and nothing is cut.
+
+    Args:
+        console: Where to.
+        header: Titles.
+        rows: Texts; of the first column no more than ``NAME_WIDTH`` characters are shown, for it may come from data.
+        left: How many columns are aligned to the left, the others to the right.
+    """
+    lines = [list(header), *([_one_line(row[0]), *row[1:]] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        cells = []
+        for place, (text, width) in enumerate(zip(line, widths, strict=True)):
+            gap = " " * (width - cell_len(text))
+            cells.append(text + gap if place < left else gap + text)
+        style = "" if number else "bold"
+        console.print(Text(f" {'  '.join(cells).rstrip()}", style=style), soft_wrap=True)
+
+
+def _one_line(text: str) -> str:
+    """Text from data, without what a terminal would obey, and not too long."""
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return shown if len(shown) <= NAME_WIDTH else f"{shown[: NAME_WIDTH - 1]}…"
 
 
 class _Warnings(logging.Handler):
@@ -202,17 +230,15 @@ class Screen:
         """Metrics on the test split, verdict, and where the model lies."""
         columns = METRIC_TITLES[config.label.task]
         threshold = f", threshold {config.evaluation.threshold:g}" if config.label.task == "binary" else ""
-        table = Table(title=f"Test split{threshold}", title_justify="left", box=None)
-        table.add_column("", no_wrap=True)
-        for title in (*columns.values(), "examples"):
-            table.add_column(title, justify="right")
+        rows = []
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
             # A slice with one class only has no AUC.
             values = [metrics.get(metric, math.nan) for metric in columns]
             texts = [f"{value:.4f}" if math.isfinite(value) else "-" for value in values]
-            table.add_row(name, *texts, f"{metrics.get('example_count', 0):,.0f}")
+            rows.append((name, *texts, f"{metrics.get('example_count', 0):,.0f}"))
         self._console.print()
-        self._console.print(table)
+        self._console.print(Text(f"Test split{threshold}", style="italic"))
+        print_table(self._console, ("", *columns.values(), "examples"), rows)
         self._console.print()
         verdict = results.verdict
         for sentence in [*verdict["passed_over"], *verdict["notes"]]:

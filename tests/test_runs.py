@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
+
+import pipeline.runs
+from pipeline import store
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,11 +25,40 @@ def runs(output: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_a_folder_without_runs_is_named(tmp_path):
-    told = runs(tmp_path, "list")
+@pytest.mark.parametrize("command", [("list",), ("show",), ("diff",), ("clean", "--keep", "1")])
+def test_a_folder_without_runs_is_named_with_the_command_that_makes_one(tmp_path, command):
+    told = runs(tmp_path, *command)
     assert told.returncode == 1
-    assert f"no runs below {tmp_path}" in told.stderr
+    run_it = f"python local_runner.py --output {tmp_path}"
+    assert told.stderr == f"pipeline.runs: no runs below {tmp_path} yet; start the first one: {run_it}\n"
     assert not any(tmp_path.iterdir())
+
+
+def test_one_run_is_not_compared_with_itself(tmp_path, monkeypatch, capsys):
+    (tmp_path / "metadata.sqlite").touch()
+    alone = store.Run("2026-11-21T09-47-15", datetime.datetime.now(), None, {}, {}, {})
+    monkeypatch.setattr(store, "opened", contextlib.nullcontext)
+    monkeypatch.setattr(store, "runs_of", lambda metadata: [alone])
+    for more in ([], ["2026-11-21T09-47-15"]):
+        monkeypatch.setattr(sys, "argv", ["runs", "diff", "--output", str(tmp_path), *more])
+        assert pipeline.runs.main() == 1
+        assert capsys.readouterr().err == (
+            "pipeline.runs: there is one run, 2026-11-21T09-47-15, and a second is needed to compare with: "
+            f"python local_runner.py --output {tmp_path}\n"
+        )
+
+
+def test_the_list_of_runs_is_whole_in_a_narrow_terminal():
+    started = datetime.datetime(2026, 11, 21, 9, 47, 15)
+    metrics = {"auc": 0.7142, "precision": 0.4522, "recall": 0.54}
+    record = SimpleNamespace(metrics=metrics, seconds=127.0, verdict="not blessed", steps={})
+    text = io.StringIO()
+    run = store.Run("2026-11-21T09-47-15", started, record, {}, {}, {})  # type: ignore[arg-type]
+    pipeline.runs.list_runs(Console(file=text, width=40), [run])
+    assert text.getvalue().splitlines() == [
+        " run                  data  verdict         auc  precision  recall   took  executed",
+        " 2026-11-21T09-47-15  -     not blessed  0.7142     0.4522  0.5400  127 s    0 of 0",
+    ]
 
 
 @pytest.mark.parametrize("command", [("list",), ("clean", "--keep", "1", "--yes")])

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from pipeline import terminal
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = """\
@@ -80,6 +89,46 @@ def test_verbose_shows_the_whole_log_as_well(tmp_path):
     log = (tmp_path / "log").read_text()
     assert "noise of C++" in log
     assert "epoch 1 of 3, loss 0.5" in log
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_no_heading_or_number_of_a_table_is_cut_however_narrow_the_terminal(width):
+    text = io.StringIO()
+    rows = [("overall", "0.7142", "53,991"), ("carrier=\x1b[31mÅ東", "-", "1"), ("x" * 100, "0.1", "2")]
+    terminal.print_table(Console(file=text, width=width), ("", "average precision", "examples"), rows)
+    lines = text.getvalue().splitlines()
+    assert lines[0].split() == ["average", "precision", "examples"]
+    assert lines[1].split() == ["overall", "0.7142", "53,991"]
+    assert lines[2].split() == ["carrier=\N{REPLACEMENT CHARACTER}[31mÅ東", "-", "1"]
+    assert lines[3].startswith(" xxx")
+    assert "x…" in lines[3]
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+
+
+def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_path):
+    metrics = {
+        "overall": dict.fromkeys(terminal.METRIC_TITLES["binary"], 0.7142) | {"example_count": 53_991.0},
+        "carrier=late": {"recall": 0.5, "calibration": float("nan"), "example_count": 12.0},
+    }
+    verdict = {
+        "blessed": False,
+        "pushed_to": None,
+        "failed": ["auc on all rows is low"],
+        "passed_over": [],
+        "notes": [],
+    }
+    gates = Evaluation((Gate("auc", 0.9),), threshold=0.3)
+    config = PipelineConfig("few", Data("data", files="*.csv"), Label("late"), "models/flights.py", gates)
+    text = io.StringIO()
+    results = SimpleNamespace(metrics=metrics, verdict=verdict, blessed=False, pushed_to=None)
+    terminal.Screen(Console(file=text), tmp_path / "log").results(results, config)
+    assert text.getvalue().splitlines()[:5] == [
+        "",
+        "Test split, threshold 0.3",
+        "                  AUC  PR AUC  precision  recall  calibration  examples",
+        " overall       0.7142  0.7142     0.7142  0.7142       0.7142    53,991",
+        " carrier=late       -       -          -  0.5000            -        12",
+    ]
 
 
 def test_a_file_gets_plain_lines_only(tmp_path):
