@@ -10,7 +10,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,16 +23,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from pipeline.serving import refusals
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.current import Current, Served
 from pipeline.serving.description import describe
 from pipeline.serving.features import Refused, from_columns, from_instances, rows_in
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import ROWS, Signature
-from pipeline.serving.numbers import plain
+from pipeline.serving.numbers import finite, plain
 from pipeline.serving.request_log import RequestLog
 
-logger = logging.getLogger("pipeline.serve")
 # A larger body is taken apart beside the event loop, which has others to answer meanwhile.
 LARGE_BODY = 64 << 10
 EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
@@ -99,6 +98,7 @@ def create_app(
         routes=[
             Route(model + ":predict", service.predict, methods=["POST"]),
             Route(version + ":predict", service.predict, methods=["POST"]),
+            *refusals.routes(current, model, version),
             Route(model + "/metadata", service.metadata),
             Route(version + "/metadata", service.metadata),
             Route(model, service.status),
@@ -108,7 +108,7 @@ def create_app(
             Route("/metrics", service.show_metrics),
             Route("/openapi.json", service.description),
         ],
-        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers={HTTPException: refusals.http_error, Exception: refusals.internal_error},
         lifespan=lifespan,
     )
 
@@ -181,7 +181,7 @@ class _Service:
                     "version": str(served.model.number),
                 },
                 "metadata": {"signature_def": {"signature_def": signatures}},
-                "manifest": served.model.about,
+                "manifest": finite(served.model.about),
             }
         )
 
@@ -289,13 +289,3 @@ def _as_text(value: Any) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         return {"b64": base64.b64encode(value).decode()}
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    logger.error("%s %s", request.method, request.url.path, exc_info=error)
-    return JSONResponse({"error": "an error of the server; its log says more"}, 500)

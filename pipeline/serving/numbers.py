@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,12 @@ def plain(values: np.ndarray) -> Any:
     if short.dtype.kind == "f" and not np.isfinite(short).all():
         short = np.where(np.isfinite(short), short.astype(object), None)
     return short.tolist()
+
+
+def finite(value: Any) -> Any:
+    """Replace NaN and infinity in nested dictionaries and lists by None."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipeline.errors import UserError
+from pipeline.serving.numbers import finite
 
 Names = Mapping[str, Sequence[str]]
 
@@ -135,16 +135,7 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, default=_text, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), default=_text)
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for NaN and infinity, which JSON has not."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(finite(value), default=_text)
 
 
 def _text(value: Any) -> str | None:

@@ -17,7 +17,7 @@ from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import Versions
-from tests.serving.conftest import ROWS, expected, push
+from tests.serving.conftest import ROWS, expected, push, save
 
 PREDICT = "/v1/models/flights:predict"
 LIMITS = Limits(body_bytes=10_000, instances=20, rows_waiting=1_000)
@@ -136,13 +136,57 @@ def test_a_bad_body_is_refused_with_what_was_expected(client, body, status, mess
         ("POST", "/v1/models/trains:predict", 404, "no model 'trains'; this server has 'flights'"),
         ("POST", "/v1/models/flights/versions/6:predict", 404, "version '6' is not served; 7 is"),
         ("GET", "/v1/models/flights/versions/six", 404, "version 'six' is not served; 7 is"),
-        ("GET", "/nowhere", 404, "Not Found"),
-        ("DELETE", PREDICT, 405, "Method Not Allowed"),
+        ("GET", "/nowhere", 404, "nothing is at /nowhere; GET /openapi.json describes the predict call"),
+        ("POST", "/metrics", 405, "POST is not answered at /metrics; use GET, HEAD"),
+        ("POST", "/v1/models/flights:guess", 404, "no call :guess; there is POST /v1/models/flights:predict"),
     ],
 )
 def test_what_is_not_there_is_said(client, method, path, status, message):
     answer = client.request(method, path)
     assert (answer.status_code, answer.json()["error"]) == (status, message)
+
+
+@pytest.mark.parametrize("path", [PREDICT, "/v1/models/flights/versions/7:predict"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_predict_by_another_method_is_told_to_post_an_example_that_is_answered(client, method, path):
+    answer = client.request(method, path)
+    assert answer.status_code == 405
+    assert answer.headers["Allow"] == "POST"
+    assert answer.json()["error"] == f"{method} is not answered here; use POST with a body such as the example"
+    assert set(answer.json()["example"]["instances"][0]) == set(ROWS[0])
+    assert client.post(path, json=answer.json()["example"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1/models/flights:classify", ":classify is left out; ask the same with POST /v1/models/flights:predict"),
+        (
+            "/v1/models/flights/versions/7:regress",
+            ":regress is left out; ask the same with POST /v1/models/flights/versions/7:predict",
+        ),
+        *(
+            (
+                f"/v1/models/flights/labels/stable{ending}",
+                "labels of versions are left out; ask /v1/models/flights or /v1/models/flights/versions/NUMBER",
+            )
+            for ending in ("", ":predict", "/metadata")
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_tensorflow_serving_has_and_this_server_has_not_is_said(client, method, path, message):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()) == (501, {"error": message})
+
+
+def test_a_manifest_with_nan_is_valid_json(tmp_path):
+    versions = Versions(tmp_path / "flights")
+    with versions.staging() as staging:
+        versions.publish(save(staging / "1"), 1, {"metrics": {"auc": float("nan"), "recall": 0.5}}, 5)
+    with client_of(versions) as client:
+        manifest = client.get("/v1/models/flights/metadata").json()["manifest"]
+    assert manifest["metrics"] == {"auc": None, "recall": 0.5}
 
 
 def test_status_metadata_and_health_are_tensorflow_servings_and_vertex_ais(client):
