@@ -93,5 +93,7 @@ def check_files(config: PipelineConfig) -> None:
         UserError: one is not there, or the module file is none.
     """
     if config.schema and not Path(config.schema).is_file():
-        raise UserError(f"no schema at {shown(config.schema)}; write one with python -m pipeline.schema, or leave it out")
+        raise UserError(
+            f"no schema at {shown(config.schema)}; write one with python -m pipeline.schema, or leave it out"
+        )
     read_module(Path(config.module))

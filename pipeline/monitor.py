@@ -122,7 +122,9 @@ def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
             if len(instances) >= rows:
                 break
     if not instances:
-        there = f"it has rows of the versions {', '.join(map(str, sorted(versions)))}" if versions else "it has none"
+        from pipeline.serving.features import shortened
+
+        there = f"it has rows of the versions {shortened(map(str, sorted(versions)))}" if versions else "it has none"
         raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {there}")
     assert version is not None
     others = versions.total() - versions[version]
@@ -139,6 +141,7 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
         UserError: there is nothing to compare with.
     """
     with silent():
+        from pipeline.serving.features import shortened
         from pipeline.validation import reference, serving_skew
         from pipeline.validation.findings import to_json
         from pipeline.validation.schema_text import parse
@@ -147,7 +150,7 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
         root = output / "artifacts" / "_pushed" / config.name
         train = reference.read(str(root), str(asked.version), "train")
         if train is None:
-            there = ", ".join(sorted(path.name for path in root.glob("*"))) or "none"
+            there = shortened(sorted(path.name for path in root.glob("*"))) or "none"
             raise UserError(
                 f"no training statistics of version {asked.version}; name the output folder of the run that pushed it "
                 f"with --output: {shown(root)} has those of the versions {there}"

@@ -241,7 +241,7 @@ def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterat
     absent = [name for name in kept if names is not None and name not in names]
     if absent:
         raise UserError(
-            f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {', '.join(names or ())}"
+            f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {shortened(names or ())}"
         )
     if names is not None and not signature.takes_examples:
         lacking = check_columns(file, names, inputs)

@@ -267,7 +267,7 @@ def _mistyped(one: Input, row: int, value: Any) -> Refused:
 
 def _unknown(name: str, inputs: Mapping[str, Input]) -> str:
     close = difflib.get_close_matches(name[:100], inputs, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(inputs)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"expected {shortened(inputs)}"
     return f"unknown feature {_shown(name)}; {hint}"
 
 

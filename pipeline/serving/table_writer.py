@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipeline.errors import UserError
+from pipeline.serving.features import shortened
 from pipeline.serving.numbers import finite
 
 Names = Mapping[str, Sequence[str]]
@@ -91,8 +92,8 @@ def flat(table: pa.Table, names: Names) -> pa.Table:
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
         raise UserError(
-            f"CSV would have two columns {', '.join(twice)}: one is a value of a list; write to a .parquet file, or "
-            "leave that column out of --columns"
+            "CSV would have two columns of one name, for one is a value of a list; write to a .parquet file, or leave "
+            f"out of --columns: {shortened(twice)}"
         )
     return pa.table([column for _, column in columns], names=found)
 

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from pipeline.serving.app import Limits, VertexRoutes, create_app
 from pipeline.serving.current import Current
+from pipeline.serving.features import Input, Refused, from_instances
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import Versions
@@ -101,6 +103,12 @@ def test_a_bad_instance_is_refused_with_its_number_and_feature(client, instance,
     answer = client.post(PREDICT, json={"instances": [ROWS[0], instance]})
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(message)
+
+
+def test_an_unknown_feature_of_a_wide_model_gets_thirty_names_and_the_number_of_the_others():
+    inputs = {f"c{number}": Input(f"c{number}", "floats", False, np.dtype("float32")) for number in range(1000)}
+    with pytest.raises(Refused, match=r"unknown feature 'xyz'; expected c0, c1, .*, c29, and 970 more$"):
+        from_instances([{"xyz": 1}], inputs)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,17 @@ def test_a_missing_column_is_named(model, tmp_path):
         run(model, data, tmp_path / "answers.csv", "id")
 
 
+def test_a_long_list_of_columns_stands_at_the_end_and_is_cut(model, tmp_path):
+    data = tmp_path / "rows.csv"
+    data.write_text(
+        ",".join(["carrier", "distance", *(f"c{number}" for number in range(1000))]) + "\n" + "1," * 1001 + "1\n"
+    )
+    with pytest.raises(
+        UserError, match=r"^\S+ has no column id, as --columns asks for; it has carrier, .* and 972 more$"
+    ):
+        run(model, data, tmp_path / "answers.csv", "id")
+
+
 def test_data_without_rows_and_a_place_that_cannot_be_written_are_refused(model, tmp_path):
     data = tmp_path / "rows.csv"
     data.write_text("carrier,distance\n")

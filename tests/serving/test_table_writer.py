@@ -53,7 +53,7 @@ def test_other_nested_columns_are_json_in_csv(tmp_path):
 
 def test_two_columns_of_one_name_in_csv_are_refused(tmp_path):
     table = pa.table({"probabilities_0": [1, 2], "probabilities": PROBABILITIES})
-    with pytest.raises(UserError, match="two columns probabilities_0: one is a value of a list; write to a .parquet"):
+    with pytest.raises(UserError, match="two columns of one name, .* write to a .parquet file, .*: probabilities_0$"):
         written(tmp_path / "x.csv", table)
 
 
