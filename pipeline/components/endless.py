@@ -36,15 +36,15 @@ ENDED_BY = {
 
 
 @contextlib.contextmanager
-def refused(on_fit: Callable[[], None] = lambda: None) -> Iterator[None]:
+def refused(tuner: keras_tuner.Tuner | None = None) -> Iterator[None]:
     """Refuse, while this holds, every call of a Keras model over data without end, and tell the progress of ``fit``.
 
     Args:
-        on_fit: Called when a ``fit`` begins.
+        tuner: Whose search calls them, with the ``fit_kwargs`` of ``tuner_fn``; None: ``run_fn`` does.
     """
     own = {name: vars(keras.Model).get(name) for name in ENDED_BY}
     for name in ENDED_BY:
-        setattr(keras.Model, name, _checked(name, getattr(keras.Model, name), on_fit))
+        setattr(keras.Model, name, _checked(name, getattr(keras.Model, name), tuner))
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ def refused(on_fit: Callable[[], None] = lambda: None) -> Iterator[None]:
                 setattr(keras.Model, name, method)
 
 
-def _checked(name: str, method: Callable[..., Any], on_fit: Callable[[], None]) -> Callable[..., Any]:
+def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | None) -> Callable[..., Any]:
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -66,12 +66,14 @@ def _checked(name: str, method: Callable[..., Any], on_fit: Callable[[], None]) 
             return method(*args, **kwargs)  # which says what is wrong
         for data, noun, steps, remedy in ENDED_BY[name]:
             if _endless(given.get(data)) and given.get(steps) is None:
+                to_do = f'add "{steps}": {remedy} to the fit_kwargs of tuner_fn' if tuner else f"pass {steps}={remedy}"
                 raise EndlessError(
-                    f"Model.{name} would never end: its {noun} repeats for ever and {steps} is not set; pass "
-                    f"{steps}={remedy}{', in tuner_fn among its fit_kwargs' if name == 'fit' else ''}"
+                    f"Model.{name} would never end: its {noun} repeats for ever and {steps} is not set; {to_do}"
                 )
         if name == "fit":
-            on_fit()
+            # Only the process that hands them out knows the trials.
+            if tuner and isinstance(tuner.oracle, keras_tuner.Oracle) and tuner.oracle.trials:
+                Progress("search").tell(f"trial {len(tuner.oracle.trials)} of {tuner.oracle.max_trials}")
             callbacks = given.get("callbacks")
             if not isinstance(callbacks, keras.callbacks.CallbackList):
                 given["callbacks"] = [*tf.nest.flatten(callbacks or []), TellProgress()]

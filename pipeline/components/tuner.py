@@ -13,7 +13,6 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 
 from pipeline.components import endless
 from pipeline.components.fn_args import FnArgs
-from pipeline.progress import Progress
 
 
 class Executor(BaseExecutor):
@@ -51,14 +50,9 @@ def search(
 ) -> keras_tuner.engine.base_tuner.BaseTuner:
     """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets."""
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
-
-    def tell_trial() -> None:
-        if isinstance(tuner.oracle, keras_tuner.Oracle):  # not of one of several workers: their chief counts
-            Progress("search").tell(f"trial {len(tuner.oracle.trials)} of {tuner.oracle.max_trials}")
-
     if print_tuning_summary:
         tuner.search_space_summary()
-    with endless.refused(tell_trial):
+    with endless.refused(tuner):
         tuner.search(**fit_kwargs)
     if print_tuning_summary:
         tuner.results_summary()

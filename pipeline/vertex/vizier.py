@@ -76,7 +76,7 @@ class OneTrial(BaseExecutor):
         space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
         trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
         objective = tuner.oracle.objective
-        with endless.refused():
+        with endless.refused(tuner):
             results = tuner.run_trial(trial, **fit_kwargs)
         measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)

@@ -84,9 +84,11 @@ def copy_repository(to: Path, flights: Path | None = None) -> Path:
     return to
 
 
-def run(repository: Path, *arguments: str | Path, runner: str = "local_runner.py") -> Run:
-    """Runs the small config there."""
-    command = [sys.executable, runner, "--config", "configs/small.py", *map(str, arguments)]
+def run(
+    repository: Path, *arguments: str | Path, runner: str = "local_runner.py", config: str = "configs/small.py"
+) -> Run:
+    """Runs a config there, the small one if none is named."""
+    command = [sys.executable, runner, "--config", config, *map(str, arguments)]
     process = subprocess.run(
         command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
