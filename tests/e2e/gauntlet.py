@@ -420,7 +420,7 @@ def judge_answers(table: Table, answers: pd.DataFrame, truth: list[str], metrics
     text = f"{name} {score:.3f}" + (f" (test {tested:.3f})" if tested is not None else "")
     if tested is not None and score < tested - 0.1:
         raise Failure(f"{name} of the answers for the whole file is {score:.3f}, the run said {tested:.3f}")
-    if score < table.reach:
+    if score < table.reach or (tested is not None and tested < table.reach - 0.1):
         raise Failure(f"{text}: a model that reads all columns is above {table.reach}")
     return text
 

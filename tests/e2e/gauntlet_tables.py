@@ -44,7 +44,7 @@ class Table:
     expected: str = "pushed"
     """"pushed", "refused: REGEX of the sentence", or "pushed or refused: REGEX"."""
     reach: float = 0.75
-    """Lowest AUC, accuracy or squared correlation of the answers for the whole file."""
+    """Lowest AUC, accuracy or squared correlation of the answers for the whole file; on the test split, 0.1 less."""
     file: str = "{name}.csv"
     tuning: bool = False
     follows_advice: bool = False
@@ -563,7 +563,7 @@ def tract_codes() -> Content:
     return pd.DataFrame({"tract": tract, "noise": rng.normal(size=8000).round(3), "wanted": split_in_two(score)})
 
 
-@table("wanted", "two", reach=0.8)
+@table("wanted", "two", reach=0.9)
 def money() -> Content:
     """$1,200.50, € 3.50, 12% and -$5: the label depends on nothing else."""
     rng = np.random.default_rng(12)
@@ -586,7 +586,7 @@ def money() -> Content:
     )
 
 
-@table("wanted", "two", reach=0.8)
+@table("wanted", "two", reach=0.9)
 def german_numbers() -> Content:
     """1.234,5: a point for thousands, a comma for decimals."""
     rng = np.random.default_rng(13)
@@ -600,7 +600,7 @@ def german_numbers() -> Content:
     return pd.DataFrame({"umsatz": map(text, first), "saldo": map(text, second), "wanted": split_in_two(score)})
 
 
-@table("wanted", "two", reach=0.75)
+@table("wanted", "two", reach=0.85)
 def dates() -> Content:
     """Dates and times in six ways of writing; one column of six is a plain number."""
     rng = np.random.default_rng(14)
@@ -642,7 +642,7 @@ def booleans_as_text() -> Content:
     return pd.DataFrame({**columns, "wanted": split_in_two(score)})
 
 
-@table("wanted", "two", reach=0.8)
+@table("wanted", "two", reach=0.9)
 def missing_words() -> Content:
     """Missing numbers spelled in eleven ways, in columns of floats and of whole numbers."""
     rng = np.random.default_rng(16)
@@ -682,7 +682,7 @@ def giants() -> Content:
     return frame.assign(giant=giant, wanted=split_in_two(score))
 
 
-@table("wanted", "two", reach=0.8)
+@table("wanted", "two", reach=0.9)
 def epochs() -> Content:
     """Seconds, milliseconds and fractions of a second since 1970: the label depends on their order."""
     rng = np.random.default_rng(17)
@@ -757,7 +757,7 @@ def many_categories() -> Content:
     )
 
 
-@table("wanted", "two", reach=0.8, tuning=True)
+@table("wanted", "two", reach=0.9, tuning=True)
 def ids() -> Content:
     """Codes such as 00123, 1e5 beside 100000, and hexadecimal ones: text, though some look like numbers; tuner on."""
     rng = np.random.default_rng(19)
