@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import keras_tuner
+import numpy as np
 import tensorflow as tf
 
 from pipeline.errors import UserError
@@ -108,7 +109,7 @@ class TellProgress(keras.callbacks.Callback):
         if self._progress.due():
             steps = self.params.get("steps")
             text = f"{self._text()}, step {batch + 1:,}" + (f" of {steps:,}" if steps else "")
-            numbers = {name: float(value) for name, value in (logs or {}).items()}
+            numbers = {name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0}
             self._progress.tell(", ".join([text, *(f"{name} {value:.4f}" for name, value in numbers.items())]))
 
     def _text(self) -> str:

@@ -72,6 +72,14 @@ def test_it_tells_the_epoch_and_the_step(model, data, caplog, monkeypatch):
     assert any(text.startswith("epoch 2 of 2, step 2") and ", loss " in text for text in told)
 
 
+def test_metrics_that_are_no_single_number_are_left_out(caplog):
+    tell = endless.TellProgress()
+    tell.set_params({"epochs": 1, "steps": None})
+    with caplog.at_level(logging.INFO, LOGGER):
+        tell.on_train_batch_end(8, {"loss": 0.5, "by_class": [0.1, 0.2]})
+    assert [record.getMessage() for record in caplog.records] == ["epoch 1 of 1, step 9, loss 0.5000"]
+
+
 def test_a_search_ends_at_the_first_trial(data, tmp_path):
     tuner = keras_tuner.RandomSearch(build, objective="val_loss", max_trials=2, directory=tmp_path)
     remedy = 'add "validation_steps": fn_args.eval_steps to the fit_kwargs of tuner_fn'

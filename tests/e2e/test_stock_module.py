@@ -36,6 +36,11 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     flights = tmp_path / "flights.csv"
     pd.concat([pd.read_parquet(file) for file in sorted(few_flights.glob("*/*.parquet"))]).to_csv(flights, index=False)
 
+    # Nothing has ever been searched there, so there are no best values to reuse.
+    reuse = run(clone, "--data", flights, "--tuning", "reuse")
+    assert reuse.code == 1
+    assert "LastSearch failed: tuning mode 'reuse' found no earlier search in this output folder" in reuse.text
+
     first = run(clone, "--data", flights)
 
     assert first.code == 0, first.text
@@ -45,7 +50,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     assert list(model.signatures) == ["serving_default"]
     splits = {path.name for path in (clone / "output/flights/artifacts/ExampleGen/examples/1").glob("Split-*")}
     assert splits == {"Split-train", "Split-eval", "Split-test"}
-    log = next((clone / "output/flights/logs").glob("*.log")).read_text()
+    log = (clone / f"output/flights/logs/{first.run_id}.log").read_text()
     assert "steps of 64 examples for" in log  # the module's own batch size
     assert "pipeline.progress.training: epoch 1 of 1" in log
     assert "pipeline.progress.search: trial 2 of 2" in log
