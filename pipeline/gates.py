@@ -72,8 +72,9 @@ class DataChecks:
             it only must not be the same in every row.
         max_shared_rows: Most rows of eval or test, as a share, that may be in an earlier split too.
         max_repeated_rows: Most rows of a split, as a share, that may repeat another one.
-        max_column_auc: Highest AUC of a column taken alone; above it the column is taken to know the label. Of several
-            classes, the mean of each class against the others; of a number, the squared correlation.
+        max_column_auc: Highest AUC of a column taken alone; when its whole 95 % confidence interval lies above, the
+            column is taken to contain a leaked label. Of several classes, the mean of each class against the others; of
+            a number, the squared correlation.
     """
 
     severity: Mapping[str, Severity] = field(default_factory=dict)

@@ -6,7 +6,6 @@ import keyword
 import re
 from collections.abc import Iterable
 
-
 # Longer names make file names that no filesystem takes.
 LONGEST = 64
 
@@ -38,6 +37,11 @@ def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
             found[name], number = f"{plain}_{number}", number + 1
         used.add(found[name].casefold())
     return found
+
+
+def printable(text: str) -> str:
+    """Return text from data for a terminal: what is not printable is escaped, an escape sequence above all."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
 
 
 def _is_plain(name: str) -> bool:

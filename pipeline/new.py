@@ -10,18 +10,19 @@ import argparse
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from pipeline.config import Data
+from pipeline.config import SPLITS, Data
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.repository import find_root, runner, shown
 from pipeline.tasks import Task
 from pipeline.terminal import silent
 
 if TYPE_CHECKING:
-    from pipeline.scaffold.columns import Table
+    from pipeline.scaffold.table import Table
 
 
 def main() -> int:
@@ -35,28 +36,30 @@ def main() -> int:
         with silent():
             # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
             import pipeline.validation.schema_text  # noqa: F401
-            from pipeline.scaffold import columns, files
-        table = columns.look(Data(str(data)), arguments.label, arguments.task)
+            from pipeline.scaffold import beforehand, files
+            from pipeline.scaffold.table import look
+        table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out)
+        beforehand.check_leaks(table, arguments.keep)
         root = find_root()
         inside = data.is_relative_to(root)
         path = data.relative_to(root).as_posix() if inside else str(data)
         texts = (
             files.config_text(arguments.name, path, table),
             files.module_text(arguments.name, table),
-            schema_text(table),
+            schema_text(table, arguments.keep),
         )
         write(dict(zip(targets, texts, strict=True)))
         rows = table.rows
         print(
             f"{arguments.name}: {rows.num_rows:,} rows, {rows.num_columns} columns{'' if table.whole else ' looked at'}"
         )
-        for kind, line in columns.summary(table).items():
-            print(f"  {kind:<9} {line}")
+        for kind, line in files.summary(table):
+            print(printable(f"  {kind:<9} {line}"))
         print("wrote", ", ".join(map(shown, targets)))
         print(f"next: {runner()} --pipeline {arguments.name}")
         return 0
     except UserError as error:
-        print(f"pipeline.new: {error}", file=sys.stderr)
+        print(printable(f"pipeline.new: {error}"), file=sys.stderr)
         return 1
 
 
@@ -71,6 +74,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="CSV file with a header, Parquet file, or a folder of one kind")
     parser.add_argument("--label", required=True, help="column to predict: classes, in words or numbers, or a number")
     parser.add_argument("--task", choices=get_args(Task), help="what the label is (found out from its values)")
+    parser.add_argument(
+        "--leave-out", action="append", default=[], metavar="COLUMN", help="that the model shall not use; may repeat"
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="COLUMN", help="known whenever the model is asked; may repeat"
+    )
     parser.add_argument("--replace", action="store_true", help="write the files anew where they exist")
     return parser.parse_args()
 
@@ -92,12 +101,13 @@ def targets_of(name: str, replace: bool) -> tuple[Path, Path, Path]:
     if there and not replace:
         raise UserError(f"{', '.join(there)} exists; take another name, or --replace to write it anew")
     # The module file is imported by its name, and must not hide another module.
-    if name in sys.stdlib_module_names or importlib.util.find_spec(name):
+    spec = importlib.util.find_spec(name)
+    if name in sys.stdlib_module_names or (spec and spec.origin):  # a folder without code has no origin
         raise UserError(f"{name!r} is the name of a Python package; take another, such as {name}_model")
     return targets
 
 
-def schema_text(table: Table) -> str:
+def schema_text(table: Table, keep: Collection[str]) -> str:
     """The schema of the data, in which serving does without the label and no step uses the columns left out."""
     import tensorflow_data_validation as tfdv
     from tensorflow_data_validation.statistics import stats_impl
@@ -106,14 +116,29 @@ def schema_text(table: Table) -> str:
     from pipeline.schema import inferred
     from pipeline.validation.schema_text import to_text
 
-    statistics = stats_impl.generate_statistics_in_memory(table.record_batch(), tfdv.StatsOptions())
-    schema = inferred([statistics], table.label.name)
-    out = {column.name for column in table.columns if column.left_out}
+    statistics = []
+    for split in SPLITS:
+        (batch,) = table.split(split).combine_chunks().to_batches()
+        statistics.append(stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions()))
+    schema = inferred(statistics, table.label.name)
+    columns = {column.name: column for column in table.columns}
     for feature in schema.feature:
-        if feature.name in out:
+        column = columns.get(feature.name)
+        if column and column.left_out:
             feature.lifecycle_stage = schema_pb2.DISABLED
+        if column and (column.left_out or column.role in ("time", "amount")):
+            # Tomorrow's dates and prices are others; and nobody reviews the values of a column that is not used.
+            domain = feature.WhichOneof("domain_info")
+            if domain:
+                feature.ClearField(domain)
+        if feature.name in keep:
+            feature.annotation.tag.append("leak: ignore")
         if feature.name == table.label.name and table.label.classes:
             feature.int_domain.min, feature.int_domain.max = 0, len(table.label.classes) - 1
+    named = {feature.domain for feature in schema.feature}
+    domains = [domain for domain in schema.string_domain if domain.name in named]
+    del schema.string_domain[:]
+    schema.string_domain.extend(domains)
     return to_text(schema)
 
 

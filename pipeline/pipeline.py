@@ -16,7 +16,6 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.components import (
     FileBasedExampleGen,
     Pusher,
-    SchemaGen,
     Trainer,
     Transform,
     Tuner,
@@ -35,6 +34,7 @@ from tfx.types import Channel, standard_artifacts
 from pipeline import packaging
 from pipeline.components import arrow_example_gen, data_gate, evaluator, model_check, model_questions, verdict
 from pipeline.components import pusher as our_pusher
+from pipeline.components import schema_gen as our_schema_gen
 from pipeline.components import statistics_gen as our_statistics_gen
 from pipeline.components import trainer as our_trainer
 from pipeline.components import transform as our_transform
@@ -72,7 +72,10 @@ def create_pipeline(config: PipelineConfig, target: Target) -> tfx_pipeline.Pipe
         examples=example_gen.outputs["examples"],
         code=packaging.fingerprint_of(Path(our_statistics_gen.__file__)),
     )
-    schema_gen = SchemaGen(statistics=statistics_gen.outputs["statistics"], infer_feature_shape=True)
+    schema_gen = our_schema_gen.SchemaGen(
+        statistics=statistics_gen.outputs["statistics"],
+        code=packaging.fingerprint_of(Path(our_schema_gen.__file__)),
+    )
     components: list[Any] = [example_gen, statistics_gen, schema_gen]
 
     # A schema that a person has reviewed is the truth; the inferred one is then only a suggestion.
@@ -301,7 +304,7 @@ def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
         custom_config=arrow_example_gen.settings(
             patterns=patterns,
             last_spans=config.data.last_spans,
-            types=_types_of(config) if formats & {"csv", None} else {},
+            types=_types_of(config) if formats & {"csv", "parquet", None} else {},
             label=config.label.name,
             classes=config.label.numbers,
             time_column=split_by.column if isinstance(split_by, TimeSplit) and list(patterns) == ["all"] else None,
@@ -326,7 +329,7 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
 
 
 def _types_of(config: PipelineConfig) -> dict[str, str]:
-    """The types that a reviewed schema and the label's settings give to CSV columns."""
+    """The types that a reviewed schema and the label's settings give to columns of files."""
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
     features = parse(Path(config.schema)).feature if config.schema else []
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}

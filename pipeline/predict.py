@@ -238,6 +238,7 @@ def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterat
             types = csv_files.scan(file, {}).types
     elif kind == "parquet":
         names = list(parquet_files.scan(file)[0])
+        types = {name: one.kind for name, one in inputs.items()}
     absent = [name for name in kept if names is not None and name not in names]
     if absent:
         raise UserError(

@@ -122,11 +122,9 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
 
 def inferred(statistics: list[Any], label: str) -> Any:
     """The schema that one would infer from the statistics of all splits, in which serving does without the label."""
-    import tensorflow_data_validation as tfdv
+    from pipeline.validation.schema_text import inferred_from
 
-    from pipeline.validation.schema_text import proposed
-
-    schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
+    schema = inferred_from(statistics)
     schema.default_environment.extend(["TRAINING", "SERVING"])
     for feature in schema.feature:
         if feature.name == label:

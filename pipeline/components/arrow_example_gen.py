@@ -43,7 +43,7 @@ def settings(
     Args:
         patterns: File pattern by input split; "{SPAN}" stands for the number of a span.
         last_spans: How many of the newest spans are read; None reads all.
-        types: Types of CSV columns that a reviewed schema has decided.
+        types: Types of columns that a reviewed schema has decided.
         time_column: Column by whose order rows are dealt to the output splits; None deals by hash.
         max_bad_rows: Share of CSV rows that may be bad.
         code: Fingerprint of the executor's code, so that a change of it runs the step again.

@@ -153,7 +153,7 @@ class Model:
     def column(self, name: str, spec: Any, examples: list[Any]) -> Any:
         """A raw feature of all rows as a tensor; missing is NaN, or "" for text."""
         dtype = self.np.dtype(spec.dtype.as_numpy_dtype)
-        missing = b"" if dtype == object else float("nan")
+        missing = b"" if dtype.kind == "O" else float("nan")
         values: list[Any] = []
         for example in examples:
             feature = example.features.feature.get(self.questions["columns"].get(name, name))

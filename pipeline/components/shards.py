@@ -51,7 +51,7 @@ class Job:
         shares: Of the output splits, when rows are dealt to them; empty when the input splits are the output splits.
         hash_column: Deal by the hash of this column; None deals by the hash of the whole row.
         time_column: Deal by the order of this column instead.
-        types: Types of CSV columns that are decided already.
+        types: Types of columns that are decided already; of Parquet columns, those of floats that are integers.
         max_bad_rows: Share of CSV rows that may be bad.
         uri: Of the examples.
         label: Column whose values become the numbers of classes.
@@ -123,6 +123,12 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
             types, units = found.types, found.units
         elif job.format == "parquet":
             types, units = parquet_files.scan(file)
+            # pandas writes integers with gaps as floats; those of a schema that says integers keep every digit.
+            types |= {
+                name: csv_files.INTEGERS
+                for name, kind in types.items()
+                if kind == csv_files.FLOATS and job.types.get(name) == csv_files.INTEGERS
+            }
         else:
             types, units = {}, tfrecord_files.scan(file)
         points = []
@@ -160,7 +166,8 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
     if unit.format == "csv":
         return csv_files.read(unit, types, columns)
     if unit.format == "parquet":
-        return parquet_files.read(unit, columns)
+        whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
+        return (parquet_files.with_integers(rows, whole, unit.file) for rows in parquet_files.read(unit, columns))
     return tfrecord_files.read(unit, columns)
 
 

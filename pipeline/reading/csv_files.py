@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -20,7 +21,7 @@ from pipeline.reading.table import LARGEST, BadRow, Rows, Unit, too_large
 
 # What a CSV column can be, from the narrowest to the widest.
 NOTHING, INTEGERS, FLOATS, TEXT = TYPES = ("nothing", "integers", "floats", "text")
-_EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
+EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
 # Stand for a missing value in a column of numbers, as pandas and spreadsheets write it; in lower case. Text keeps them:
 # there "NA" may be Namibia.
 MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
@@ -101,7 +102,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
                 if wrong is not None:
                     for at in np.flatnonzero(wrong).tolist():
                         found = text[name][at].as_py()
-                        expected = _EXPECTED[types[name]]
+                        expected = EXPECTED[types[name]]
                         reasons.setdefault(at, f"column {name!r}: found {found!r}, expected {expected}")
             table, numbers = pa.table(values), block.numbers
             if reasons:
@@ -149,16 +150,22 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
         if not name:
             raise UserError(
                 f"{file}: column {position} has no name; expected one in the header (pandas writes its index so: "
-                "use to_csv(index=False))"
+                f"use to_csv(index=False)){header_hint(names)}"
             )
         if name in names[: position - 1]:
             raise UserError(
                 f"{file}: the column name {name!r} stands twice in the header, in columns {names.index(name) + 1} and "
-                f"{position}; expected different names"
+                f"{position}; expected different names{header_hint(names)}"
             )
         if "\x00" in name:
             raise UserError(f"{file} is not a CSV file with a header, whatever its name says: {name[:40]!r}")
     return names, len(header)
+
+
+def header_hint(names: Sequence[str]) -> str:
+    """Return the end of a message where a header looks like a row of values; empty where it does not."""
+    numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
+    return ". Its first line looks like a row: the file needs a header" if 2 * numbers >= len(names) else ""
 
 
 def _read_line(stream: IO[bytes]) -> bytes:

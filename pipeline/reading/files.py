@@ -79,7 +79,9 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -
     if len(set(kinds.values())) > 1 or None in kinds.values():
         odd = next((file for file, kind in kinds.items() if kind is None), None)
         names = [odd] if odd else sorted({kind: file for file, kind in kinds.items()}.values())
-        raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {EXPECTED}")
+        sheet = odd is not None and odd.lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
+        hint = "export the spreadsheet as CSV; " if sheet else ""
+        raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{EXPECTED}")
     return Files(by_split=by_split, format=cast(str, next(iter(kinds.values()))), span=span)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +61,35 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
                 f"{unit.file} is damaged after row {first - 1}, in row group {unit.start}: {_first_line(error)}; "
                 "write or copy it again"
             ) from error
+
+
+def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
+    """Return the rows with columns of floats as integers, so that large ones keep their last digits.
+
+    Args:
+        rows: Of the file.
+        names: Columns that hold integers, whatever their type in the file.
+        file: For the message.
+
+    Raises:
+        UserError: a value is no whole number.
+    """
+    table = rows.table
+    for name in names:
+        if name not in table.column_names or not pa.types.is_floating(table.column(name).type):
+            continue
+        column = table.column(name)
+        try:
+            whole = column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            numbers = np.asarray(column.fill_null(0.0))
+            at = int(np.flatnonzero(~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))[0])
+            raise UserError(
+                f"{file}, row {rows.numbers[at]}, column {name!r}: found {column[at].as_py()!r}, expected an integer, "
+                "as the schema says"
+            ) from error
+        table = table.set_column(table.column_names.index(name), name, whole)
+    return replace(rows, table=table)
 
 
 def _open(stream: object, file: str) -> parquet.ParquetFile:

@@ -216,8 +216,8 @@ def _column(one: Input, values: Sequence[Any]) -> np.ndarray:
 
 
 def _integer(one: Input, row: int, value: Any) -> int:
-    if type(value) is float and value.is_integer():
-        value = int(value)
+    if type(value) is bool or (type(value) is float and value.is_integer()):
+        value = int(value)  # booleans are read as 0 and 1
     if type(value) is not int:
         raise _mistyped(one, row, value)
     if not -_INT64 <= value < _INT64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow_data_validation as tfdv
@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.errors import UserError
-from pipeline.validation.statistics import Statistics, features_of
+from pipeline.validation.statistics import Statistics, features_of, present
 
 NEW = "# Accepted from the data; move it to where it belongs."
 
@@ -33,15 +33,22 @@ def to_text(message: schema_pb2.Schema) -> str:
     return str(text_format.MessageToString(message))
 
 
+def inferred_from(statistics: Sequence[Statistics]) -> schema_pb2.Schema:
+    """Infer a schema from the statistics of all splits, train first."""
+    return proposed(tfdv.infer_schema(statistics[0]), statistics)
+
+
 def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> schema_pb2.Schema:
     """The schema with what has to change for the data to fit, by TensorFlow Data Validation.
 
-    That takes a column out of use when its type changes; here it gets the new type.
+    That takes a column out of use when its type changes; here it gets the new type. It also does so when one split has
+    no value of it; here it stays, and may be missing.
     """
     schema = reviewed
     for one in statistics:
         schema = tfdv.update_schema(schema, one)
     before = {feature.name: feature for feature in reviewed.feature}
+    _keep_sparse(schema, before, statistics)
     there = {name for one in statistics for name in features_of(one)}
     inferred = {feature.name: feature for feature in tfdv.infer_schema(statistics[0]).feature}
     for feature in schema.feature:
@@ -50,6 +57,39 @@ def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> s
             if before[feature.name].lifecycle_stage != schema_pb2.DEPRECATED:
                 feature.CopyFrom(inferred[feature.name])
     return schema
+
+
+def _keep_sparse(
+    schema: schema_pb2.Schema, before: Mapping[str, schema_pb2.Feature], statistics: Sequence[Statistics]
+) -> None:
+    """Put back into use, as optional, the columns that have values in some splits and none in others."""
+    for feature in schema.feature:
+        having = [one for one in statistics if present(features_of(one).get(feature.name))]
+        if not 0 < len(having) < len(statistics):
+            continue
+        fresh = tfdv.infer_schema(_only(having[0], feature.name))
+        for one in having[1:]:
+            fresh = tfdv.update_schema(fresh, _only(one, feature.name))
+        old = before.get(feature.name)
+        (of_values,) = fresh.feature
+        if old and old.lifecycle_stage == schema_pb2.DEPRECATED:
+            continue
+        if old and old.type == of_values.type:
+            feature.CopyFrom(old)
+        else:
+            feature.CopyFrom(of_values)
+            schema.string_domain.extend(fresh.string_domain)
+        if feature.WhichOneof("shape_type") != "value_count":
+            feature.value_count.min, feature.value_count.max = 1, 1
+        feature.presence.Clear()
+        feature.presence.min_count = 0
+
+
+def _only(statistics: Statistics, name: str) -> Statistics:
+    """The statistics of one column."""
+    alone = Statistics()
+    alone.datasets.add(num_examples=statistics.datasets[0].num_examples).features.append(features_of(statistics)[name])
+    return alone
 
 
 def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, list[str]]:

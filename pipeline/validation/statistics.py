@@ -253,7 +253,7 @@ class _Translator:
             limit = f"the schema says {schema_pb2.FeatureType.Name(feature.type)}"
             found = f"is {statistics_pb2.FeatureNameStatistics.Type.Name(statistics.type)}"
         elif kind == "presence":
-            missing = self.rows - _present(statistics)
+            missing = self.rows - present(statistics)
             found = f"{_percent(missing / max(1, self.rows))} of the rows have no value ({missing:,} of {self.rows:,})"
             limit = f"at most {_percent(1 - feature.presence.min_fraction)} may have none"
         elif kind == "domain":
@@ -304,7 +304,7 @@ def _constants(train: Statistics, remedies: Remedies) -> Iterator[Draft]:
             value = one.string_stats.top_values[0].value if one.string_stats.top_values else ""
         else:
             continue
-        if same and rows > 1 and _present(one) == rows:
+        if same and rows > 1 and present(one) == rows:
             tag = 'annotation { tag: "constant: ignore" }'
             remedy = f"accept it: {tag} of {name} in {remedies.schema}" if remedies.schema else "leave the column out"
             finding = Finding(
@@ -323,9 +323,9 @@ def features_of(statistics: Statistics) -> dict[str, statistics_pb2.FeatureNameS
     return {".".join(one.path.step) or one.name: one for one in _dataset(statistics).features}
 
 
-def _present(column: statistics_pb2.FeatureNameStatistics) -> int:
-    """Rows with a value."""
-    kind = column.WhichOneof("stats")
+def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:
+    """Return the number of rows with a value; 0 for a column that is not there."""
+    kind = column.WhichOneof("stats") if column else None
     return int(getattr(column, kind).common_stats.num_non_missing) if kind else 0
 
 

@@ -14,7 +14,7 @@ from pipeline.checks import read_settings
 from pipeline.config import Data, PipelineConfig
 from pipeline.packaging import read_module
 from pipeline.scaffold import files
-from pipeline.scaffold.columns import look
+from pipeline.scaffold.table import look
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -73,7 +73,7 @@ def test_the_name_of_a_tensor_is_answered_with_that_of_the_column(model):
 def test_a_required_column_stays_required(tmp_path):
     model = load(str(save(tmp_path / "model", says_inputs=True, required=True)))
     with pytest.raises(Refused, match="feature 'mean radius' is missing"):
-        from_instances([{name: 1.0 for name in NAMES[1:]}], model.rows.inputs)
+        from_instances([dict.fromkeys(NAMES[1:], 1.0)], model.rows.inputs)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])

@@ -1,0 +1,63 @@
+"""Notations of dates, times and amounts in text, as regular expressions that Python, pyarrow and TensorFlow read alike.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Dates by the order of their parts, as ``strftime`` writes it; a time of day and a zone may follow. "%H:%M" is a time
+# of day alone, seconds may follow. Of two that both fit, the first is taken.
+DATES = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%m-%d-%Y",
+    "%d-%m-%Y",
+    "%Y%m%d",
+    "%H:%M",
+)
+# Seconds in a unit of whole numbers that count from 1970-01-01 UTC.
+UNITS = {"days": 86_400.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6}
+# Microseconds since midnight, which is what a Parquet file's times of day become.
+TIME_OF_DAY = "time of day"
+
+_PARTS = {"%Y": "([0-9]{4})", "%m": "([0-9]{1,2})", "%d": "([0-9]{1,2})"}
+_CLOCK = r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,][0-9]+)?)? *([AaPp][Mm])?"
+_ZONE = r" *(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+# What stands at its place in the groups of a date's pattern.
+GROUPS_OF_CLOCK = ("hour", "minute", "second", "half", "zone")
+
+
+def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
+    """Return the regular expression of a whole text, and what its groups are.
+
+    Args:
+        form: One of ``DATES``.
+
+    Returns:
+        Pattern, and the groups' names in their order: "%Y", "%m", "%d", and ``GROUPS_OF_CLOCK``.
+    """
+    if form == "%H:%M":
+        return rf"^ *{_CLOCK}{_ZONE} *$", GROUPS_OF_CLOCK
+    found = re.findall("%[Ymd]", form)
+    date = re.escape(form)
+    for part in found:
+        date = date.replace(part, _PARTS["%d" if form == "%Y%m%d" else part], 1)
+    if form == "%Y%m%d":  # digits without signs between them: each part has all of its own
+        date = "([0-9]{4})([0-9]{2})([0-9]{2})"
+    return rf"^ *{date}(?:[T ] *{_CLOCK}{_ZONE})? *$", (*found, *GROUPS_OF_CLOCK)
+
+
+_SIGNS = r"(?:[$€£¥₹%‰]|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|BRL|KRW)"
+_DIGITS = {
+    ".": r"(?:[0-9]{1,3}(?:[, ' ][0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)",
+    ",": r"(?:[0-9]{1,3}(?:[. ' ][0-9]{3})+(?:,[0-9]+)?|[0-9]+(?:,[0-9]*)?|,[0-9]+)",
+}
+# A number without any sign beside it, which may have an exponent.
+PLAIN_NUMBER = r"^ *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *$"
+# Amounts by their decimal sign: "$1,200.50", "(3 %)", "1.234,5 €".
+AMOUNTS = {sign: rf"^ *[-+(]? *{_SIGNS}? *[-+]? *{digits} *{_SIGNS}? *\)?-? *$" for sign, digits in _DIGITS.items()}

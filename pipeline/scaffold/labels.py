@@ -1,0 +1,105 @@
+"""What the label of somebody's data asks for: which of some classes, or a number."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.config import Label
+from pipeline.errors import UserError
+from pipeline.reading import labels
+from pipeline.tasks import Task
+
+# Below this, one of the splits would hardly have any.
+ROWS_OF_A_CLASS = 20
+MOST_CLASSES = 100
+CLASSES_OF_NUMBERS = 10
+
+
+def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Label, np.ndarray]:
+    """Find out what the label is.
+
+    Args:
+        name: Its column.
+        column: Its values as they stand in the file, [rows].
+        task: What it is; None finds out.
+
+    Returns:
+        The label, and its values: the numbers of classes, int64, or numbers, float64, [rows].
+
+    Raises:
+        UserError: no model can learn it.
+    """
+    array = pa.concat_arrays(column.chunks)
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    missing = array.null_count
+    if missing:
+        row = pc.index(pc.is_null(array), True).as_py() + 1
+        raise UserError(
+            f"the label {name!r} is missing in {missing:,} of {len(array):,} rows, first in row {row}; a model learns "
+            "from rows with a label: leave these out"
+        )
+    numbers = _numbers(array)
+    if numbers is not None and not np.isfinite(numbers).all():
+        raise UserError(f"the label {name!r} is {numbers[~np.isfinite(numbers)][0]} in some rows; expected numbers")
+    words = _words(array)
+    counts = sorted(((one["values"], one["counts"]) for one in pc.value_counts(words).to_pylist()), key=_in_order)
+    if len(counts) == 1:
+        raise UserError(
+            f"the label {name!r} is {counts[0][0]!r} in all of {len(array):,} rows; a model learns from labels that "
+            "differ"
+        )
+    if task is None:
+        few = len(counts) <= CLASSES_OF_NUMBERS and numbers is not None and bool((numbers == np.floor(numbers)).all())
+        task = "binary" if len(counts) == 2 else "multiclass" if numbers is None or few else "regression"
+    if task == "regression":
+        if numbers is None:
+            raise UserError(f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers")
+        return Label(name, classes=()), numbers
+    if (task == "binary") != (len(counts) == 2):
+        raise UserError(f"the label {name!r} has {len(counts):,} different values, and --task {task} was asked for")
+    if len(counts) > MOST_CLASSES:
+        raise UserError(
+            f"the label {name!r} has {len(counts):,} different values, such as {counts[0][0]!r} and {counts[1][0]!r}; "
+            f"expected at most {MOST_CLASSES} classes, or numbers"
+        )
+    rare = [(word, count) for word, count in counts if count < ROWS_OF_A_CLASS]
+    if rare:
+        listed = ", ".join(f"{word!r} ({count})" for word, count in rare[:5])
+        raise UserError(
+            f"the label {name!r} has too few rows of {listed}; each class needs at least {ROWS_OF_A_CLASS}, for train, "
+            "eval and test: leave these rows out, or give them to another class"
+        )
+    label = Label(name, classes=tuple(word for word, _ in counts))
+    return label, np.asarray(labels.encode(words, label.numbers)[0])
+
+
+def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
+    """Numbers by size, then words by the alphabet: no before yes, False before True, 9 before 10."""
+    word = word_and_count[0]
+    number = float(word) if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", word) else None
+    return (number is None, number or 0.0, word)
+
+
+def _numbers(array: pa.Array) -> np.ndarray | None:
+    if pa.types.is_boolean(array.type):
+        return None
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        array = pc.utf8_trim_whitespace(array)
+    try:
+        return np.asarray(array.cast(pa.float64()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _words(array: pa.Array) -> pa.Array:
+    if pa.types.is_boolean(array.type):
+        return pc.if_else(array, "True", "False")
+    if pa.types.is_floating(array.type):
+        whole = pc.all(pc.equal(array, pc.floor(array))).as_py()
+        return (array.cast(pa.int64()) if whole else array).cast(pa.string())
+    return pc.utf8_trim_whitespace(array.cast(pa.string()))

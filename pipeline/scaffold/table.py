@@ -1,0 +1,226 @@
+"""Somebody's data, looked at: typed rows, the label, the columns, and the splits that a run will deal them to."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.components import shards
+from pipeline.config import SPLITS, Data, HashSplit, Label
+from pipeline.data import find_files
+from pipeline.errors import UserError
+from pipeline.reading import csv_files, examples, splits
+from pipeline.reading.serialize import serialize
+from pipeline.reading.table import Rows
+from pipeline.scaffold.columns import Column, describe, without_too_many_codes
+from pipeline.scaffold.labels import label_of
+from pipeline.tasks import Task
+
+# What is looked at; the run itself reads all.
+MOST_ROWS = 2_000_000
+FEWEST_ROWS = 50
+ENCODED_AT_ONCE = 8_192
+# How rows are dealt to train, eval and test: the usual shares, and those of small data, whose parts must not be tiny.
+SHARES = (HashSplit().shares, {"train": 6, "eval": 2, "test": 2}, {"train": 5, "eval": 2, "test": 3})
+SMALL = 1_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """The data, as far as it was looked at.
+
+    Attributes:
+        rows: As ExampleGen makes examples of them: lists of int64, float32 or bytes.
+        label: What is to be predicted.
+        values: The label: numbers of classes, int64, or numbers, float64, [rows].
+        columns: The others.
+        whole: Whether all rows were looked at.
+        shares: How rows are dealt to splits.
+        places: The split of each row as its place in ``config.SPLITS``, int64 [rows].
+    """
+
+    rows: pa.Table
+    label: Label
+    values: np.ndarray
+    columns: tuple[Column, ...]
+    whole: bool
+    shares: Mapping[str, int]
+    places: np.ndarray
+
+    def split(self, name: str) -> pa.Table:
+        """Return the rows of a split."""
+        return self.rows.filter(pa.array(self.places == SPLITS.index(name)))
+
+    @property
+    def features(self) -> tuple[Column, ...]:
+        """The columns that a model can use."""
+        return tuple(column for column in self.columns if not column.left_out)
+
+
+def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = ()) -> Table:
+    """Read the data and find out what it is.
+
+    Args:
+        data: CSV or Parquet files.
+        label_name: The column to predict.
+        task: What it is; None finds out.
+        leave_out: Columns that the model shall not use.
+
+    Raises:
+        UserError: the data or its label cannot make a model.
+    """
+    found = find_files(data).found
+    if found.format == "tfrecord":
+        raise UserError("pipeline.new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
+    scans = _scan(found.all, found.format, label_name)
+    batches, whole = _read(scans)
+    count = sum(len(rows.table) for rows, _ in batches)
+    if count < FEWEST_ROWS:
+        raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
+    names = list(batches[0][0].table.column_names)
+    _check_named(leave_out, names, label_name)
+
+    def values_of(name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
+
+    label, values = label_of(label_name, values_of(label_name), task)
+    columns = without_too_many_codes(
+        [describe(name, values_of(name), from_text=found.format == "csv") for name in names if name != label_name]
+    )
+    columns = [
+        Column(one.name, one.type, distinct=one.distinct, left_out="as asked for") if one.name in leave_out else one
+        for one in columns
+    ]
+    if all(column.left_out for column in columns):
+        reasons = "; ".join(f"{column.name}: {column.left_out}" for column in columns[:30])
+        raise UserError(f"{data.path} has no column to predict {label_name!r} by: {reasons}")
+    types = {column.name: column.type for column in columns}
+    table = pa.concat_tables(_typed(batches, types, label_name), promote_options="default")
+    encoded = pa.array(values, pa.float32() if label.task == "regression" else pa.int64())
+    offsets = pa.array(np.arange(count + 1, dtype=np.int32))
+    lists = pa.ListArray.from_arrays(offsets, encoded)
+    table = table.append_column(label_name, lists)
+    table = table.select(sorted(table.column_names))
+    shares, places = _dealt(table, label, values)
+    return Table(table, label, values, tuple(columns), whole, shares, places)
+
+
+def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileScan]:
+    """The parts of every file; a column of a CSV file is taken for text, until all of it is known."""
+    job = shards.Job(tuple(("all", file) for file in files), format, output_splits=(), uri="")
+    scans = []
+    for split, file in job.files:
+        known = {}
+        if format == "csv":
+            known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT)
+            _check_columns(file, list(known), label)
+        one = shards.scan((split, file), shards.Job(job.files, format, output_splits=(), uri="", types=known))
+        if one.problem:
+            raise UserError(one.problem)
+        if one.types and format != "csv":
+            _check_columns(file, list(one.types), label)
+        scans.append(one)
+    shards.merge_types([(one.file, one.types) for one in scans], job)
+    return scans
+
+
+def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
+    """The rows with their files, and whether these are all."""
+    batches: list[tuple[Rows, str]] = []
+    count = 0
+    for one in scans:
+        for unit in one.units:
+            if count >= MOST_ROWS:
+                return batches, False
+            for rows in shards.read(unit, one.types):
+                if rows.bad:
+                    raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
+                if len(rows.table):
+                    batches.append((rows, one.file))
+                    count += len(rows.table)
+    return batches, True
+
+
+def _typed(batches: list[tuple[Rows, str]], types: Mapping[str, str], label: str) -> Iterator[pa.Table]:
+    """The rows as ExampleGen will make examples of them, without the label.
+
+    Raises:
+        UserError: a number is too large.
+    """
+    for rows, file in batches:
+        arrays = {}
+        for name, column in ((name, rows.table.column(name)) for name in rows.table.column_names if name != label):
+            arrays[name] = column
+            if types[name] == csv_files.NOTHING:
+                arrays[name] = pa.chunked_array([pa.nulls(len(column), pa.int64())])
+            elif types[name] in (csv_files.INTEGERS, csv_files.FLOATS) and pa.types.is_string(column.type):
+                arrays[name], wrong = csv_files.parse(column, types[name])
+                if wrong is not None:
+                    at = int(np.flatnonzero(wrong)[0])
+                    raise UserError(
+                        f"{file}, row {rows.numbers[at]}, column {name!r}: found {column[at].as_py()!r}, expected "
+                        f"{csv_files.EXPECTED[types[name]]}; correct it, or leave this row out"
+                    )
+            elif types[name] == csv_files.INTEGERS and pa.types.is_floating(column.type):
+                arrays[name] = column.cast(pa.int64())
+        yield examples.as_lists(Rows(pa.table(arrays), rows.numbers), file)
+
+
+def _dealt(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:
+    """Shares with which every split has rows of both classes, and the split of each row.
+
+    Raises:
+        UserError: there are none.
+    """
+    records: list[bytes] = []
+    for batch in table.to_batches(max_chunksize=ENCODED_AT_ONCE):
+        records += serialize(pa.Table.from_batches([batch]))
+    reason = ""
+    for shares in SHARES[1 if len(values) < SMALL else 0 :]:
+        buckets = splits.buckets_of(records, sum(shares.values()))
+        places = np.asarray(np.searchsorted(np.cumsum(list(shares.values())), buckets, side="right"))
+        reason = _lacking(places, label, values)
+        if not reason:
+            return shares, places
+    raise UserError(f"{len(values):,} rows are too few for train, eval and test: {reason}; give more rows")
+
+
+def _lacking(places: np.ndarray, label: Label, values: np.ndarray) -> str:
+    for place, split in enumerate(SPLITS):
+        mine = values[places == place]
+        if not len(mine):
+            return f"the {split} split would have none"
+        if label.task == "binary" and len(np.unique(mine)) < 2:
+            return f"the {split} split would have none of {label.classes[1 - int(mine[0])]!r}"
+        if label.task == "regression" and len(np.unique(mine)) < 2:
+            return f"{label.name!r} would be the same in all rows of the {split} split"
+    return ""
+
+
+def _check_columns(file: str, names: list[str], label: str) -> None:
+    if len(names) == 1:
+        other = next((sign for sign in (";", "\t", "|") if sign in names[0]), None)
+        hint = f". Its header has {other!r} in it: write the file with commas" if other else ""
+        raise UserError(
+            f"{file} has one column, {names[0]!r}; expected the label and at least one to predict it by{hint}"
+        )
+    if label not in names:
+        close = difflib.get_close_matches(label, names, 1, 0.5)
+        shown = ", ".join(names if len(names) <= 30 else [*names[:30], f"and {len(names) - 30} more"])
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        header = csv_files.header_hint(names)
+        raise UserError(f"{file} has no column {label!r}, the label{header}{hint} It has {shown}")
+
+
+def _check_named(wanted: Collection[str], names: list[str], label: str) -> None:
+    for name in wanted:
+        if name == label:
+            raise UserError(f"--leave-out {name!r} is the label; a model needs it to learn from")
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1, 0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UserError(f"no column {name!r} to leave out or to keep{hint}")
