@@ -24,7 +24,7 @@ _NO_SEPARATOR = pa.scalar(b"", pa.large_binary())
 def serialize(table: pa.Table) -> list[bytes]:
     """Serializes every row of a table of list<int64>, list<float> and list<large_binary> columns, sorted by name.
 
-    A null list is a feature without a value.
+    A null list is a feature without a value; so is every row of a column of type null.
     """
     if not table.num_rows or not table.num_columns:
         return [b"\x0a\x00"] * table.num_rows
@@ -59,6 +59,8 @@ def _entries(name: str, lists: pa.Array) -> pa.Array:
     def entry(feature: bytes) -> bytes:
         return _content(FIELD_1, key + _content(FIELD_2, feature))
 
+    if pa.types.is_null(lists.type):
+        return pa.array([entry(b"")] * len(lists), pa.large_binary())
     values = lists.flatten()
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
     missing = np.asarray(lists.is_null())
