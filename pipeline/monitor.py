@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.command_line import add_pipeline_arguments, chosen_config
 from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.repository import find_root, runner, shown
 from pipeline.terminal import silent
 
@@ -64,7 +65,7 @@ def main() -> int:
             )
         crossed = monitor(asked, config, output)
     except UserError as error:
-        print(f"pipeline.monitor: {error}", file=sys.stderr)
+        print(printable(f"pipeline.monitor: {error}"), file=sys.stderr)
         return 1
     if crossed and arguments.retrain:
         print("Retraining on the newest data.", flush=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
 from pipeline.config import BIGQUERY
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.repository import find_root, runner, shown
 from pipeline.tasks import ANSWERS
 from pipeline.terminal import silent
@@ -66,7 +67,7 @@ def main() -> int:
             model = load(address, number)
         rows, seconds = predict(model, files, to, arguments.columns)
     except UserError as error:
-        print(f"pipeline.predict: {error}", file=sys.stderr)
+        print(printable(f"pipeline.predict: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("pipeline.predict: interrupted; nothing was written", file=sys.stderr)

@@ -17,6 +17,7 @@ from rich.console import Console
 from pipeline import cleaning, store
 from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.record import flat
 from pipeline.repository import find_root, runner, shown
 from pipeline.store import Run
@@ -55,7 +56,7 @@ def main() -> int:
             earlier = store.find(runs, arguments.earlier, -2)
             diff(console, earlier, store.find(runs, arguments.later))
     except UserError as error:
-        print(f"pipeline.runs: {error}", file=sys.stderr)
+        print(printable(f"pipeline.runs: {error}"), file=sys.stderr)
         return 1
     return 0
 

@@ -17,6 +17,7 @@ from typing import Any
 from pipeline.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
 from pipeline.config import PipelineConfig
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.repository import find_root, runner, shown
 from pipeline.terminal import silent
 
@@ -46,7 +47,7 @@ def main() -> int:
         accept(schema_file, statistics, arguments.columns)
         return 0
     except UserError as error:
-        print(f"pipeline.schema: {error}", file=sys.stderr)
+        print(printable(f"pipeline.schema: {error}"), file=sys.stderr)
         return 1
 
 

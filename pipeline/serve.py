@@ -20,6 +20,7 @@ from types import FrameType
 
 from pipeline.command_line import add_pipeline_arguments, pipeline_flags
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.predict import pushed_by
 from pipeline.repository import shown
 from pipeline.serving.versions import Versions, model_at
@@ -43,7 +44,7 @@ def main() -> int:
             return look_after(model, arguments)
         return serve(model, arguments.name or called(address), arguments)
     except UserError as error:
-        print(f"pipeline.serve: {error}", file=sys.stderr)
+        print(printable(f"pipeline.serve: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # while it loads; later that is how it is told to end
         return 130

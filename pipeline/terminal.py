@@ -20,6 +20,7 @@ from rich.text import Text
 
 from pipeline.config import Gate, PipelineConfig
 from pipeline.errors import UserError
+from pipeline.names import printable
 from pipeline.repository import shown
 from pipeline.running_line import RunningLine
 
@@ -139,8 +140,8 @@ def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence
 
 def _one_line(text: str) -> str:
     """Text from data, without what a terminal would obey, and not too long."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    return shown if len(shown) <= NAME_WIDTH else f"{shown[: NAME_WIDTH - 1]}…"
+    line = printable(text).replace("\n", "\\n")
+    return line if len(line) <= NAME_WIDTH else f"{line[: NAME_WIDTH - 1]}…"
 
 
 class _Warnings(logging.Handler):

@@ -93,6 +93,15 @@ def test_the_config_and_the_name_exclude_each_other(monkeypatch, capsys):
     assert "not allowed with argument" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_message_obeys_what_a_name_says_to_the_terminal(command, clone, monkeypatch, capsys):
+    monkeypatch.chdir(clone)
+    (clone / "x.csv").touch()
+    told = run(command, monkeypatch, capsys, "--config", "\x1b[31m.py")
+    assert "\x1b" not in told
+    assert "\\x1b[31m.py" in told
+
+
 def test_the_flags_of_another_command_name_the_same_pipeline():
     parser = argparse.ArgumentParser()
     command_line.add_pipeline_arguments(parser)
