@@ -344,11 +344,18 @@ class Model:
                 kind = feature.WhichOneof("kind")
                 values = list(getattr(feature, kind).value) if kind else []
                 if values:
-                    values = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values]
+                    values = [self.plain(one) for one in values]
                     instance[name] = values[0] if len(values) == 1 else values
-            said = {name: value[row : row + 1].tolist()[0] for name, value in answer.items()}
-            said = {name: one.decode(errors="replace") if isinstance(one, bytes) else one for name, one in said.items()}
+            said = {name: self.plain(value[row : row + 1].tolist()[0]) for name, value in answer.items()}
             self.rows.append({"instance": instance, "answer": said})
+
+    def plain(self, value: Any) -> Any:
+        """A value for JSON: text, and the shortest number that is the same float32."""
+        if isinstance(value, list):
+            return [self.plain(one) for one in value]
+        if isinstance(value, float):
+            return float(str(self.np.float32(value)))
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def differing(self, mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any] | None:
         """The first output in which two answers differ, and the rows."""

@@ -186,7 +186,11 @@ def _dealt(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[s
         reason = _lacking(places, label, values)
         if not reason:
             return shares, places
-    raise UserError(f"{len(values):,} rows are too few for train, eval and test: {reason}; give more rows")
+    different = len(set(records))
+    equal = (
+        f", of which {different:,} are different, and equal rows go to one split" if different < len(values) / 2 else ""
+    )
+    raise UserError(f"{len(values):,} rows{equal}, are too few for train, eval and test: {reason}; give more rows")
 
 
 def _lacking(places: np.ndarray, label: Label, values: np.ndarray) -> str:

@@ -16,6 +16,7 @@ from pipeline.training.errors import TrainingError
 
 # What TFMA looks for first, and what it calls with serialized tf.Examples.
 EXAMPLES_SIGNATURE = "predict"
+EXAMPLES_INPUT = "examples"
 ROWS_SIGNATURE = "serving_default"
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 
@@ -37,7 +38,8 @@ def export(
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format;
       a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
-    - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out.
+    - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. Where a raw feature
+      has that name, the argument is "examples_".
 
     ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
     names the classes.
@@ -81,7 +83,12 @@ def export(
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return answer({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    # TFMA gives an argument the raw feature of its name, if there is one.
+    argument = EXAMPLES_INPUT
+    while argument in raw_spec:
+        argument += "_"
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=argument)])
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         return answer(tf.io.parse_example(examples, raw_spec))
 

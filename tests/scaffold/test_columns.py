@@ -8,8 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.config import Data
+from pipeline.components import shards
+from pipeline.config import SPLITS, Data
 from pipeline.errors import UserError
+from pipeline.reading.serialize import serialize
+from pipeline.reading.tfrecord_files import read_records
+from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, look
 
 ROWS = 400
@@ -127,3 +131,197 @@ def test_three_hundred_columns_and_one_of_a_hundred_thousand_values_are_looked_a
     many = pd.DataFrame({"user": [f"u{number}" for number in range(100_000)], "x": random.normal(size=100_000)})
     many["bought"] = random.choice(["yes", "no"], 100_000)
     assert [column.name for column in table_of(many, tmp_path).features] == ["x"]
+
+
+NOT_TOO_FEW = 400
+
+
+def columns_of(frame: pd.DataFrame, folder: Path, format: str = "csv") -> dict[str, Column]:
+    random = np.random.default_rng(5)
+    frame = frame.assign(bought=random.choice(["yes", "no"], len(frame)), other=random.normal(size=len(frame)))
+    columns = {column.name: column for column in table_of(frame, folder, format=format).columns}
+    assert columns.pop("other").role == "number"
+    return columns
+
+
+def repeated(*values: object) -> list[object]:
+    return [values[row % len(values)] for row in range(NOT_TOO_FEW)]
+
+
+def dates(form: str) -> list[str]:
+    return [f"{pd.Timestamp('2023-01-01') + pd.Timedelta(days=row):{form}}" for row in range(NOT_TOO_FEW)]
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (dates("%Y-%m-%d"), "%Y-%m-%d"),
+        ([f"{day}T08:30:00Z" for day in dates("%Y-%m-%d")], "%Y-%m-%d"),
+        ([*dates("%Y-%m-%d")[2:], "NA", ""], "%Y-%m-%d"),
+        (dates("%d.%m.%Y"), "%d.%m.%Y"),
+        (dates("%d/%m/%Y"), "%d/%m/%Y"),
+        (dates("%m/%d/%Y"), "%m/%d/%Y"),
+        (dates("%Y%m%d"), "%Y%m%d"),
+        (repeated("06:10", "23:59", "0:00"), "%H:%M"),
+    ],
+)
+def test_dates_and_times_in_text_are_times(tmp_path, values, form):
+    column = columns_of(pd.DataFrame({"day": values}), tmp_path)["day"]
+    assert (column.role, column.form, column.left_out) == ("time", form, None)
+
+
+@pytest.mark.parametrize("values", [repeated("03/04/2024", "05/06/2024", "01/02/2023")])
+def test_dates_that_are_two_days_at_once_are_read_as_american_and_said_so(tmp_path, values):
+    column = columns_of(pd.DataFrame({"day": values}), tmp_path)["day"]
+    assert column.form == "%m/%d/%Y"
+    assert "but %d/%m/%Y would fit as well" in column.note
+
+
+@pytest.mark.parametrize(
+    "values",
+    [repeated("2023-02-30", "2023-01-01"), repeated("99.99.2023", "1.1.2023"), repeated("12-34", "56-78", "1-2")],
+)
+def test_what_only_looks_like_a_date_is_text(tmp_path, values):
+    assert columns_of(pd.DataFrame({"day": values}), tmp_path)["day"].role == "category"
+
+
+@pytest.mark.parametrize(
+    ("values", "sign"),
+    [
+        ([f"${row:,}.50" for row in range(900, 900 + NOT_TOO_FEW)], "."),
+        ([f"{row / 7:.2f}%" for row in range(NOT_TOO_FEW)], "."),
+        ([f"€ {row / 7:.2f}" for row in range(NOT_TOO_FEW)], "."),
+        ([f"{row},5" for row in range(NOT_TOO_FEW)], ","),
+        ([f"1.{row:03d},25" for row in range(NOT_TOO_FEW)], ","),
+        ([f"({row})" for row in range(NOT_TOO_FEW)], "."),
+    ],
+)
+def test_amounts_in_text_are_amounts_with_their_decimal_sign(tmp_path, values, sign):
+    column = columns_of(pd.DataFrame({"price": values}), tmp_path)["price"]
+    assert (column.role, column.form, column.left_out, column.note) == ("amount", sign, None, "")
+
+
+def test_a_few_words_among_numbers_count_as_missing_and_are_named(tmp_path):
+    values = [*(f"{row}.5" for row in range(NOT_TOO_FEW - 3)), "abc", "abc", "twelve"]
+    column = columns_of(pd.DataFrame({"price": values}), tmp_path)["price"]
+    assert column.role == "amount"
+    assert column.note.startswith("3 values such as ")
+    assert column.note.endswith("are no amount and count as missing")
+
+
+def test_codes_with_leading_zeros_stay_text(tmp_path):
+    columns = columns_of(pd.DataFrame({"plz": repeated("01067", "10115", "80331"), "n": range(NOT_TOO_FEW)}), tmp_path)
+    assert (columns["plz"].type, columns["plz"].role) == ("text", "category")
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_large_whole_numbers_with_gaps_keep_their_digits(tmp_path, format):
+    tracts = [17031081403.0 + row % 229 for row in range(NOT_TOO_FEW)]
+    frame = pd.DataFrame({"pickup": [*tracts[:-5], *[np.nan] * 5], "bought": repeated("yes", "no")})
+    table = table_of(frame, tmp_path, format=format)
+    (column,) = table.columns
+    assert (column.type, column.distinct, column.origin) == ("integers", 229, 17031081403)
+    assert table.rows.column("pickup").to_pylist()[:2] == [[17031081403], [17031081404]]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "form"),
+    [
+        ("created_at", [1_700_000_000 + 977 * row for row in range(NOT_TOO_FEW)], "seconds"),
+        ("timestamp", [1_700_000_000_000 + 977 * row for row in range(NOT_TOO_FEW)], "milliseconds"),
+        ("size", [1_700_000_000 + 977 * row for row in range(NOT_TOO_FEW)], ""),
+    ],
+)
+def test_whole_numbers_that_count_from_1970_are_times_where_the_name_says_so(tmp_path, name, values, form):
+    column = columns_of(pd.DataFrame({name: values}), tmp_path)[name]
+    assert column.form == form
+    assert bool(column.origin) == (not form)
+
+
+def test_numbers_that_32_bits_cannot_tell_apart_are_left_out_with_the_reason(tmp_path):
+    frame = pd.DataFrame({"t": [1_700_000_000.25 + row / 8 for row in range(NOT_TOO_FEW)], "x": range(NOT_TOO_FEW)})
+    frame["y"] = frame["x"] * 0.1
+    left_out = columns_of(frame, tmp_path)["t"].left_out
+    assert left_out is not None
+    assert "as 32-bit numbers, 400 different values such as 1700000000.25 would become 1" in left_out
+
+
+def test_infinite_numbers_are_counted_and_no_warning_of_numpy_is_shown(tmp_path, recwarn):
+    frame = pd.DataFrame({"x": repeated(np.inf, -np.inf, 1.5, 2.5, 4.0)})
+    assert columns_of(frame, tmp_path)["x"].note == "160 infinite values count as missing"
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+
+
+def test_a_number_that_no_example_can_hold_is_refused_with_its_row(tmp_path):
+    frame = pd.DataFrame({"x": [1.5, 1e300, *[2.5] * (NOT_TOO_FEW - 2)], "bought": repeated("yes", "no")})
+    with pytest.raises(UserError, match=r"some.csv, row 2, column 'x': found '1e\+300', expected a number up to 3.4e"):
+        table_of(frame, tmp_path)
+
+
+def test_pixels_are_numbers_and_a_few_columns_of_few_values_are_codes(tmp_path):
+    random = np.random.default_rng(0)
+    pixels = pd.DataFrame(random.integers(0, 17, (NOT_TOO_FEW, 64)), columns=[f"p{number}" for number in range(64)])
+    roles = {name: column.role for name, column in columns_of(pixels.assign(zip=repeated(1, 2, 3)), tmp_path).items()}
+    assert {name for name, role in roles.items() if role == "code"} == {"zip"}
+    assert {column.role for column in columns_of(pixels[["p1", "p2"]], tmp_path).values()} == {"code"}
+
+
+def test_parquet_times_are_times_in_their_unit(tmp_path):
+    moments = pd.date_range("2024-01-01", periods=NOT_TOO_FEW, freq="7h")
+    frame = pd.DataFrame({"moment": moments, "day": moments.date, "clock": moments.time})
+    forms = {name: column.form for name, column in columns_of(frame, tmp_path, "parquet").items()}
+    assert forms == {"moment": "microseconds", "day": "days", "clock": "time of day"}
+
+
+def test_a_header_that_is_a_row_a_missing_label_and_a_spreadsheet_are_said_so(tmp_path):
+    (tmp_path / "some.csv").write_text("".join(f"{row}.5,{row % 7},{row % 2 + 2}\n" for row in range(1, 100)))
+    with pytest.raises(UserError, match="no column 'bought', the label. Its first line looks like a row"):
+        look(Data(str(tmp_path / "some.csv")), "bought", None)
+    (tmp_path / "some.csv").write_text("".join(f"1,1,{row % 2}\n" for row in range(100)))
+    with pytest.raises(UserError, match="stands twice in the header.*Its first line looks like a row"):
+        look(Data(str(tmp_path / "some.csv")), "bought", None)
+    (tmp_path / "some.xlsx").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"found some.xlsx; export the spreadsheet as CSV"):
+        look(Data(str(tmp_path / "some.xlsx")), "bought", None)
+
+
+def test_small_data_is_dealt_so_that_eval_and_test_are_not_tiny(frame, tmp_path):
+    table = table_of(frame.head(150), tmp_path)
+    assert dict(table.shares) == {"train": 6, "eval": 2, "test": 2}
+    assert np.bincount(table.places).min() >= 15
+    big = pd.concat([frame] * 5, ignore_index=True).assign(size=np.random.default_rng(0).normal(size=5 * ROWS))
+    assert dict(table_of(big, tmp_path).shares) == {"train": 8, "eval": 1, "test": 1}
+
+
+def test_the_splits_are_those_of_the_run(frame, tmp_path):
+    """ExampleGen itself deals the rows: the same ones to the same splits."""
+    frame["none"] = None
+    frame["tract"] = [17031081403.0 + row if row % 3 else None for row in range(ROWS)]
+    table = table_of(frame, tmp_path)
+    types = {column.name: column.type for column in table.columns if column.type != "nothing"} | {"bought": "text"}
+    job = shards.Job(
+        files=(("all", str(tmp_path / "some.csv")),),
+        format="csv",
+        output_splits=SPLITS,
+        uri=str(tmp_path / "examples"),
+        shares=tuple(table.shares.values()),
+        types=types,
+        label="bought",
+        classes=table.label.numbers,
+    )
+    for shard in shards.plan(job, [shards.scan(file, job) for file in job.files]):
+        assert shards.write(shard, job).problem is None
+    for split in SPLITS:
+        (file,) = (tmp_path / f"examples/Split-{split}").iterdir()
+        written = {bytes(record) for block in read_records(str(file), 1000) for record in block}
+        mine = set(serialize(table.split(split)))
+        assert written == mine
+        assert len(mine) > 50
+
+
+def test_rows_that_are_all_alike_cannot_be_dealt_and_it_says_why(tmp_path):
+    frame = pd.DataFrame({"x": repeated(1, 2, 3), "bought": repeated("yes", "no")})
+    with pytest.raises(
+        UserError, match="400 rows, of which 6 are different, and equal rows go to one split, are too few"
+    ):
+        table_of(frame, tmp_path)
