@@ -31,6 +31,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = tables(arguments.names)
     keep = arguments.keep or Path(tempfile.mkdtemp(prefix="gauntlet-"))
+    keep.mkdir(parents=True, exist_ok=True)
     print(f"logs: {keep}")
 
     outcomes = []

@@ -45,7 +45,6 @@ WHOLE = re.compile(r"-?\d+")
 # What a client takes for missing in a column that otherwise holds numbers.
 MISSING = {"", "NA", "N/A", "n/a", "null", "NULL", "None", "nan", "NaN", "-", "?"}
 INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
-FLAG = re.compile(r"--[a-z][a-z-]*(?: (?:'[^']*'|\"[^\"]*\"|[^\s-]\S*))?")
 
 # Executed in a copy of the repository: `pipeline` is the copy's, and imported once for all tables.
 NEW_IN_PROCESS = """
@@ -150,9 +149,9 @@ def _through(table: Table, copy: Path, data: Path, logs: Path, outcome: Outcome)
     new = [python, "-m", "pipeline.new", name, "--data", str(data), "--label", table.label]
     made = call("new", *new)
     if judge_new(table, made, copy, outcome):
-        if not table.follows_advice:
+        if not table.advice:
             return
-        advice = advised(made.stderr)
+        advice = advised(made.stderr, table.advice)
         outcome.notes.append(f"refused; then {shlex.join(advice)}")
         made = call("new", *new, *advice)
         if made.code:
@@ -259,15 +258,15 @@ def judge_new(table: Table, made: Called, copy: Path, outcome: Outcome) -> bool:
     return True
 
 
-def advised(sentence: str) -> list[str]:
-    """Return the first option that a sentence names, with its value.
+def advised(sentence: str, option: str) -> list[str]:
+    """Return the option that a sentence names, with its value.
 
     Raises:
-        Failure: it names none.
+        Failure: it does not name it.
     """
-    found = FLAG.search(sentence)
+    found = re.search(option + r""" ('[^']*'|"[^"]*"|\S+)""", sentence)
     if not found:
-        raise Failure(f"no --option in: {sentence}")
+        raise Failure(f"no {option} in: {sentence}")
     return shlex.split(found[0].rstrip(".,;:"))
 
 

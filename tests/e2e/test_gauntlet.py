@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "table", tables(["names_quotes", "ids", "parquet_types", "hostile_names"]), ids=lambda table: table.name
+    "table", tables(["missing_words", "parquet_types", "hostile_names"]), ids=lambda table: table.name
 )
 def test_a_newcomers_table_is_pushed_and_answered_alike_by_predict_and_serve(table, tmp_path: Path):
     outcome = run_table(table, tmp_path)
