@@ -42,7 +42,9 @@ def read(folder: Path, split: str) -> statistics_pb2.DatasetFeatureStatistics:
     return tfdv.load_stats_binary(str(folder / f"Split-{split}" / "FeatureStats.pb")).datasets[0]
 
 
-def test_every_split_is_described_as_by_tfx(examples, tmp_path):
+@pytest.mark.parametrize("small", [0, 2 << 20], ids=["by Beam", "in memory"])
+def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, small):
+    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
     assert describe(statistics_gen.Executor, examples, tmp_path / "ours") == list(SPLITS)
     assert describe(tfx_statistics_gen.Executor, examples, tmp_path / "tfx") == list(SPLITS)
     for split in SPLITS:
@@ -67,7 +69,9 @@ def test_every_split_is_described_as_by_tfx(examples, tmp_path):
                 }
 
 
-def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch):
+@pytest.mark.parametrize("small", [0, 2 << 20], ids=["by Beam", "in memory"])
+def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, small):
+    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
     monkeypatch.setattr(blocks, "BLOCK", 100)  # several blocks of the few rows
     for which in ("once", "again"):
         describe(statistics_gen.Executor, examples, tmp_path / which)
