@@ -38,8 +38,8 @@ def export(
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format;
       a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
-    - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. Where a raw feature
-      has that name, the argument is "examples_".
+    - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. The argument is
+      ``examples_`` where a raw feature has that name.
 
     ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
     names the classes.
