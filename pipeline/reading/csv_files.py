@@ -165,7 +165,7 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
 def header_hint(names: Sequence[str]) -> str:
     """Return the end of a message where a header looks like a row of values; empty where it does not."""
     numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
-    return ". Its first line looks like a row: the file needs a header" if 2 * numbers >= len(names) else ""
+    return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
 
 
 def _read_line(stream: IO[bytes]) -> bytes:

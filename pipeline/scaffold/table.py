@@ -212,6 +212,8 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
         raise UserError(
             f"{file} has one column, {names[0]!r}; expected the label and at least one to predict it by{hint}"
         )
+    if not names:
+        raise UserError(f"{file} is empty; expected a header with the names of the columns, and rows")
     if label not in names:
         close = difflib.get_close_matches(label, names, 1, 0.5)
         shown = ", ".join(names if len(names) <= 30 else [*names[:30], f"and {len(names) - 30} more"])
