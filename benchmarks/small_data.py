@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tests.e2e.run import copy_repository  # noqa: E402
 
 STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
+REPORT = re.compile(r"Report written in ([\d.]+) s")
 METRIC = re.compile(r"^blessed: .+$", re.MULTILINE)
 ROWS = 1500
 MOST = 60.0
@@ -39,11 +40,13 @@ def main() -> int:
         small().to_csv(copy / "small.csv", index=False)
         _, making = call(copy, "-m", "pipeline.new", "pixels", "--data", "small.csv", "--label", "wanted")
         printed, running = call(copy, "local_runner.py", "--pipeline", "pixels")
+        log = "".join(path.read_text() for path in copy.glob("output/pixels/logs/*.log"))
 
     table = Table("what", title=f"{ROWS:,} rows, 64 columns", title_justify="left")
     table.add_column("seconds", justify="right")
     table.add_row("pipeline.new", f"{making:.1f}")
     steps = [(name, float(seconds)) for name, seconds in STEP.findall(printed)]
+    steps += [("the report", float(seconds)) for seconds in REPORT.findall(log)]
     for name, seconds in steps:
         table.add_row(name, f"{seconds:.1f}")
     table.add_row("start and end", f"{running - sum(seconds for _, seconds in steps):.1f}")
