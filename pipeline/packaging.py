@@ -253,12 +253,17 @@ def _siblings(module_file: Path, source: str) -> list[Path]:
 def _repository_modules(source: str) -> list[Path]:
     """The files of this repository's packages that a source imports, directly or through one another."""
     found: set[Path] = set()
+    looked_up: set[str] = set()
     pending = [source]
     while pending:
         for name in _imported(pending.pop()):
             parts = name.split(".")
             # Importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py.
             for depth in range(1, len(parts) + 1):
+                module = ".".join(parts[:depth])
+                if module in looked_up:
+                    continue
+                looked_up.add(module)
                 location = REPOSITORY.joinpath(*parts[:depth])
                 for path in (location / "__init__.py", location.with_suffix(".py")):
                     if path.is_file() and path not in found:

@@ -26,7 +26,7 @@ def dense(value: tf.Tensor | tf.SparseTensor, missing: float | str) -> tf.Tensor
 
 
 def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
-    """Return numbers as float32 [batch, 1], NaN where one is missing or infinite.
+    """Return numbers as float32 [batch, 1], NaN where one is missing.
 
     Args:
         value: Integers or floats, [batch, 1].
@@ -37,8 +37,7 @@ def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
             value = tf.SparseTensor(value.indices, value.values - origin, value.dense_shape)
         else:
             value -= origin
-    found = dense(tf.cast(value, tf.float32), math.nan)
-    return tf.where(tf.math.is_finite(found), found, math.nan)
+    return dense(tf.cast(value, tf.float32), math.nan)
 
 
 def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
@@ -56,8 +55,7 @@ def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
     size = tf.where(tf.strings.regex_full_match(text, r"[^0-9]*[-(].*|.*-"), -size, size)
     is_plain = tf.strings.regex_full_match(text, PLAIN_NUMBER)
     plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"))
-    found = tf.where(is_plain, plain, size)
-    return tf.where(tf.math.is_finite(found), found, math.nan)
+    return tf.where(is_plain, plain, size)
 
 
 def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:

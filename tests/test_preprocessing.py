@@ -121,7 +121,3 @@ def test_whole_numbers_beyond_24_bits_keep_their_differences_from_an_origin():
         [3, 4, math.nan, 99], nan_ok=True
     )
     assert len(set(number(column([17031081403, 17031081404], tf.int64)).numpy()[:, 0].tolist())) == 1
-
-
-def test_an_infinite_number_is_a_missing_one():
-    assert np.isnan(number(column([math.inf, -math.inf, math.nan], tf.float32)).numpy()).all()

@@ -15,8 +15,8 @@ from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.run import Ended
 from pipeline.validation.findings import Finding
 
-# Charts of more features would make the page too large; the others stand in the table.
-MOST_CHARTS, VALUES = 60, 8
+# Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
+MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 import tensorflow_transform as tft
+from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.names import plain_names
 from pipeline.serving.inputs_file import CLASSES, INPUTS
@@ -58,13 +59,17 @@ def export(
     raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name != label}
     server = tf.Module()
     server.model = model
-    server.transform = transform_output.transform_features_layer()
+    # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved: two
+    # thirds of the time of an export, for functions that nobody calls.
+    loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
+    server.transform = vars(loader)  # its vocabularies travel with the model
+    transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)
     inputs = input_names(model, transform_output, label)
     task = task_of(len(classes))
     width = len(classes) if task == "multiclass" else 1
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
-        transformed = server.transform(raw)
+        transformed = transform(raw)
         output = server.model({name: transformed[name] for name in inputs}, training=False)
         if output.shape.rank != 2 or output.shape[1] != width:
             raise TrainingError(

@@ -162,7 +162,7 @@ def test_three_hundred_features_and_one_of_a_million_values_stay_under_three_meg
     assert file.stat().st_size < LARGEST
     page = opened(file)
     text = page.inner_text("#data")
-    assert "Charts of 60 of 301 features" in text
+    assert "Charts of 24 of 301 features" in text
     assert "could not be" not in page.inner_text("body")
 
 
