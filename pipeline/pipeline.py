@@ -304,7 +304,7 @@ def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
         custom_config=arrow_example_gen.settings(
             patterns=patterns,
             last_spans=config.data.last_spans,
-            types=_types_of(config) if formats & {"csv", "parquet", None} else {},
+            types=_types_of(config, formats),
             label=config.label.name,
             classes=config.label.numbers,
             time_column=split_by.column if isinstance(split_by, TimeSplit) and list(patterns) == ["all"] else None,
@@ -328,12 +328,19 @@ def _output_config(data: Data) -> example_gen_pb2.Output:
     return example_gen_pb2.Output(split_config=split_config)
 
 
-def _types_of(config: PipelineConfig) -> dict[str, str]:
-    """The types that a reviewed schema and the label's settings give to columns of files."""
+def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str]:
+    """The types that a reviewed schema and the label's settings give to columns of files.
+
+    A CSV file has none of its own. Of a Parquet file's floats, some are integers with gaps.
+    """
     names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
     features = parse(Path(config.schema)).feature if config.schema else []
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}
-    return {**types, config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
+    types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
+    if formats & {"csv", None}:
+        return types
+    # No more than is used: what changes here reads all files again.
+    return {name: type_ for name, type_ in types.items() if type_ == "integers"} if "parquet" in formats else {}
 
 
 def _is_set(option: str, beam_args: tuple[str, ...]) -> bool:

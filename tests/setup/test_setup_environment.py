@@ -215,6 +215,7 @@ def test_make_help_lists_every_target():
         "lint",
         "format",
         "bench",
+        "gauntlet",
         "image",
         "lock",
         "tensorboard",
