@@ -395,9 +395,11 @@ def judge_answers(table: Table, answers: pd.DataFrame, truth: list[str], metrics
             raise Failure(f"all answers are {given[0]}")
         score = float(np.corrcoef(wanted, given)[0, 1] ** 2)
         name, tested = "r2", metrics.get("squared_correlation")
-        error, tested_error = float(np.sqrt(np.mean((wanted - given) ** 2))), metrics.get("rmse")
+        # Without the hundredth that is furthest off: of a skewed label a single row decides the error of the rest.
+        errors = np.sort(np.abs(wanted - given))[: max(1, int(0.99 * len(wanted)))]
+        error, tested_error = float(np.sqrt(np.mean(errors**2))), metrics.get("rmse")
         if tested_error is not None and error > 2 * tested_error + 0.1 * np.std(wanted):
-            raise Failure(f"rmse on the whole file is {error:.4g}, the run said {tested_error:.4g}")
+            raise Failure(f"rmse on 99 % of the file is {error:.4g}, the run said {tested_error:.4g}")
     else:
         order = sorted(set(truth), key=_rank)
         keys = [_word(text) for text in truth]
