@@ -110,6 +110,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     import pyarrow.compute as pc
 
     from pipeline.reading import labels
+    from pipeline.reading.table import type_name
 
     label = config.label
     row = 0
@@ -120,7 +121,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
         row += len(rows.numbers) + len(rows.bad)
         if label.task == "regression":
             expected = "a number"
-            if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            if type_name(column.type) not in ("integers", "floats"):
                 raise UserError(
                     f"{file}: the label {label.name!r} is {column.type}, such as {column[0].as_py()!r}; expected "
                     "numbers, or label.classes in the config"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import Data
-from pipeline.data import find_files
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig
+from pipeline.data import check_data, find_files
 from pipeline.target import only_run_in
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,3 +161,17 @@ def test_a_second_run_in_the_same_output_folder(data, output):
         message = refused(output, "--data", data)
     assert "is using" in message
     assert "wait until it has ended or choose another folder with --output" in message
+
+
+def test_decimals_are_numbers_to_predict(tmp_path):
+    prices = pa.array([decimal.Decimal("1.25"), decimal.Decimal("-3.50")] * 20)
+    pq.write_table(pa.table({"price": prices, "x": pa.array(range(40))}), tmp_path / "some.parquet")
+    check_data(
+        PipelineConfig(
+            name="some",
+            data=Data(str(tmp_path / "some.parquet")),
+            label=Label("price", classes=()),
+            module="models/some.py",
+            evaluation=Evaluation(gates=(Gate("rmse", ceiling=1.0),)),
+        )
+    )

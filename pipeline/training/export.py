@@ -59,8 +59,8 @@ def export(
     raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name != label}
     server = tf.Module()
     server.model = model
-    # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved: half
-    # of the time of an export, for functions that nobody calls.
+    # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
+    # half of the time of an export, for functions that nobody calls (docs/decisions/0007).
     loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
     transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)

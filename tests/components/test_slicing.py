@@ -22,6 +22,8 @@ from pipeline.target import IN_PROCESS
 from pipeline.tasks import ANSWERS
 from tests.components.test_evaluator import SLICES
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH = 700, 300
 SETTINGS = {
     "binary": (

@@ -23,6 +23,8 @@ from tests.components.example_gen import run
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPLITS = ("train", "eval", "test")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> standard_artifacts.Examples:

@@ -18,7 +18,7 @@ from pipeline.tasks import ANSWERS
 from pipeline.verdict import judge
 from tests.components.test_slicing import measure
 
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:invalid value encountered in divide")]
 CARRIERS = np.repeat([b"late", b"on time", b"both"], 200)
 LATE = np.concatenate([np.ones(200), np.zeros(200), np.arange(200) % 2])
 
