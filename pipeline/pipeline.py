@@ -291,7 +291,9 @@ def example_gen_of(config: PipelineConfig, target: Target) -> BaseComponent:
     folder, patterns = locate(config.data)
     # Looking into a bucket takes credentials, which compiling does without: there, the patterns have to do.
     remote = is_remote(folder)
-    formats = set(map(format_of, patterns.values())) if remote else {find_files(config.data).found.format}
+    formats: set[str | None] = set(map(format_of, patterns.values()))
+    if not remote:
+        formats = {find_files(config.data).found.format}
     split_by = config.data.split_by
     input_config = example_gen_pb2.Input(
         # TFX's driver looks for changes in all spans; the executor reads the newest.

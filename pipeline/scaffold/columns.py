@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import UserError
 from pipeline.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
 from pipeline.reading import csv_files
 from pipeline.reading.table import type_name
@@ -64,7 +65,19 @@ def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
         name: Its header.
         values: Scalars or lists, null where there is none, [rows].
         from_text: The file has no types, so text may be numbers.
+
+    Raises:
+        UserError: a value fits into no tf.Example.
     """
+    try:
+        return _described(name, values, from_text)
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"column {name!r}: {str(error).splitlines()[0]}; correct it, or leave the column out"
+        ) from error
+
+
+def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
     kind = type_name(values.type)
     if kind == "nothing" or values.null_count == len(values):
         return Column(name, "nothing", left_out="no row has a value")
@@ -74,7 +87,10 @@ def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
     if pa.types.is_dictionary(known.type):
         known = known.cast(known.type.value_type)
     if kind == "text":
-        known = known.cast(pa.large_string())
+        try:
+            known = known.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            return Column(name, "text", left_out="bytes that are no text; say in the module file what to make of them")
         type_ = csv_files.narrowest(known) if from_text else csv_files.TEXT
         if type_ == csv_files.INTEGERS and _zero_padded(known):
             type_ = csv_files.TEXT
@@ -129,12 +145,12 @@ def _text(name: str, known: pa.ChunkedArray, rows: int) -> Column:
 
 def _floats(name: str, known: np.ndarray, rows: int) -> Column:
     finite = known[np.isfinite(known)]
-    infinite = len(known) - len(finite)
+    infinite = int(np.isinf(known).sum())
     note = f"{infinite:,} infinite values count as missing" if infinite else ""
     if not len(finite):
         return Column(name, "floats", left_out="no row has a finite value")
     distinct = len(np.unique(finite))
-    if not infinite and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
+    if len(finite) == len(known) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
         # pandas makes floats of integers with gaps.
         as_integers = _integers(name, finite.astype(np.int64), rows)
         if as_integers.role in ("code", "time") or as_integers.origin or as_integers.left_out:

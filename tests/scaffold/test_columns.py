@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.components import shards
@@ -325,3 +327,20 @@ def test_rows_that_are_all_alike_cannot_be_dealt_and_it_says_why(tmp_path):
         UserError, match="400 rows, of which 6 are different, and equal rows go to one split, are too few"
     ):
         table_of(frame, tmp_path)
+
+
+def test_bytes_that_are_no_text_are_left_out_and_numbers_beyond_an_example_are_refused(tmp_path):
+    images = [bytes([255, row % 256, 0]) for row in range(NOT_TOO_FEW)]
+    column = columns_of(pd.DataFrame({"image": images}), tmp_path, "parquet")["image"]
+    assert column.left_out == "bytes that are no text; say in the module file what to make of them"
+    huge = pd.DataFrame({"id": np.array([2**64 - 1 - row for row in range(NOT_TOO_FEW)], np.uint64)})
+    with pytest.raises(UserError, match="column 'id': .*correct it, or leave the column out"):
+        columns_of(huge, tmp_path, "parquet")
+
+
+def test_a_number_that_is_nan_in_a_parquet_file_is_a_missing_one(tmp_path):
+    table = pa.table({"x": pa.array([1.0, float("nan")] * 200), "bought": repeated("yes", "no", "no")})
+    table = table.append_column("other", pa.array(np.random.default_rng(0).normal(size=NOT_TOO_FEW)))
+    pq.write_table(table, tmp_path / "some.parquet")
+    column = look(Data(str(tmp_path / "some.parquet")), "bought", None).columns[0]
+    assert (column.name, column.type, column.note) == ("x", "floats", "")
