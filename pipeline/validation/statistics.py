@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -77,7 +78,7 @@ class Remedies:
         """The command that changes the schema to what was found."""
         if not self.schema:
             return "have a schema to review: python -m pipeline.schema write --to FILE"
-        command = f"python -m pipeline.schema accept {feature}"
+        command = " ".join(["python -m pipeline.schema accept", *([shlex.quote(feature)] if feature else [])])
         return f"accept it: {command} --schema {self.schema} --statistics {self.statistics}"
 
     def comparator(self, kind: str, measure: str, feature: str, value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -121,3 +122,10 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
     assert kinds(rows, 0) == set()
     assert kinds(rows.assign(late=rows["late"] + 2), 3) == {"label"}
     assert kinds(rows.assign(late=1), 3) == kinds(rows.assign(late=1), 0) == {"label_share"}
+
+
+def test_the_command_that_accepts_a_column_can_be_pasted_whatever_its_name():
+    remedies = Remedies("schema/some/schema.pbtxt", "output/statistics/2")
+    command = remedies.accept("mean radius; rm -rf ~").removeprefix("accept it: ")
+    assert shlex.split(command)[4:7] == ["mean radius; rm -rf ~", "--schema", "schema/some/schema.pbtxt"]
+    assert shlex.split(remedies.accept(""))[5:8] == ["accept", "--schema", "schema/some/schema.pbtxt"]
