@@ -76,7 +76,9 @@ async def http_error(request: Request, error: Exception) -> Response:
         if error.status_code == 404:
             message = f"nothing is at {path}; GET /openapi.json describes the predict call"
         elif error.status_code == 405 and error.headers:
-            message = f"{request.method} is not answered at {path}; use {error.headers.get('Allow', 'another')}"
+            # Starlette keeps them in a set, whose order differs from process to process.
+            allowed = sorted(error.headers.get("Allow", "another").split(", "))
+            message = f"{request.method} is not answered at {path}; use {', '.join(allowed)}"
     return JSONResponse({"error": message}, error.status_code, headers=error.headers)
 
 
