@@ -22,6 +22,7 @@ TEMPLATE = Path(__file__).with_name("module.txt")
 Literal = Callable[[str], str]
 # Steps of a training that small models on small data are done after.
 STEPS = 1500
+SMALL_SEARCH = 5_000
 SQUARED_ERROR = '''
 
 def squared_error(label, answer):
@@ -146,7 +147,8 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         f"{head}{argument}),",
         f'    schema="schema/{name}/schema.pbtxt",',
         f'    module="models/{name}.py",',
-        f"    tuning=Tuning(trials=4, epochs={max(3, epochs // 3)}),",
+        # Of few rows, a longer search finds what chance has made of the eval split.
+        f"    tuning=Tuning(trials={4 if rows >= SMALL_SEARCH else 3}, epochs={max(3, epochs // 3)}),",
         f"    training=Training(epochs={epochs}, batch_size={batch_size}, patience=5),",
         "    evaluation=Evaluation(",
         f"        # {why} Say here what the model has to reach.",
