@@ -53,6 +53,8 @@ def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None,
             for place, (pool, index, environment) in enumerate(replicas):
                 container = job_spec["workerPoolSpecs"][pool]["containerSpec"]
                 given = {one["name"]: one["value"] for one in container.get("env", ())}
+                # tensorflow_transform sets it where it is imported, and tf.keras would be Keras 2 in the job only.
+                inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
                 folder = Path(folders) / str(place)
                 (folder / "tmp").mkdir(parents=True)
                 (folder / "work").mkdir()
@@ -61,7 +63,7 @@ def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None,
                     process = subprocess.Popen(
                         [*container["command"], *container.get("args", ()), *(arguments or ())],
                         cwd=folder / "work",
-                        env={**os.environ, **environment, **given, **variables, "TMPDIR": str(folder / "tmp")},
+                        env={**inherited, **environment, **given, **variables, "TMPDIR": str(folder / "tmp")},
                         stdout=file,
                         stderr=subprocess.STDOUT,
                     )

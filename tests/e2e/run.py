@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -89,8 +90,16 @@ def run(
 ) -> Run:
     """Runs a config there, the small one if none is named."""
     command = [sys.executable, runner, "--config", config, *map(str, arguments)]
+    # tensorflow_transform sets it where a test imports it; a user's shell does not have it.
+    environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     process = subprocess.run(
-        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        cwd=repository,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     return Run(process.returncode, process.stdout)
 
