@@ -1,4 +1,4 @@
-"""How long small data takes through the whole graph.
+"""Time small data through the whole graph.
 
     python benchmarks/small_data.py
 

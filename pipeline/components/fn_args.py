@@ -20,7 +20,7 @@ logger = logging.getLogger("pipeline.training")
 
 
 class FnArgs(fn_args_utils.FnArgs):
-    """What ``run_fn`` and ``tuner_fn`` get.
+    """The arguments of ``run_fn`` and ``tuner_fn``.
 
     The steps are counted when they are asked for. By then the module has usually made its datasets, and told
     ``data_accessor`` its batch size; of a module that reads files in another way, it is ``training.batch_size``.

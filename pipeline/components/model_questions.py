@@ -110,7 +110,7 @@ class Model:
         return {"problems": self.problems, "notes": self.notes, "facts": self.facts, "rows": self.rows}
 
     def needs_label(self, name: str, signature: Any) -> bool:
-        """Whether a signature fails without the label, as TFX's examples' "transform_features" does."""
+        """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
         if name in ANSWERING:
             return False
         try:

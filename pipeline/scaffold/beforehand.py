@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.config import DataChecks
 from pipeline.errors import UserError
-from pipeline.scaffold.table import Table
+from pipeline.scaffold.table import Table, check_named
 from pipeline.validation import rows
 
 
@@ -21,8 +21,9 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
         keep: Columns that a person vouches for.
 
     Raises:
-        UserError: there are some.
+        UserError: there are some, or no such column is to be kept.
     """
+    check_named(keep, table.rows.column_names, table.label.name)
     usable = {column.name for column in table.features} - set(keep)
     names = [name for name in table.rows.column_names if name in usable or name == table.label.name]
     sample = pa.concat_tables([table.split(split).select(names).slice(0, rows.SAMPLE) for split in ("train", "eval")])

@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.config import SPLITS
 from pipeline.scaffold.table import SHARES, Table
+from pipeline.serving.features import shortened
 from pipeline.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("module.txt")
@@ -193,23 +194,19 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
     else:
         shares = np.bincount(values, minlength=len(label.classes)) / len(values)
         each = [f"{word} ({100 * share:.3g} %)" for word, share in zip(label.classes, shares, strict=True)]
-        what = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {_listed(each, 8)}"
+        what = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
     yield "label", what
     kinds = {"category": "text", "number": "numbers", "code": "codes", "time": "times", "amount": "amounts"}
     for role, kind in kinds.items():
         names = [column.name for column in table.features if column.role == role]
         if names:
-            yield kind, _listed(names, 12)
+            yield kind, shortened(names, 12)
     out = [f"{column.name} ({column.left_out})" for column in table.columns if column.left_out]
     if out:
-        yield "left out", _listed(out, 12)
+        yield "left out", shortened(out, 12)
     notes = [f"{column.name} ({column.note})" for column in table.features if column.note]
     if notes:
-        yield "note", _listed(notes, 12)
-
-
-def _listed(items: Sequence[str], most: int) -> str:
-    return ", ".join(items if len(items) <= most else [*items[:most], f"and {len(items) - most} more"])
+        yield "note", shortened(notes, 12)
 
 
 def _literal(value: str) -> str:

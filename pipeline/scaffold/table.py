@@ -18,6 +18,7 @@ from pipeline.reading.serialize import serialize
 from pipeline.reading.table import Rows
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
+from pipeline.serving.features import shortened
 from pipeline.tasks import Task
 
 # What is looked at; the run itself reads all.
@@ -82,7 +83,7 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     if count < FEWEST_ROWS:
         raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
     names = list(batches[0][0].table.column_names)
-    _check_named(leave_out, names, label_name)
+    check_named(leave_out, names, label_name)
 
     def values_of(name: str) -> pa.ChunkedArray:
         return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
@@ -216,16 +217,20 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
         raise UserError(f"{file} is empty; expected a header with the names of the columns, and rows")
     if label not in names:
         close = difflib.get_close_matches(label, names, 1, 0.5)
-        shown = ", ".join(names if len(names) <= 30 else [*names[:30], f"and {len(names) - 30} more"])
         hint = f"; did you mean {close[0]!r}?" if close else "."
         header = csv_files.header_hint(names)
-        raise UserError(f"{file} has no column {label!r}, the label{header}{hint} It has {shown}")
+        raise UserError(f"{file} has no column {label!r}, the label{header}{hint} It has {shortened(names)}")
 
 
-def _check_named(wanted: Collection[str], names: list[str], label: str) -> None:
+def check_named(wanted: Collection[str], names: list[str], label: str) -> None:
+    """Refuse columns to leave out or to keep that are not there, or are the label.
+
+    Raises:
+        UserError: one is.
+    """
     for name in wanted:
         if name == label:
-            raise UserError(f"--leave-out {name!r} is the label; a model needs it to learn from")
+            raise UserError(f"the column {name!r} is the label, and can be neither left out nor kept")
         if name not in names:
             close = difflib.get_close_matches(name, names, 1, 0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ""

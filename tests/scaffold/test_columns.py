@@ -15,6 +15,7 @@ from pipeline.config import SPLITS, Data
 from pipeline.errors import UserError
 from pipeline.reading.serialize import serialize
 from pipeline.reading.tfrecord_files import read_records
+from pipeline.scaffold import beforehand
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, look
 
@@ -344,3 +345,10 @@ def test_a_number_that_is_nan_in_a_parquet_file_is_a_missing_one(tmp_path):
     pq.write_table(table, tmp_path / "some.parquet")
     column = look(Data(str(tmp_path / "some.parquet")), "bought", None).columns[0]
     assert (column.name, column.type, column.note) == ("x", "floats", "")
+
+
+def test_a_column_to_keep_that_is_not_there_is_refused_with_the_nearest(frame, tmp_path):
+    with pytest.raises(UserError, match="no column 'sise' to leave out or to keep; did you mean 'size'"):
+        beforehand.check_leaks(table_of(frame, tmp_path), ["sise"])
+    with pytest.raises(UserError, match="the column 'bought' is the label"):
+        beforehand.check_leaks(table_of(frame, tmp_path), ["bought"])
