@@ -44,7 +44,7 @@ def _get_serve_tf_examples_fn(model, tf_transform_output):
 
 def _get_hyperparameters():
     hp = keras_tuner.HyperParameters()
-    hp.Choice("learning_rate", [1e-2, 1e-3], default=1e-3)
+    hp.Choice("learning_rate", [3e-2, 1e-2], default=1e-2)
     return hp
 
 
