@@ -27,7 +27,7 @@ RUN case "${VARIANT}" in \
     && /uv/bin/uv pip install --system --no-cache --compile-bytecode --constraint requirements.lock "$@"
 # The tag says which library is inside; an image that lies is not built.
 ARG FINGERPRINT
-RUN test "$(python -m pipeline.packaging fingerprint)" = "${FINGERPRINT}"
+RUN test "$(python -m pipeline.packaging.fingerprints fingerprint)" = "${FINGERPRINT}"
 
 FROM python:${PYTHON}-slim-trixie
 ARG PYTHON=3.11

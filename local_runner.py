@@ -11,17 +11,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import command_line, terminal, webhook
-from pipeline.config import PipelineConfig
-from pipeline.data import check_data, prepare
+from pipeline.cli import command_line, terminal
+from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
-from pipeline.target import Target, only_run_in
-from pipeline.verdict import FAILED, write_outcome
+from pipeline.evaluation.verdict import FAILED, write_outcome
+from pipeline.runs import webhook
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Target, only_run_in
 
 if TYPE_CHECKING:
-    from pipeline.local import Step
-    from pipeline.record import Record
-    from pipeline.results import Results
+    from pipeline.runs.local import Step
+    from pipeline.runs.record import Record
+    from pipeline.runs.results import Results
 
 ROOT = Path(__file__).resolve().parent
 INTERRUPTED = 130
@@ -86,9 +87,9 @@ def run(
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays:
         # to look for garbage among it, as from local.run on again, is a fifth of those seconds for nothing.
         gc.disable()
-        from pipeline import local, record, store
-        from pipeline.pipeline import create_pipeline, searches
-        from pipeline.results import read_results, warnings_of
+        from pipeline.graph import create_pipeline, searches
+        from pipeline.runs import local, record, store
+        from pipeline.runs.results import read_results, warnings_of
 
         steps: list[local.Step] = []
 
@@ -142,9 +143,9 @@ def _report(
     output: Path,
 ) -> Path:
     """Keeps the record in the metadata store and writes the page."""
-    from pipeline import record, store
     from pipeline.report import page
     from pipeline.report.run import Ended
+    from pipeline.runs import record, store
 
     if (output / store.FILE).is_file():
         with store.opened(output, write=True) as metadata:

@@ -21,7 +21,7 @@ INSTALL_REQUIRES = [
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
-    # python -m pipeline.serve
+    # python -m pipeline serve
     "starlette>=0.46,<2",
     "uvicorn>=0.34,<1",
     "httptools>=0.6",  # uvicorn's fast parser of HTTP
@@ -47,7 +47,7 @@ EXTRAS_REQUIRE = {
         "mypy>=1.13",
         "playwright>=1.49",  # tests open the report in the system's Chromium
         "packaging>=24",  # tests/setup compares this file with the lock
-        "palmerpenguins>=0.1.4",  # several classes, for a test of pipeline.new
+        "palmerpenguins>=0.1.4",  # several classes, for a test of pipeline new
         "pyelftools>=0.31; sys_platform == 'linux'",  # tools/older_glibc.py
         "pytest>=8",
         "pytest-timeout>=2.3",

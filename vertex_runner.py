@@ -13,16 +13,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline import command_line, packaging, terminal
-from pipeline.config import PipelineConfig
-from pipeline.data import check_data, prepare
-from pipeline.endpoint import Endpoint
+from pipeline.cli import command_line, machine_settings, terminal, vertex_flags
+from pipeline.data.files import is_remote
+from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
-from pipeline.machines import Machines
-from pipeline.reading.files import is_remote
-from pipeline.target import Target, Vertex, only_run_in
-from pipeline.verdict import FAILED, NOT_BLESSED
-from pipeline.vertex import command_flags, machine_settings, settings
+from pipeline.evaluation.verdict import FAILED, NOT_BLESSED
+from pipeline.packaging import fingerprints
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.machines import Machines
+from pipeline.settings.target import Target, Vertex, only_run_in
+from pipeline.vertex import settings
 
 if TYPE_CHECKING:
     from pipeline.vertex.cloud import Cloud
@@ -87,14 +88,14 @@ def parse_arguments() -> argparse.Namespace:
     what.add_argument("--check", action="store_true", help="only look whether all is there that a run needs")
     what.add_argument("--watch", metavar="JOB", help="only wait for a job that was submitted before")
     what.add_argument("--no-wait", action="store_true", help="submit and return at once")
-    command_flags.add_arguments(what, parser)
+    vertex_flags.add_arguments(what, parser)
     parser.add_argument("--poll", type=float, default=10.0, help="seconds between two looks at the job (%(default)g)")
     parser.add_argument(
         "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
     )
     machine_settings.add_arguments(parser, ROOT / "configs/machines.py")
     settings.add_arguments(parser)
-    return command_flags.check(parser, parser.parse_args())
+    return vertex_flags.check(parser, parser.parse_args())
 
 
 def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machines, Endpoint | None]:
@@ -120,8 +121,8 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
                 settings.read(
                     arguments,
                     os.environ,
-                    packaging.image_name("gpu" if machines.gpus else "cpu"),
-                    command_flags.needed(arguments),
+                    fingerprints.image_name("gpu" if machines.gpus else "cpu"),
+                    vertex_flags.needed(arguments),
                 ),
                 machines=machines,
                 endpoint=endpoint,
@@ -136,10 +137,10 @@ def read_settings(arguments: argparse.Namespace) -> tuple[Vertex | None, Machine
 def configure(arguments: argparse.Namespace) -> PipelineConfig:
     """The config with what the command line says instead; checks what can be checked without TensorFlow."""
     config = command_line.configured(arguments, ROOT)
-    if arguments.watch or command_flags.without_run(arguments):
+    if arguments.watch or vertex_flags.without_run(arguments):
         return config
     if arguments.schedule:
-        command_flags.check_data(config)
+        vertex_flags.check_data(config)
     command_line.check_files(config)
     prepare(config)
     if not is_remote(config.data.path):
@@ -159,7 +160,7 @@ def compile_to(out: Path, config: PipelineConfig, vertex: Vertex) -> int:
 def compile_here(out: Path, config: PipelineConfig, vertex: Vertex) -> Path:
     """Compiles into a folder, anew; returns the job's file."""
     # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
-    from pipeline.vertex.compile import compile
+    from pipeline.vertex.pipelines.compile import compile
 
     shutil.rmtree(out / "upload", ignore_errors=True)
     try:
@@ -176,16 +177,17 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
     run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     folder = output / "vertex" / run_id
     with terminal.only_ours(folder / "log") as screen:
+        from pipeline.cli import vertex_commands
         from pipeline.vertex import cloud as google_cloud
-        from pipeline.vertex import commands, preflight
+        from pipeline.vertex.pipelines import preflight
 
         def connect() -> Cloud:
             return google_cloud.Cloud.connect(vertex.project, vertex.region, settings.endpoints(os.environ))
 
         if arguments.watch:
             return wait_for(arguments.watch, connect(), arguments, screen)
-        if command_flags.without_run(arguments):
-            commands.run(arguments, config, vertex, connect(), folder, screen.note)
+        if vertex_flags.without_run(arguments):
+            vertex_commands.run(arguments, config, vertex, connect(), folder, screen.note)
             return SUCCEEDED
         screen.start(config, f"{run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")
         findings = preflight.check(config, vertex, connect)
@@ -199,12 +201,12 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
         if arguments.check:
             return SUCCEEDED
 
-        from pipeline.vertex.submit import console_url, submit
+        from pipeline.vertex.pipelines.submit import console_url, submit
 
         compile_here(folder, config, vertex)
         cloud = connect()
         if arguments.schedule:
-            commands.run(arguments, config, vertex, cloud, folder, screen.note)
+            vertex_commands.run(arguments, config, vertex, cloud, folder, screen.note)
             return SUCCEEDED
         submitted = submit(folder, vertex, cloud, screen.note)
         screen.note(
@@ -216,7 +218,7 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
 
 def wait_for(job: str, cloud: Cloud, arguments: argparse.Namespace, screen: terminal.Screen) -> int:
     """Shows a job until it has ended."""
-    from pipeline.vertex.watch import LostContact, full_name, report, watch
+    from pipeline.vertex.pipelines.watch import LostContact, full_name, report, watch
 
     name = full_name(job, cloud)
     try:
@@ -255,15 +257,15 @@ def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | No
     with only_run_in(folder), terminal.only_ours(folder / "logs" / f"{run_id}.log") as screen:
         screen.start(config, f"{run_id}, a rehearsal of Vertex AI")
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
-        from pipeline.local import StepFailed
-        from pipeline.results import read_results
-        from pipeline.vertex import comparison, rehearsal
-        from pipeline.vertex.compile import compile
+        from pipeline.runs.local import StepFailed
+        from pipeline.runs.results import read_results
+        from pipeline.vertex.pipelines.compile import compile
+        from pipeline.vertex.rehearsal import comparison, task_runner
 
         try:
-            target = rehearsal.target_for(folder, config.name, machines, endpoint)
+            target = task_runner.target_for(folder, config.name, machines, endpoint)
             job = json.loads(compile(config, target, folder).read_text(encoding="utf-8"))
-            steps = rehearsal.run(job, run_id, folder, Path(config.module), screen.step_starts, screen.step_ends)
+            steps = task_runner.run(job, run_id, folder, Path(config.module), screen.step_starts, screen.step_ends)
         except StepFailed as failure:
             screen.failure(failure.step, failure.seconds, failure.__cause__, config)
             return FAILED
@@ -274,13 +276,13 @@ def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | No
             return FAILED
         results = read_results(steps)
         screen.results(results, config)
-        page = rehearsal.report_of(folder, run_id)
+        page = task_runner.report_of(folder, run_id)
         screen.note(f"report {page}" if page else f"no report; the log is {folder / 'logs' / run_id / 'Report.log'}")
         differences = list(comparison.compared(steps, output / "artifacts"))
         if differences:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
         screen.note(
-            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in rehearsal.not_rehearsed(machines, endpoint))])
+            "\n".join(["", "not rehearsed:", *(f"  {line}" for line in task_runner.not_rehearsed(machines, endpoint))])
         )
         return SUCCEEDED  # also when the model was not blessed: every task ran as it would there
 

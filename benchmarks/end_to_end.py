@@ -83,11 +83,11 @@ def write_csv(folder: Path) -> None:
 def run(which: str, folder: Path) -> dict[str, Any]:
     """Runs a pipeline on the CSV files in ``folder``: seconds by step, and the AUC."""
     sys.path.insert(0, str(ROOT))
-    from pipeline import local
-    from pipeline.config import load_config
-    from pipeline.evaluation import read_metrics
-    from pipeline.pipeline import create_pipeline
-    from pipeline.target import Target
+    from pipeline.evaluation.tfma_config import read_metrics
+    from pipeline.graph import create_pipeline
+    from pipeline.runs import local
+    from pipeline.settings.config import load_config
+    from pipeline.settings.target import Target
 
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     patterns = {split: f"{split}/*.csv" for split in SPLITS}
@@ -113,7 +113,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     from tfx.proto import example_gen_pb2, pusher_pb2
     from tfx.types import Channel, standard_artifacts
 
-    from pipeline.evaluation import eval_config
+    from pipeline.evaluation.tfma_config import eval_config
 
     modules = folder / "modules"
     modules.mkdir()

@@ -159,7 +159,7 @@ def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
     from tfx.utils import proto_utils
 
     from pipeline.components import arrow_example_gen
-    from pipeline.target import Target
+    from pipeline.settings.target import Target
 
     patterns = {split: f"{split}/*" for split in SPLITS}
     splits = [example_gen_pb2.Input.Split(name=name, pattern=pattern) for name, pattern in patterns.items()]

@@ -71,9 +71,9 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
 
         from pipeline.components.beam_pipeline import Options
         from pipeline.components.evaluator import Measure
-        from pipeline.config import load_config
-        from pipeline.evaluation import eval_config
-        from pipeline.target import IN_PROCESS
+        from pipeline.evaluation.tfma_config import eval_config
+        from pipeline.settings.config import load_config
+        from pipeline.settings.target import IN_PROCESS
 
         config = load_config(ROOT / "configs/flights.py")
         measured = eval_config(config.evaluation, config.label)

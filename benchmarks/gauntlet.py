@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of tables (all)")
     parser.add_argument("--jobs", type=int, default=1, help="tables at the same time (1)")
-    parser.add_argument("--only-new", action="store_true", help="run pipeline.new alone")
+    parser.add_argument("--only-new", action="store_true", help="run pipeline new alone")
     parser.add_argument("--keep", type=Path, help="folder for what each table printed (a new one under /tmp)")
     arguments = parser.parse_args()
     chosen = tables(arguments.names)

@@ -1,4 +1,4 @@
-"""The server under load, against the SavedModel called directly in one process; and python -m pipeline.predict.
+"""The server under load, against the SavedModel called directly in one process; and python -m pipeline predict.
 
     python benchmarks/serving.py
 
@@ -90,7 +90,7 @@ def serving(folder: Path) -> Iterator[tuple[int, Any]]:
         port = free.getsockname()[1]
     log = folder.parent / "serve.log"
     with log.open("w") as file:
-        command = [sys.executable, "-m", "pipeline.serve", "--model", str(folder), "--port", str(port)]
+        command = [sys.executable, "-m", "pipeline", "serve", "--model", str(folder), "--port", str(port)]
         process = subprocess.Popen(command, cwd=ROOT, stderr=file)
     try:
         while "answers at" not in log.read_text():
@@ -106,7 +106,7 @@ def serving(folder: Path) -> Iterator[tuple[int, Any]]:
 def under_load(latest: Path, rows: list[dict[str, Any]], port: int) -> None:
     """Prints the table of rates and delays."""
     model = load(str(latest)).rows
-    table = Table("rows in a request", title="pipeline.serve under load", title_justify="left")
+    table = Table("rows in a request", title="pipeline serve under load", title_justify="left")
     for name in ("connections", "requests/s", "rows/s", "p50 ms", "p99 ms", "of direct calls/s"):
         table.add_column(name, justify="right")
     for number in (1, 100):
@@ -255,9 +255,9 @@ def malformed(port: int, row: dict[str, Any]) -> bool:
 
 def predicting(latest: Path, temporary: Path) -> bool:
     """Compares predicting the files with calling the model on rows in memory, and memory with the rows."""
-    from pipeline.components.shards import read
-    from pipeline.predict import find, predict
-    from pipeline.reading.table import Unit
+    from pipeline.cli.predict import find, predict
+    from pipeline.data.shards import read
+    from pipeline.data.table import Unit
 
     model = load(str(latest))
     inputs = model.rows.inputs
@@ -276,7 +276,7 @@ def predicting(latest: Path, temporary: Path) -> bool:
         assert done == rows
         rates["files"].append(done / seconds)
     direct, ours = (statistics.median(rates[name]) for name in ("direct", "files"))
-    print(f"\n{rows:,} flights: pipeline.predict {ours:,.0f} rows/s, the model on rows in memory {direct:,.0f} rows/s")
+    print(f"\n{rows:,} flights: pipeline predict {ours:,.0f} rows/s, the model on rows in memory {direct:,.0f} rows/s")
     fast = told(
         f"predicting files is at least {LEAST_OF_DIRECT} of direct calls",
         ours >= LEAST_OF_DIRECT * direct,
@@ -294,7 +294,7 @@ def predicting(latest: Path, temporary: Path) -> bool:
 
 
 def peak_memory(model: Path, data: Path, to: Path) -> float:
-    """MiB that python -m pipeline.predict takes at most."""
+    """MiB that python -m pipeline predict takes at most."""
     code = (
         "import resource, sys; from pipeline.predict import main; sys.argv[0] = 'predict'; code = main(); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"

@@ -3,7 +3,7 @@
     python benchmarks/small_data.py
 
 Makes a table of 1,500 rows and 64 columns (40 of whole numbers from 0 to 16, as pixels are, 14 of decimals with gaps,
-10 of text; two classes), then calls pipeline.new and local_runner.py as it is, with its search, in a fresh copy of the
+10 of text; two classes), then calls pipeline new and local_runner.py as it is, with its search, in a fresh copy of the
 repository. Exits 1 when local_runner.py takes 60 seconds or more, or does not push a model.
 """
 
@@ -38,13 +38,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = copy_repository(Path(folder, "copy"))
         small().to_csv(copy / "small.csv", index=False)
-        _, making = call(copy, "-m", "pipeline.new", "pixels", "--data", "small.csv", "--label", "wanted")
+        _, making = call(copy, "-m", "pipeline", "new", "pixels", "--data", "small.csv", "--label", "wanted")
         printed, running = call(copy, "local_runner.py", "--pipeline", "pixels")
         log = "".join(path.read_text() for path in copy.glob("output/pixels/logs/*.log"))
 
     table = Table("what", title=f"{ROWS:,} rows, 64 columns", title_justify="left")
     table.add_column("seconds", justify="right")
-    table.add_row("pipeline.new", f"{making:.1f}")
+    table.add_row("pipeline new", f"{making:.1f}")
     steps = [(name, float(seconds)) for name, seconds in STEP.findall(printed)]
     steps += [("the report", float(seconds)) for seconds in REPORT.findall(log)]
     for name, seconds in steps:

@@ -1,6 +1,6 @@
-"""Where the default pipeline's model answers on Vertex AI: see ``pipeline.endpoint``. Used with --endpoint only."""
+"""Where the default pipeline's model answers on Vertex AI: settings: pipeline/settings/endpoint.py."""
 
-from pipeline.endpoint import Canary, Endpoint
+from pipeline.config import Canary, Endpoint
 
 ENDPOINT = Endpoint(
     name="late-flights",

@@ -1,6 +1,16 @@
 """Will a flight out of New York arrive 15 or more minutes late? The default pipeline."""
 
-from pipeline.config import Data, Evaluation, FairnessGate, Gate, Label, PipelineConfig, SliceGate, Training, Tuning
+from pipeline.config import (
+    Data,
+    Evaluation,
+    FairnessGate,
+    Gate,
+    Label,
+    PipelineConfig,
+    SliceGate,
+    Training,
+    Tuning,
+)
 
 CONFIG = PipelineConfig(
     name="flights",

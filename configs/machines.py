@@ -1,6 +1,6 @@
-"""What the default pipeline's components run on, on Vertex AI: see ``pipeline.machines``."""
+"""What the default pipeline's components run on, on Vertex AI: settings: pipeline/settings/machines.py."""
 
-from pipeline.machines import Machines, Resources
+from pipeline.config import Machines, Resources
 
 MACHINES = Machines(
     tasks={

@@ -8,9 +8,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from pipeline.components.arrow_example_gen import WriteExamples
-from pipeline.components.shards import Job
+from pipeline.data.shards import Job
 from pipeline.errors import UserError
-from pipeline.target import Dataflow
+from pipeline.settings.target import Dataflow
 
 DATAFLOW = Dataflow(
     project="some-project",

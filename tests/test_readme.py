@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.__main__ import COMMANDS
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
     "README.md",
@@ -47,8 +49,10 @@ def test_every_script_and_module_exists(document):
     text = document.read_text()
     for script in re.findall(r"python ([\w/]+\.py)", text):
         assert (ROOT / script).is_file(), script
-    for module in re.findall(r"python -m (pipeline[\w.]*)", text):
+    for module in re.findall(r"python -m (pipeline\.[\w.]+)", text):
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
+    for command in re.findall(r"(?:python -m pipeline|`pipeline) (\w+)", text):
+        assert command in COMMANDS, command
 
 
 @pytest.mark.parametrize("runner", ["local_runner.py", "vertex_runner.py"])
@@ -62,18 +66,9 @@ def test_every_option_of_the_runners_exists(document, runner):
                 assert option in help_text, line
 
 
-def test_the_tree_in_the_readme_names_what_is_there():
-    readme = (ROOT / "README.md").read_text()
-    tree = readme.split("## Where things are")[1].split("```")[1]
-    folder = ROOT
-    named = set()
-    for line in tree.strip("\n").splitlines():
-        indented, name = line.startswith("  "), line.split()[0]
-        path = (folder if indented else ROOT) / name
-        assert path.exists(), name
-        if not indented and name.endswith("/"):
-            folder = path
-        named.add(path.resolve())
-    for path in (ROOT / "pipeline").iterdir():
-        if path.suffix == ".py" and path.name != "__init__.py":
-            assert path.resolve() in named, f"{path.name} is missing in the tree"
+def test_the_table_of_rooms_in_the_readme_names_what_is_there():
+    table = (ROOT / "README.md").read_text().split("## Where things are")[1].split("\n## ")[0]
+    named = {path for line in table.splitlines() for path in re.findall(r"^\| `([\w./]+)`", line)}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+    rooms = {f"pipeline/{path.name}/" for path in (ROOT / "pipeline").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms <= named

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pipeline import packaging  # noqa: E402 the repository is not installed
+from pipeline.packaging import fingerprints  # noqa: E402 the repository is not installed
 
 VARIANTS = ("cpu", "gpu")
 
@@ -57,7 +57,7 @@ def default_image(variant: str) -> str | None:
     region = os.environ.get("GOOGLE_CLOUD_REGION") or os.environ.get("GOOGLE_CLOUD_LOCATION")
     if not project or not region:
         return None
-    return f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{packaging.image_name(variant)}"
+    return f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{fingerprints.image_name(variant)}"
 
 
 def found_builder() -> str | None:
@@ -73,8 +73,8 @@ def commands(builder: str, image: str, variant: str) -> list[list[str]]:
         # The same Python as here: what is tested here is what runs there.
         "PYTHON": ".".join(platform.python_version_tuple()[:2]),
         "VARIANT": variant,
-        "FINGERPRINT": packaging.library_fingerprint(),
-        "LOCK": packaging.lock_digest(),
+        "FINGERPRINT": fingerprints.library_fingerprint(),
+        "LOCK": fingerprints.lock_digest(),
     }
     if builder == "docker":
         arguments = [f"--build-arg={name}={value}" for name, value in values.items()]

@@ -21,10 +21,9 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import proto_utils
 
-from pipeline.components import shards
 from pipeline.components.beam_pipeline import BeamExecutor
+from pipeline.data import files, shards
 from pipeline.errors import UserError
-from pipeline.reading import files
 
 
 def settings(

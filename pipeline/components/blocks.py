@@ -16,8 +16,8 @@ from tfx.types import artifact_utils
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from tfx_bsl.tfxio import record_based_tfxio
 
-from pipeline.reading import files
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data import files
+from pipeline.data.tfrecord_files import read_records
 
 # Examples that a step handles at once, at most.
 BLOCK = 4_096

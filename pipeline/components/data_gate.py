@@ -23,11 +23,11 @@ from tfx.types import artifact_utils, standard_artifacts
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.utils import io_utils, writer_utils
 
-from pipeline.config import Label
+from pipeline.data import files
 from pipeline.errors import UserError
-from pipeline.gates import DataChecks
-from pipeline.reading import files
-from pipeline.repository import shown
+from pipeline.settings.config import Label
+from pipeline.settings.gates import DataChecks
+from pipeline.settings.repository import shown
 from pipeline.validation import findings as finding_list
 from pipeline.validation import reference, rows
 from pipeline.validation.findings import Finding, merged, with_severity

@@ -1,4 +1,4 @@
-"""In place of TFX's Evaluator: TFMA measures, ``pipeline.verdict`` judges.
+"""In place of TFX's Evaluator: TFMA measures, ``pipeline.evaluation.verdict`` judges.
 
 TFMA's own thresholds know neither a minimum of examples nor intervals, and its failures are not sentences.
 """
@@ -29,18 +29,18 @@ from tfx.utils import io_utils, path_utils, proto_utils
 from tfx_bsl.public import tfxio
 from tfx_bsl.tfxio import tensor_adapter
 
-from pipeline import gates
-from pipeline.components import slicing
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
-from pipeline.config import Label
-from pipeline.evaluation import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
-from pipeline.gates import Evaluation
-from pipeline.reading import files
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data import files
+from pipeline.data.tfrecord_files import read_records
+from pipeline.evaluation import slicing
+from pipeline.evaluation.tfma_config import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
+from pipeline.evaluation.verdict import Verdict, judge
 from pipeline.serving.inputs_file import read_inputs
-from pipeline.tasks import Task
-from pipeline.verdict import Verdict, judge
+from pipeline.settings import gates
+from pipeline.settings.config import Label
+from pipeline.settings.gates import Evaluation
+from pipeline.settings.tasks import Task
 
 VERDICT = "verdict.json"
 # Beside the verdict: what the Pusher writes into the manifest of a version.

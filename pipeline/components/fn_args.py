@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfx.components.trainer import fn_args_utils
 
 from pipeline.components.blocks import BLOCK
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data.tfrecord_files import read_records
 
 logger = logging.getLogger("pipeline.training")
 

@@ -31,11 +31,12 @@ from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionP
 from tfx.utils import io_utils, path_utils
 
 from pipeline.components import model_questions
-from pipeline.config import Label, ModelChecks
-from pipeline.reading import files
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data import files
+from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.inputs_file import read_inputs
-from pipeline.tasks import ANSWERS, task_of
+from pipeline.settings.config import Label
+from pipeline.settings.gates import ModelChecks
+from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
 REPORT = "model_check.json"

@@ -22,8 +22,8 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, files_of
-from pipeline.reading import files
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data import files
+from pipeline.data.tfrecord_files import read_records
 
 # Compressed examples of a split that are described without Beam: some 50,000 rows of 20 columns.
 SMALL_BYTES = 2 << 20

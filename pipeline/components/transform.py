@@ -33,10 +33,10 @@ from tfx_bsl.tfxio import tensor_adapter
 
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
-from pipeline.components.shards import write_records
-from pipeline.reading.serialize import serialize
-from pipeline.reading.table import is_list
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data.serialize import serialize
+from pipeline.data.shards import write_records
+from pipeline.data.table import is_list
+from pipeline.data.tfrecord_files import read_records
 
 
 class Executor(BeamExecutor, tfx_transform.Executor):

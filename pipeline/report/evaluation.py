@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline import intervals
-from pipeline.evaluation import BASELINE, read_metrics
+from pipeline.evaluation import intervals
+from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
 from pipeline.report.run import Ended
-from pipeline.tasks import Task
+from pipeline.settings.tasks import Task
 
 # The metrics of a label, the first of them that of the slices' chart, and what importance is a loss of.
 COLUMNS: dict[Task, tuple[str, ...]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipeline.record import flat
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Facts, Figure, Figures, Table, Text
 from pipeline.report.run import Ended
+from pipeline.runs.record import flat
 
 
 def verdict(ended: Ended) -> list[Block]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from pipeline.packaging import fingerprint_of
+from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.report import data, evaluation, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text
 from pipeline.report.run import Ended

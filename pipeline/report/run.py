@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tfx import types
 
-from pipeline.config import PipelineConfig
-from pipeline.local import Step
-from pipeline.record import Record
-from pipeline.results import Results
+from pipeline.runs.local import Step
+from pipeline.runs.record import Record
+from pipeline.runs.results import Results
+from pipeline.settings.config import PipelineConfig
 
 
 @dataclass(frozen=True)

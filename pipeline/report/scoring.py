@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.evaluation import as_measured
-from pipeline.reading import files
-from pipeline.reading.tfrecord_files import read_records
-from pipeline.tasks import ANSWERS, Task, task_of
+from pipeline.data import files
+from pipeline.data.tfrecord_files import read_records
+from pipeline.evaluation.tfma_config import as_measured
+from pipeline.settings.tasks import ANSWERS, Task, task_of
 
 logger = logging.getLogger("pipeline.report")
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from pipeline.config import DataChecks
 from pipeline.errors import UserError
 from pipeline.scaffold.table import Table, check_named
+from pipeline.settings.gates import DataChecks
 from pipeline.validation import rows
 
 

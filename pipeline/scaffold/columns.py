@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.data import csv_files
+from pipeline.data.table import type_name
 from pipeline.errors import UserError
-from pipeline.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
-from pipeline.reading import csv_files
-from pipeline.reading.table import type_name
+from pipeline.training.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
 
 Role = Literal["category", "number", "code", "time", "amount", "none"]
 ROWS_WITH_A_VALUE = 60

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.config import SPLITS
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.serving.features import shortened
-from pipeline.tasks import Task
+from pipeline.settings.config import SPLITS
+from pipeline.settings.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("module.txt")
 Literal = Callable[[str], str]

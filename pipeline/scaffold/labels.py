@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config import Label
+from pipeline.data import labels
 from pipeline.errors import UserError
-from pipeline.reading import labels
-from pipeline.tasks import Task
+from pipeline.settings.config import Label
+from pipeline.settings.tasks import Task
 
 # Below this, one of the splits would hardly have any.
 ROWS_OF_A_CLASS = 20

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.components import shards
-from pipeline.config import SPLITS, Data, HashSplit, Label
-from pipeline.data import find_files
+from pipeline.data import csv_files, examples, shards, splits
+from pipeline.data.location import find_files
+from pipeline.data.serialize import serialize
+from pipeline.data.table import Rows
 from pipeline.errors import UserError
-from pipeline.reading import csv_files, examples, splits
-from pipeline.reading.serialize import serialize
-from pipeline.reading.table import Rows
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
 from pipeline.serving.features import shortened
-from pipeline.tasks import Task
+from pipeline.settings.config import SPLITS, Data, HashSplit, Label
+from pipeline.settings.tasks import Task
 
 # What is looked at; the run itself reads all.
 MOST_ROWS = 2_000_000
@@ -76,7 +75,7 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     """
     found = find_files(data).found
     if found.format == "tfrecord":
-        raise UserError("pipeline.new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
+        raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
     scans = _scan(found.all, found.format, label_name)
     batches, whole = _read(scans)
     count = sum(len(rows.table) for rows, _ in batches)

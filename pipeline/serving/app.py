@@ -219,7 +219,7 @@ class _Service:
                 body += chunk
                 if len(body) > limit:
                     raise HTTPException(
-                        413, f"the body is larger than {limit:,} bytes; send fewer instances, or use pipeline.predict"
+                        413, f"the body is larger than {limit:,} bytes; send fewer instances, or use pipeline predict"
                     )
         except ClientDisconnect as error:
             raise HTTPException(400, "the client has gone") from error
@@ -258,7 +258,7 @@ class _Service:
             raise HTTPException(
                 413,
                 f"{rows:,} instances; at most {self.limits.instances:,} in a request: send several, or use "
-                "pipeline.predict",
+                "pipeline predict",
             )
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.data import examples
+from pipeline.data.serialize import serialize
+from pipeline.data.table import Rows
 from pipeline.errors import UserError
-from pipeline.reading import examples
-from pipeline.reading.serialize import serialize
-from pipeline.reading.table import Rows
 
 Columns: TypeAlias = Mapping[str, np.ndarray]
 EXAMPLES = "examples"

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.names import plain_names
+from pipeline.settings.names import plain_names
 
 # In the folder of a SavedModel: where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"

@@ -1,4 +1,4 @@
-"""A sample of what was asked and answered, as JSON lines: what ``python -m pipeline.monitor`` reads.
+"""A sample of what was asked and answered, as JSON lines: what ``python -m pipeline monitor`` reads.
 
 ``{"time": "2026-11-21T15:00:00+00:00", "version": 1795275791, "instance": {...}, "prediction": {...}}``, a file a day.
 """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.repository import runner, shown
+from pipeline.settings.repository import runner, shown
 
 MANIFEST = "manifest.json"
 # Model servers look for folders whose name is a number, so they pass over these.

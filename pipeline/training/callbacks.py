@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from pipeline.tasks import better
+from pipeline.settings.tasks import better
 from pipeline.training.settings import Settings
 
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.names import plain_names
 from pipeline.serving.inputs_file import CLASSES, INPUTS
-from pipeline.tasks import ANSWERS, task_of
+from pipeline.settings.names import plain_names
+from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.errors import TrainingError
 
 # What TFMA looks for first, and what it calls with serialized tf.Examples.

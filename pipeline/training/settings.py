@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one training; ``pipeline.config`` explains each and holds the defaults.
+    """Settings of one training; ``pipeline.settings.config`` explains each and holds the defaults.
 
     Attributes:
         label: Name of the label among the transformed features.

@@ -13,7 +13,7 @@ import tensorflow_transform as tft
 from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.progress import Progress
-from pipeline.tasks import better
+from pipeline.settings.tasks import better
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from pipeline.gates import FINDINGS, Severity
+from pipeline.settings.gates import FINDINGS, Severity
 
 FILE = "findings.json"
 SHOWN = 5

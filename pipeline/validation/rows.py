@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.gates import DataChecks
-from pipeline.intervals import fisher, hanley_mcneil
-from pipeline.reading.tfrecord_files import read_records
+from pipeline.data.tfrecord_files import read_records
+from pipeline.evaluation.intervals import fisher, hanley_mcneil
+from pipeline.settings.gates import DataChecks
 from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384

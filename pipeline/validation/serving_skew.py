@@ -12,7 +12,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from pipeline.gates import DataChecks
+from pipeline.settings.gates import DataChecks
 from pipeline.validation.findings import Finding, with_severity
 from pipeline.validation.rows import wrong_values
 from pipeline.validation.statistics import SERVING, Remedies, Statistics, validate

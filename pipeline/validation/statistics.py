@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
-from pipeline.gates import DataChecks
+from pipeline.settings.gates import DataChecks
 from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
@@ -77,8 +77,8 @@ class Remedies:
     def accept(self, feature: str) -> str:
         """The command that changes the schema to what was found."""
         if not self.schema:
-            return "have a schema to review: python -m pipeline.schema write --to FILE"
-        command = " ".join(["python -m pipeline.schema accept", *([shlex.quote(feature)] if feature else [])])
+            return "have a schema to review: python -m pipeline schema write --to FILE"
+        command = " ".join(["python -m pipeline schema accept", *([shlex.quote(feature)] if feature else [])])
         return f"accept it: {command} --schema {self.schema} --statistics {self.statistics}"
 
     def comparator(self, kind: str, measure: str, feature: str, value: float) -> str:

@@ -11,7 +11,9 @@ import google.auth.credentials
 import google.auth.transport.requests
 import requests
 from google.api_core import exceptions
+from google.api_core.retry import Retry, if_exception_type
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError, TransportError
+from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 
@@ -33,6 +35,16 @@ OUTAGES = (
 # The same, and too many questions at a time.
 PASSING = (*OUTAGES, exceptions.TooManyRequests)
 SECONDS = 30.0  # that one question may take
+# For calls that do the same however often they are made. A quota that is used up does not pass.
+AGAIN = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
+# States in which a PipelineJob stays.
+ENDED = frozenset(
+    {
+        v1.PipelineState.PIPELINE_STATE_SUCCEEDED,
+        v1.PipelineState.PIPELINE_STATE_FAILED,
+        v1.PipelineState.PIPELINE_STATE_CANCELLED,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from pipeline.errors import UserError
-from pipeline.target import Dataflow, FailurePolicy, Vertex
+from pipeline.settings.target import Dataflow, FailurePolicy, Vertex
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
 from pipeline.components import arrow_example_gen
-from pipeline.config import Data, HashSplit, Label, TimeSplit
-from pipeline.data import find_files
-from pipeline.reading.files import wildcard
-from pipeline.target import Target
+from pipeline.data.files import wildcard
+from pipeline.data.location import find_files
+from pipeline.settings.config import Data, HashSplit, Label, TimeSplit
+from pipeline.settings.target import Target
 
 ROW_BY_ROW = HashSplit()
 

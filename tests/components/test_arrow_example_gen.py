@@ -16,11 +16,10 @@ import tensorflow as tf
 from tfx.components.example_gen import base_example_gen_executor
 from tfx.proto import example_gen_pb2
 
-from pipeline.components import shards
-from pipeline.config import Data, HashSplit, TimeSplit
-from pipeline.reading import csv_rows
-from pipeline.reading.serialize import feature, serialize
-from pipeline.reading.splits import buckets_of
+from pipeline.data import csv_rows, shards
+from pipeline.data.serialize import feature, serialize
+from pipeline.data.splits import buckets_of
+from pipeline.settings.config import Data, HashSplit, TimeSplit
 from tests.components.example_gen import records, run, values
 
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.components import shards
-from pipeline.config import Data, HashSplit, TimeSplit
-from pipeline.data import find_files
+from pipeline.data import shards
+from pipeline.data.location import find_files
 from pipeline.errors import UserError
+from pipeline.settings.config import Data, HashSplit, TimeSplit
 from tests.components.example_gen import records, run, values
 
 

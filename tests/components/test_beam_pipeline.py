@@ -13,7 +13,7 @@ from apache_beam.transforms import userstate
 
 from pipeline.components.beam_pipeline import SAMPLING_PERIOD, BeamExecutor, Options
 from pipeline.components.statistics_gen import Executor
-from pipeline.target import IN_PROCESS
+from pipeline.settings.target import IN_PROCESS
 
 FLAGS = [*IN_PROCESS, "--project=p", "--labels=one=1", "--labels=two=2"]
 

@@ -13,8 +13,8 @@ from tensorflow_model_analysis.proto import config_pb2
 from tfx.types import standard_artifacts
 
 from pipeline.components.evaluator import _keep, bless, examine_baseline, extractors_of, read_verdict
-from pipeline.config import Data
-from pipeline.verdict import Verdict
+from pipeline.evaluation.verdict import Verdict
+from pipeline.settings.config import Data
 from tests.components.example_gen import run
 
 SLICES = [

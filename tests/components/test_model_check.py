@@ -27,7 +27,7 @@ from pipeline.serving.metrics import Metrics
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.predictions import PREDICTIONS, ROWS, record
-from pipeline.vertex.smoke_rows import SmokeRows
+from pipeline.vertex.endpoints.smoke_rows import SmokeRows
 
 pytestmark = pytest.mark.slow
 

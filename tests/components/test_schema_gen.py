@@ -12,7 +12,7 @@ from tensorflow_transform.tf_metadata import schema_utils
 from tfx.types import standard_artifacts
 
 from pipeline.components import schema_gen, statistics_gen
-from pipeline.config import SPLITS, Data
+from pipeline.settings.config import SPLITS, Data
 from pipeline.validation.schema_text import proposed
 from tests.components.example_gen import run
 

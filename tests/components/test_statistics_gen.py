@@ -13,11 +13,11 @@ from tfx.components.statistics_gen import executor as tfx_statistics_gen
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
-from pipeline import packaging
 from pipeline.components import beam_pipeline, blocks, statistics_gen
-from pipeline.config import Data, load_config
-from pipeline.pipeline import create_pipeline
-from pipeline.target import IN_PROCESS, Target
+from pipeline.graph import create_pipeline
+from pipeline.packaging import fingerprints
+from pipeline.settings.config import Data, load_config
+from pipeline.settings.target import IN_PROCESS, Target
 from tests.components.example_gen import run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -92,5 +92,5 @@ def test_an_edit_of_the_library_describes_the_data_again(few_flights, tmp_path):
     components = {one.id: one for one in create_pipeline(config, Target.local(tmp_path, config.name)).components}
     code = components["StatisticsGen"].exec_properties["code"]
     modules = [Path(module.__file__) for module in (statistics_gen, blocks, beam_pipeline)]
-    assert code == packaging.fingerprint_of(modules[0])
-    assert set(modules) <= {modules[0], *packaging._repository_modules(modules[0].read_text())}
+    assert code == fingerprints.fingerprint_of(modules[0])
+    assert set(modules) <= {modules[0], *fingerprints.repository_modules(modules[0].read_text())}

@@ -21,10 +21,10 @@ from tfx.proto import example_gen_pb2, transform_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
-from pipeline import packaging
 from pipeline.components import transform
-from pipeline.config import Data
-from pipeline.target import Dataflow, Target
+from pipeline.packaging import user_code
+from pipeline.settings.config import Data
+from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
 
 MODULE = """\
@@ -57,7 +57,7 @@ def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> sta
 @pytest.fixture
 def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callable[..., Path]:
     (tmp_path / "module.py").write_text(MODULE)
-    module = packaging.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
+    module = user_code.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
     schema = standard_artifacts.Schema()
     schema.uri = str(SCHEMA.parent)
 

@@ -11,12 +11,12 @@ import pytest
 import tensorflow_model_analysis as tfma
 
 from pipeline.components.evaluator import extractors_of
-from pipeline.config import Label
-from pipeline.evaluation import eval_config, read_metrics
-from pipeline.gates import Evaluation, FairnessGate, Gate, SliceGate
-from pipeline.tasks import ANSWERS
-from pipeline.verdict import judge
-from tests.components.test_slicing import measure
+from pipeline.evaluation.tfma_config import eval_config, read_metrics
+from pipeline.evaluation.verdict import judge
+from pipeline.settings.config import Label
+from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.tasks import ANSWERS
+from tests.evaluation.test_slicing import measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:invalid value encountered in divide")]
 CARRIERS = np.repeat([b"late", b"on time", b"both"], 200)

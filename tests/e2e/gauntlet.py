@@ -1,9 +1,9 @@
 """Take a table through everything a newcomer does, and judge what comes of it.
 
-    python -m pipeline.new NAME --data FILE --label LABEL
+    python -m pipeline new NAME --data FILE --label LABEL
     python local_runner.py --pipeline NAME
-    python -m pipeline.predict --config configs/NAME.py --data FILE --to out.parquet
-    python -m pipeline.serve --config configs/NAME.py --port PORT       # and rows of the file, as JSON
+    python -m pipeline predict --config configs/NAME.py --data FILE --to out.parquet
+    python -m pipeline serve --config configs/NAME.py --port PORT       # and rows of the file, as JSON
 
 The tables are in gauntlet_tables.py; benchmarks/gauntlet.py runs all of them, test_gauntlet.py a few.
 """
@@ -49,13 +49,12 @@ INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 # Executed in a copy of the repository: `pipeline` is the copy's, and imported once for all tables.
 NEW_IN_PROCESS = """
 import contextlib, io, json, sys, time, traceback
-from pipeline.new import main
+from pipeline.__main__ import main
 for line in sys.stdin:
     out, err, start = io.StringIO(), io.StringIO(), time.monotonic()
-    sys.argv = ["pipeline.new", *json.loads(line)]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = main()
+            code = main(["new", *json.loads(line)])
         except SystemExit as end:
             code = end.code
         except BaseException:
@@ -146,7 +145,7 @@ def _through(table: Table, copy: Path, data: Path, logs: Path, outcome: Outcome)
             _clean(text, f"{phase}'s {where}", table.not_on_terminal)
         return called
 
-    new = [python, "-m", "pipeline.new", name, "--data", str(data), "--label", table.label]
+    new = [python, "-m", "pipeline", "new", name, "--data", str(data), "--label", table.label]
     made = call("new", *new)
     if judge_new(table, made, copy, outcome):
         if not table.advice:
@@ -167,7 +166,7 @@ def _through(table: Table, copy: Path, data: Path, logs: Path, outcome: Outcome)
     verdict = json.loads((copy / f"output/{name}/verdict.json").read_text())
 
     answered = call(
-        "predict", python, "-m", "pipeline.predict", "--config", config, "--data", str(data), "--to", "o.parquet"
+        "predict", python, "-m", "pipeline", "predict", "--config", config, "--data", str(data), "--to", "o.parquet"
     )
     if answered.code:
         raise Failure(f"predict ended with {answered.code}:\n{answered.tail}")
@@ -271,7 +270,7 @@ def advised(sentence: str, option: str) -> list[str]:
 
 
 def new_only(tables: Iterable[Table], folder: Path) -> list[Outcome]:
-    """Run `pipeline.new` alone on all tables, in one process in one copy of the repository; never raise."""
+    """Run `pipeline new` alone on all tables, in one process in one copy of the repository; never raise."""
     copy = copy_repository(folder / "copy")
     MARKER.unlink(missing_ok=True)
     outcomes = []
@@ -445,7 +444,7 @@ def _rank(text: str) -> tuple:
 
 
 class Server:
-    """`python -m pipeline.serve` on a free port, as a context."""
+    """`python -m pipeline serve` on a free port, as a context."""
 
     def __init__(self, copy: Path, name: str, config: str, logs: Path) -> None:
         with socket.socket() as free:
@@ -456,7 +455,7 @@ class Server:
 
     def __enter__(self) -> Server:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        command = [sys.executable, "-m", "pipeline.serve", "--config", self.config, "--port", str(self.port)]
+        command = [sys.executable, "-m", "pipeline", "serve", "--config", self.config, "--port", str(self.port)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=self.copy, env=environment, stdout=log, stderr=log)
         end = time.monotonic() + SECONDS["serve"]

@@ -106,7 +106,7 @@ def run(
 
 def runs(repository: Path, *arguments: str) -> subprocess.CompletedProcess:
     """Looks at the runs there."""
-    command = [sys.executable, "-m", "pipeline.runs", *arguments]
+    command = [sys.executable, "-m", "pipeline", "runs", *arguments]
     return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
 
 

@@ -90,7 +90,7 @@ def bad(clone: Path, first: Run, few_flights: Path, tmp_path_factory: pytest.Tem
             "train/2013-03.parquet",
             unknown_origin,
             "origin in train: 9 rows have a value that the schema does not list: XXX (9 rows); it lists EWR, JFK, LGA",
-            "accept it: python -m pipeline.schema accept origin --schema schema/flights/schema.pbtxt --statistics",
+            "accept it: python -m pipeline schema accept origin --schema schema/flights/schema.pbtxt --statistics",
         ),
         (
             "test/2013-12.parquet",
@@ -102,7 +102,7 @@ def bad(clone: Path, first: Run, few_flights: Path, tmp_path_factory: pytest.Tem
             "eval/2013-09.parquet",
             nulls_in_carrier,
             "carrier in eval: 15.2 % of the rows have no value (123 of 808); at most 0 % may have none",
-            "accept it: python -m pipeline.schema accept carrier",
+            "accept it: python -m pipeline schema accept carrier",
         ),
         (
             "*/*.parquet",

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import tfx
 
-from pipeline.names import plain_names
+from pipeline.settings.names import plain_names
 from tests.e2e.run import Run, copy_repository
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def call(clone: Path, *command: str) -> Run:
 def new(clone: Path, name: str, frame: pd.DataFrame, label: str, *options: str) -> tuple[Run, dict[str, float]]:
     """Makes a pipeline of the data and runs it; returns the run, and its metrics on the test split."""
     frame.to_csv(clone / f"data/{name}.csv", index=False)
-    made = call(clone, "-m", "pipeline.new", name, "--data", f"data/{name}.csv", "--label", label)
+    made = call(clone, "-m", "pipeline", "new", name, "--data", f"data/{name}.csv", "--label", label)
     assert made.code == 0, made.text
     ran = call(clone, "local_runner.py", "--pipeline", name, *options)
     assert ran.code == 0, ran.text

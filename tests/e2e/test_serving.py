@@ -92,7 +92,7 @@ def test_the_pushed_model_answers_the_curl_of_the_readme_and_predicts_files_alik
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "pipeline.serve", "--port", str(port)]
+    command = [sys.executable, "-m", "pipeline", "serve", "--port", str(port)]
     server = subprocess.Popen(command, cwd=clone, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -112,7 +112,7 @@ def test_the_pushed_model_answers_the_curl_of_the_readme_and_predicts_files_alik
 
     to = tmp_path / "answers.parquet"
     data = few_flights / "test/2013-12.parquet"
-    command = [sys.executable, "-m", "pipeline.predict", "--data", str(data), "--to", str(to), "--columns", "late"]
+    command = [sys.executable, "-m", "pipeline", "predict", "--data", str(data), "--to", str(to), "--columns", "late"]
     subprocess.run(command, cwd=clone, check=True)
     predicted = pq.read_table(to)
     assert predicted.column_names == ["late", "label", "probability"]

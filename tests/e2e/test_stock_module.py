@@ -159,7 +159,7 @@ def test_the_modules_that_tfx_ships_run_unchanged(
     assert ("Tuner" in done.ran) == ("tuner_fn" in copy.read_text())
     assert ("No Tuner: " in done.text) != ("Tuner" in done.ran)
     answers = clone / "answers.csv"
-    predict = ["-m", "pipeline.predict", "--config", "configs/shipped.py", "--data", rows, "--to", answers]
+    predict = ["-m", "pipeline", "predict", "--config", "configs/shipped.py", "--data", rows, "--to", answers]
     asked = subprocess.run([sys.executable, *predict], cwd=clone, capture_output=True, text=True, check=False)
     assert asked.returncode == 0, asked.stderr
     with answers.open() as file:

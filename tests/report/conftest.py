@@ -47,10 +47,10 @@ def described(tmp_path) -> Callable:
         import tensorflow_data_validation as tfdv
         from tfx.types import artifact_utils, standard_artifacts
 
-        from pipeline import record
-        from pipeline.config import load_config
-        from pipeline.local import Step
         from pipeline.report.run import Ended
+        from pipeline.runs import record
+        from pipeline.runs.local import Step
+        from pipeline.settings.config import load_config
 
         artifact = standard_artifacts.ExampleStatistics()
         artifact.uri = str(tmp_path / "statistics")

@@ -188,8 +188,8 @@ def test_a_label_of_one_class_only_leaves_the_curves_undefined():
 def test_a_run_that_fails_after_the_push_says_that_it_pushed(described):
     from tfx.types import standard_artifacts
 
-    from pipeline.local import Step
     from pipeline.report import overview
+    from pipeline.runs.local import Step
 
     failed = described({"train": pd.DataFrame({"x": [1.0, 2.0]})})
     assert overview.verdict(failed)[0].text == "The run failed in DataGate; nothing was pushed."

@@ -1,4 +1,4 @@
-"""What pipeline.new makes of columns and labels, and the data that it refuses."""
+"""What pipeline new makes of columns and labels, and the data that it refuses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.components import shards
-from pipeline.config import SPLITS, Data
+from pipeline.data import shards
+from pipeline.data.serialize import serialize
+from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.reading.serialize import serialize
-from pipeline.reading.tfrecord_files import read_records
 from pipeline.scaffold import beforehand
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, look
+from pipeline.settings.config import SPLITS, Data
 
 ROWS = 400
 

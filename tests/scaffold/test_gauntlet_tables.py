@@ -1,4 +1,4 @@
-"""python -m pipeline.new on every small table of the gauntlet: what it writes compiles, what it refuses it says why."""
+"""python -m pipeline new on every small table of the gauntlet: what it writes compiles, what it refuses it says why."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline import predict
+from pipeline.cli import predict
+from pipeline.data.serialize import feature
 from pipeline.errors import UserError
-from pipeline.reading.serialize import feature
 from pipeline.serving.inputs_file import CLASSES
 from pipeline.serving.model import Model, load
 from tests.serving.conftest import ROWS, expected, save

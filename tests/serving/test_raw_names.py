@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from pipeline import predict
+from pipeline.cli import predict
 from pipeline.errors import UserError
-from pipeline.names import plain_names
 from pipeline.serving.description import describe
 from pipeline.serving.features import Refused, from_instances
 from pipeline.serving.inputs_file import INPUTS
 from pipeline.serving.model import Model, load
+from pipeline.settings.names import plain_names
 
 NAMES = ["mean radius", "class", "größe", "a-b", "a b", "a_b", "1st", "x" * 200, 'say "hi" \\', "🙂", "A_B"]
 

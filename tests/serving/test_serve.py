@@ -20,7 +20,7 @@ from pipeline.serving.versions import Versions
 from tests.serving.conftest import ROWS, expected, push
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "pipeline.serve"]
+COMMAND = [sys.executable, "-m", "pipeline", "serve"]
 
 
 def serve(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -88,7 +88,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(server, versions):
     second = serve("--model", versions.folder, "--port", port, "--host", "0.0.0.0")
     assert second.returncode == 1
     assert re.fullmatch(
-        rf"pipeline.serve: cannot listen on 0.0.0.0, port {port}: .* choose another .*\n", second.stderr
+        rf"pipeline serve: cannot listen on 0.0.0.0, port {port}: .* choose another .*\n", second.stderr
     )
 
 
@@ -132,7 +132,7 @@ def test_a_rollback_says_what_it_would_do_does_it_and_can_be_undone(tmp_path):
 
     again = serve("--model", folder, "--rollback")
     assert again.returncode == 1
-    assert again.stderr.startswith(f"pipeline.serve: no previous version in {folder}: there is 10 only")
+    assert again.stderr.startswith(f"pipeline serve: no previous version in {folder}: there is 10 only")
 
     assert "put back       11" in serve("--model", folder, "--restore").stdout
     assert serve("--model", folder, "--list").stdout == "10\n11 (pushed 2026-11-21, auc 0.7123)  latest\n"

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.config import DataChecks
-from pipeline.reading.examples import as_lists
-from pipeline.reading.serialize import serialize
-from pipeline.reading.table import Rows
+from pipeline.data.examples import as_lists
+from pipeline.data.serialize import serialize
+from pipeline.data.table import Rows
+from pipeline.settings.gates import DataChecks
 from pipeline.validation import rows
 
 Write = Callable[[str, pd.DataFrame], list[str]]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import tensorflow_data_validation as tfdv
 
-from pipeline.config import DataChecks
+from pipeline.settings.gates import DataChecks
 from pipeline.validation import reference
 from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
 from pipeline.validation.schema_text import parse
@@ -127,5 +127,5 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
 def test_the_command_that_accepts_a_column_can_be_pasted_whatever_its_name():
     remedies = Remedies("schema/some/schema.pbtxt", "output/statistics/2")
     command = remedies.accept("mean radius; rm -rf ~").removeprefix("accept it: ")
-    assert shlex.split(command)[4:7] == ["mean radius; rm -rf ~", "--schema", "schema/some/schema.pbtxt"]
-    assert shlex.split(remedies.accept(""))[5:8] == ["accept", "--schema", "schema/some/schema.pbtxt"]
+    assert shlex.split(command)[5:8] == ["mean radius; rm -rf ~", "--schema", "schema/some/schema.pbtxt"]
+    assert shlex.split(remedies.accept(""))[6:9] == ["accept", "--schema", "schema/some/schema.pbtxt"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from tfx.dsl.io.filesystem_registry import DEFAULT_FILESYSTEM_REGISTRY
 
-from pipeline import packaging
-from pipeline.config import PipelineConfig, load_config
-from pipeline.target import Target, Vertex
+from pipeline.packaging import fingerprints
+from pipeline.settings.config import PipelineConfig, load_config
+from pipeline.settings.target import Target, Vertex
 from pipeline.vertex.cloud import Cloud
-from pipeline.vertex.compile import compile
+from pipeline.vertex.pipelines.compile import compile
 from tests.fakes.buckets import buckets_in
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
 from tests.vertex.serving import Pushes, answers_right
@@ -51,10 +51,10 @@ def cloud(there: GoogleCloud) -> Cloud:
 @pytest.fixture
 def vertex(there: GoogleCloud) -> Vertex:
     """Settings with which everything is in order there."""
-    image = f"localhost:{there.rest.port}/{PROJECT}/{packaging.image_name()}"
+    image = f"localhost:{there.rest.port}/{PROJECT}/{fingerprints.image_name()}"
     there.rest.project.images[image.partition("/")[2]] = {
-        "pipeline.lock-sha256": packaging.lock_digest(),
-        "pipeline.library-fingerprint": packaging.library_fingerprint(),
+        "pipeline.lock-sha256": fingerprints.lock_digest(),
+        "pipeline.library-fingerprint": fingerprints.library_fingerprint(),
     }
     there.rest.project.accounts.add(ACCOUNT)
     for role in ("roles/aiplatform.user", "roles/storage.objectAdmin"):

@@ -11,9 +11,9 @@ from tfx.utils import json_utils
 
 from pipeline.components.evaluator import MEASURED
 from pipeline.components.model_check import SMOKE_ROWS
-from pipeline.endpoint import Canary, Endpoint
-from pipeline.target import Vertex
-from pipeline.vertex import pusher
+from pipeline.settings.endpoint import Canary, Endpoint
+from pipeline.settings.target import Vertex
+from pipeline.vertex.endpoints import pusher
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 
 QUICK = Canary(

@@ -11,9 +11,9 @@ from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
 from pipeline.components.arrow_example_gen import Executor
-from pipeline.config import PipelineConfig
-from pipeline.pipeline import example_gen_of
-from pipeline.target import Target
+from pipeline.graph import example_gen_of
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Target
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 
 

@@ -12,7 +12,7 @@ from tests.vertex.serving import Pushes
 # Each starts Python anew with Google's clients; one compiles.
 pytestmark = pytest.mark.slow
 ENDPOINT_FILE = """\
-from pipeline.endpoint import Canary, Endpoint
+from pipeline.settings.endpoint import Canary, Endpoint
 
 ENDPOINT = Endpoint("late-flights", canary=Canary(drain_seconds=0))
 """
@@ -69,7 +69,7 @@ def test_a_schedule_is_made_from_the_checked_and_compiled_job_and_listed(
     (schedule,) = there.vertex.schedules.values()
     spec = schedule.create_pipeline_job_request.pipeline_job.pipeline_spec
     container = spec["deploymentSpec"]["executors"]["Pusher_executor"]["container"]
-    assert "pipeline.vertex.pusher.Executor" in container["args"]
+    assert "pipeline.vertex.endpoints.pusher.Executor" in container["args"]
     code, text = runner("--schedules")
     assert code == 0, text
     assert schedule.name in text

@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pipeline.vertex.submit import submit
+from pipeline.vertex.pipelines.submit import submit
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
-from tests.vertex.test_watch import PUSHED
+from tests.vertex.pipelines.test_watch import PUSHED
 
 # Each starts Python anew with Google's clients, some TFX too: together half a minute.
 pytestmark = pytest.mark.slow

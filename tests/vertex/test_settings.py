@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import packaging
 from pipeline.errors import UserError
-from pipeline.machines import Job, Machines, Resources
-from pipeline.target import Vertex
+from pipeline.packaging import fingerprints
+from pipeline.settings.machines import Job, Machines, Resources
+from pipeline.settings.target import Vertex
 from pipeline.vertex import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def test_a_table_with_gpus_takes_the_image_with_cuda():
     assert not Machines(training=Job("ct5lp-hightpu-4t", tpu_topology="2x2")).gpus
     assert Machines(tasks={"Trainer": Resources(8, 32, "NVIDIA_TESLA_T4", 1)}).gpus
     assert Machines(tuning=Job("g2-standard-8", "NVIDIA_L4", 1)).gpus
-    assert packaging.image_name("gpu") == f"{packaging.image_name()}-gpu"
+    assert fingerprints.image_name("gpu") == f"{fingerprints.image_name()}-gpu"
 
 
 def test_problems_of_the_machines_are_said_with_the_rest(tmp_path):

@@ -1,0 +1,55 @@
+"""Run one of the commands: python -m pipeline COMMAND --help."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+from pipeline.errors import UserError
+from pipeline.settings.names import printable
+
+# In the order in which they are needed; each is a module of pipeline.cli with a function main(argv).
+COMMANDS = {
+    "new": "make a pipeline of your own from a table: config, module file and schema",
+    "schema": "compare the reviewed schema with the data, accept a change, or write one",
+    "runs": "list, show, compare and clean up the runs of a pipeline",
+    "predict": "write a pushed model's predictions for files of raw rows",
+    "serve": "answer REST requests from the newest pushed version, or take it back",
+    "monitor": "compare the requests of a served model with its training data",
+}
+FAILED, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
+
+
+def main(argv: list[str]) -> int:
+    """Run the command that ``argv`` names with the rest of it; return the exit code."""
+    name, *rest = argv or ["--help"]
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        print(printable(f"pipeline: no command {name!r}{hint}\n\n{_help()}"), file=sys.stderr)
+        return WRONG_ARGUMENTS
+    try:
+        return importlib.import_module(f"pipeline.cli.{name}").main(rest)
+    except UserError as error:
+        print(printable(f"pipeline {name}: {error}"), file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"pipeline {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    return (
+        f"usage: python -m pipeline COMMAND [--pipeline NAME] ...\n\n{commands}\n\n"
+        "python -m pipeline COMMAND --help shows its flags. To run a pipeline: python local_runner.py --help, "
+        "python vertex_runner.py --help"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,283 @@
+"""The runs of a pipeline: python -m pipeline runs list, show, diff, clean."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import shlex
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.cli.terminal import print_table
+from pipeline.errors import UserError
+from pipeline.runs import cleaning, store
+from pipeline.runs.record import flat
+from pipeline.runs.store import Run
+from pipeline.settings.repository import find_root, runner, shown
+from pipeline.settings.target import only_run_in
+
+# Of these, what the runs have: it depends on the label.
+METRICS = ("auc", "precision", "recall", "accuracy", "log_loss", "rmse", "mae")
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    arguments = parse_arguments(argv)
+    # In a file or a pipe, a line is a line.
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
+    root = find_root()
+    output = Path(arguments.output or root / "output" / chosen_config(arguments, root).name).absolute()
+    runs = []
+    if (output / store.FILE).is_file():
+        with store.opened(output) as metadata:
+            runs = store.runs_of(metadata)
+    elsewhere = f" --output {shlex.quote(arguments.output)}" if arguments.output else ""
+    run_it = f"{runner()}{pipeline_flags(arguments)}{elsewhere}"
+    if not runs:
+        raise UserError(f"no runs below {shown(output)} yet; start the first one: {run_it}")
+    if arguments.command == "clean":
+        return clean(console, output, arguments.keep, arguments.yes)
+    if arguments.command == "list":
+        list_runs(console, runs)
+    elif arguments.command == "show":
+        show(console, store.find(runs, arguments.run), output)
+    else:
+        if len(runs) == 1:
+            raise UserError(f"there is one run, {runs[0].name}, and a second is needed to compare with: {run_it}")
+        earlier = store.find(runs, arguments.earlier, -2)
+        diff(console, earlier, store.find(runs, arguments.later))
+    return 0
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline runs", description="List, show, compare and clean up the runs of a pipeline."
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    add_pipeline_arguments(common)
+    common.add_argument("--output", help="output folder of the runs (output/<name>)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", parents=[common], help="a line a run: time, data, verdict, metrics, duration")
+    showing = commands.add_parser("show", parents=[common], help="one run in full")
+    showing.add_argument("run", nargs="?", help="its name or the beginning of it (the last one)")
+    comparing = commands.add_parser(
+        "diff", parents=[common], help="what differs: settings, code, schema, data, metrics"
+    )
+    comparing.add_argument("earlier", nargs="?", help="name of a run (the last but one)")
+    comparing.add_argument("later", nargs="?", help="name of a run (the last one)")
+    cleaning_up = commands.add_parser("clean", parents=[common], help="delete what no kept run or pushed model needs")
+    cleaning_up.add_argument("--keep", type=_count, required=True, help="how many of the newest runs to keep whole")
+    cleaning_up.add_argument("--yes", action="store_true", help="delete; without it, only show what would be deleted")
+    return parser.parse_args(argv)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def list_runs(console: Console, runs: list[Run]) -> None:
+    """A line a run, the oldest first."""
+    measured = {name for run in runs if run.record for name in run.record.metrics}
+    names = [name for name in METRICS if name in measured]
+    rows = []
+    for run in runs:
+        metrics = run.record.metrics if run.record else {}
+        states = [run.state(node) for node in run.executions]
+        rows.append(
+            (
+                run.name,
+                _data(run),
+                run.verdict,
+                *(_number(metrics.get(name)) for name in names),
+                f"{run.seconds:,.0f} s",
+                f"{states.count('ran')} of {len(states)}",
+            )
+        )
+    print_table(console, ("run", "data", "verdict", *names, "took", "executed"), rows, left=3)
+
+
+def show(console: Console, run: Run, output: Path) -> None:
+    """One run in full."""
+    console.print(f"{run.name}: {run.verdict}", style="bold")
+    for sentence in run.record.failed if run.record else ():
+        console.print(f"  {sentence}", soft_wrap=True)
+    report = output / "runs" / run.name / "report.html"
+    facts = {
+        "started": f"{run.started:%Y-%m-%d %H:%M:%S}",
+        "took": f"{run.seconds:,.1f} s",
+        "command": run.record.command if run.record else "",
+        "pushed to": shown(run.record.pushed_to) if run.record and run.record.pushed_to else "",
+        "data": _fingerprint(run).replace("\n", "; "),
+        "code": run.record.code if run.record else "",
+        "report": shown(report) if report.is_file() else "",
+        "log": shown(log) if (log := output / "logs" / f"{run.name}.log").is_file() else "",
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(f"  {name:<11}{value}", soft_wrap=True)
+    console.print()
+    for node, execution in run.executions.items():
+        seconds = (execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
+        console.print(f"  {node:<20}{run.state(node):<12}{seconds:7.1f} s")
+    if run.record:
+        console.print()
+        for name, metric in run.record.metrics.items():
+            console.print(f"  {name:<24}{_number(metric)}")
+
+
+def diff(console: Console, earlier: Run, later: Run) -> None:
+    """What differs between two runs, and which steps the later one re-used."""
+    console.print(f"{earlier.name} ({earlier.verdict}) -> {later.name} ({later.verdict})", style="bold")
+    parts: dict[str, Callable[[], list[str]]] = {
+        "settings": lambda: changes(_config(earlier), _config(later)),
+        "code": lambda: code_changes(earlier, later),
+        "schema": lambda: _text_diff("schema.pbtxt", _schema(earlier), _schema(later)),
+        "data": lambda: changes(_data_of(earlier), _data_of(later)),
+        "packages and machine": lambda: changes(_environment(earlier), _environment(later)),
+        "metrics": lambda: metric_changes(earlier, later),
+    }
+    same = []
+    for title, of_part in parts.items():
+        lines = of_part()
+        if not lines:
+            same.append(title)
+            continue
+        console.print(f"\n{title}", style="bold")
+        for line in lines:
+            console.print(f"  {line}", soft_wrap=True)
+    if same:
+        console.print(f"\nthe same: {', '.join(same)}")
+    used = [node for node in later.executions if later.state(node) == "cached"]
+    ran = [node for node in later.executions if later.state(node) == "ran"]
+    console.print(f"executed:  {', '.join(ran) or 'nothing'}", soft_wrap=True)
+    console.print(f"re-used:   {', '.join(used) or 'nothing'}", soft_wrap=True)
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Names with other values."""
+    names = list(dict.fromkeys([*before, *after]))
+    return [
+        f"{name}: {before.get(name, '(none)')} -> {after.get(name, '(none)')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def metric_changes(earlier: Run, later: Run) -> list[str]:
+    """Metrics over all rows that have changed."""
+    before = earlier.record.metrics if earlier.record else {}
+    after = later.record.metrics if later.record else {}
+    lines = []
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name, math.nan), after.get(name, math.nan)
+        # Beam adds the same numbers up in another order in every run.
+        if not math.isclose(old, new, rel_tol=1e-5) and not (math.isnan(old) and math.isnan(new)):
+            change = f"  {new - old:+.4f}" if math.isfinite(new - old) else ""
+            lines.append(f"{name:<24}{_number(old)} -> {_number(new)}{change}")
+    return lines
+
+
+def code_changes(earlier: Run, later: Run) -> list[str]:
+    """Lines of the user's modules that differ, each once though several steps run them; and the library as a whole."""
+    lines: list[str] = []
+    for node in dict.fromkeys([*earlier.executions, *later.executions]):
+        before, after = _sources(earlier, node), _sources(later, node)
+        for name in sorted({*before, *after}) if before and after else ():
+            found = _text_diff(name, before.get(name, ""), after.get(name, ""))
+            if not set(found) <= set(lines):
+                lines += found
+    codes = [one.record.code if one.record else "" for one in (earlier, later)]
+    if all(codes) and codes[0] != codes[1]:
+        lines.append(f"library pipeline/: {codes[0]} -> {codes[1]} (fingerprints)")
+    return lines
+
+
+def _text_diff(name: str, before: str, after: str) -> list[str]:
+    """Lines that differ, with where they stand; empty ones do not count, for what a step does not need is blank."""
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    lines = []
+    for _, a, b, c, d in (one for one in matcher.get_opcodes() if one[0] != "equal"):
+        gone, new = before.splitlines()[a:b], after.splitlines()[c:d]
+        if any(line.strip() for line in (*gone, *new)):
+            lines.append(f"{name}, line {c + 1}")
+            lines += [f"- {line}" for line in gone if line.strip()] + [f"+ {line}" for line in new if line.strip()]
+    return lines
+
+
+def _sources(run: Run, node: str) -> dict[str, str]:
+    """The user's modules by name, as a step ran them; empty where it runs none or the wheel is gone."""
+    _, _, wheel = str(run.settings(node).get("module_path", "")).partition("@")
+    if not wheel or not zipfile.is_zipfile(wheel):
+        return {}
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+
+
+def _schema(run: Run) -> str:
+    artifact = run.artifact("ReviewedSchema", "result") or run.artifact("SchemaGen", "schema")
+    file = Path(artifact.uri) / "schema.pbtxt" if artifact else None
+    return file.read_text(encoding="utf-8") if file and file.is_file() else ""
+
+
+def _config(run: Run) -> dict[str, str]:
+    return flat(run.record.config) if run.record else {}
+
+
+def _environment(run: Run) -> dict[str, str]:
+    return {**run.record.packages, **run.record.machine} if run.record else {}
+
+
+def _fingerprint(run: Run) -> str:
+    return str(run.settings("ExampleGen").get("input_fingerprint", ""))
+
+
+def _data_of(run: Run) -> dict[str, str]:
+    lines = (line.partition(",") for line in _fingerprint(run).splitlines())
+    found = {name: rest for name, _, rest in lines}
+    return {"span": str(run.settings("ExampleGen").get("span", "")), **found}
+
+
+def _data(run: Run) -> str:
+    """Span and size of the files."""
+    pieces = dict(_pairs(_fingerprint(run)))
+    size = sum(int(value) for name, value in pieces.items() if name.endswith("total_bytes"))
+    return f"span {run.settings('ExampleGen').get('span', 0)}, {size / 2**20:,.1f} MiB" if size else "-"
+
+
+def _pairs(fingerprint: str) -> Iterator[tuple[str, str]]:
+    for line in fingerprint.splitlines():
+        split, _, rest = line.partition(",")
+        for pair in rest.split(","):
+            name, _, value = pair.partition(":")
+            yield f"{split} {name}", value
+
+
+def _number(value: Any) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.4f}"
+
+
+def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
+    """Shows what would be deleted, and deletes it if asked to."""
+    with store.opened(output), only_run_in(output), store.opened(output, write=yes) as metadata:
+        plan = cleaning.plan(metadata, output, keep)
+        for name, (count, size) in plan.by_kind.items():
+            console.print(f"  {name:<24}{count:>6}  {size / 2**20:>10,.1f} MiB")
+        kept = ", ".join(plan.kept)
+        console.print(f"keeps {kept or 'no run'}, and {len(plan.versions)} pushed models with what they were judged by")
+        verb = "freed" if yes else "to free"
+        if yes:
+            cleaning.carry_out(metadata, plan)
+        console.print(f"{plan.size / 2**20:,.1f} MiB {verb}" + ("" if yes else "; nothing is deleted without --yes"))
+    return 0

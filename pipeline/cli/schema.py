@@ -1,0 +1,186 @@
+"""Keeps the reviewed schema in step with the data: diff, accept, write.
+
+python -m pipeline schema diff                 what the data of the last run would change in the reviewed schema
+python -m pipeline schema accept carrier       changes it for this column; without a column, for all
+python -m pipeline schema write --to FILE      an inferred schema, for data that has no reviewed one yet
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.cli.terminal import silent
+from pipeline.errors import UserError
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.repository import find_root, runner, shown
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    arguments = parse_arguments(argv)
+    root = find_root()
+    config = chosen_config(arguments, root)
+    output = Path(arguments.output) if arguments.output else root / "output" / config.name
+    which = pipeline_flags(arguments)
+    folder = arguments.statistics or newest(output, which)
+    with silent():
+        # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
+        import pipeline.validation.schema_text  # noqa: F401
+    statistics = read_statistics(folder)
+    if arguments.command == "write":
+        write_inferred(statistics, config, arguments.to, arguments.replace)
+        return 0
+    schema_file = Path(arguments.schema or config.schema or "")
+    if not schema_file.is_file():
+        named = f"no reviewed schema {shown(schema_file)}" if schema_file.name else "the config names no schema"
+        raise UserError(f"{named}; write one: python -m pipeline schema write{which} --to FILE")
+    if arguments.command == "diff":
+        return diff(schema_file, statistics, which)
+    accept(schema_file, statistics, arguments.columns)
+    return 0
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline schema",
+        description="Keep the reviewed schema in step with the data.",
+        epilog="diff exits with 0 when the data fits the schema, and with 3 when there is a difference.",
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    add_pipeline_arguments(common)
+    common.add_argument("--output", help="output folder of the run whose data counts (output/<name>)")
+    common.add_argument("--statistics", help="statistics of the data, in place of the newest below --output")
+    common.add_argument("--schema", help="reviewed schema, in place of the config's")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("diff", parents=[common], help="show what the data would change in the reviewed schema")
+    accepting = commands.add_parser("accept", parents=[common], help="change the reviewed schema so that the data fits")
+    accepting.add_argument("columns", nargs="*", help="columns to accept; all that differ, if none is named")
+    writing = commands.add_parser("write", parents=[common], help="write an inferred schema for review")
+    writing.add_argument("--to", type=Path, required=True, help="file to write, such as schema/mine/schema.pbtxt")
+    writing.add_argument("--replace", action="store_true", help="overwrite the file")
+    return parser.parse_args(argv)
+
+
+def newest(output: Path, which: str = "") -> str:
+    """The newest statistics below an output folder.
+
+    Args:
+        output: Of the runs.
+        which: Flags that name the pipeline, for the message.
+
+    Raises:
+        UserError: there was no run yet.
+    """
+    # <output>/artifacts/StatisticsGen/statistics/<execution>/, counting executions up.
+    found = [path for path in output.glob("artifacts/StatisticsGen/statistics/*") if path.name.isdigit()]
+    if not found:
+        raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
+    return str(max(found, key=lambda path: int(path.name)))
+
+
+def read_statistics(folder: str) -> list[Any]:
+    """Statistics of every split, train first, from the artifact of a StatisticsGen.
+
+    Raises:
+        UserError: there are none.
+    """
+    import tensorflow_data_validation as tfdv
+    from tfx.dsl.io import fileio
+
+    files = fileio.glob(f"{folder}/Split-*/FeatureStats.pb")
+    if not files:
+        raise UserError(f"no statistics in {folder}; expected Split-*/FeatureStats.pb, as StatisticsGen writes them")
+    return [tfdv.load_stats_binary(file) for file in sorted(files, key=lambda file: "Split-train" not in file)]
+
+
+def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, replace: bool) -> None:
+    """Writes the schema that one would infer from the data, in which serving does without the label.
+
+    Raises:
+        UserError: ``to`` exists and must not be replaced.
+    """
+    from pipeline.validation.schema_text import to_text
+
+    if to.exists() and not replace:
+        raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
+    schema = inferred(statistics, config.label.name)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(to_text(schema), encoding="utf-8")
+    print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
+
+
+def inferred(statistics: list[Any], label: str) -> Any:
+    """The schema that one would infer from the statistics of all splits, in which serving does without the label."""
+    from pipeline.validation.schema_text import inferred_from
+
+    schema = inferred_from(statistics)
+    schema.default_environment.extend(["TRAINING", "SERVING"])
+    for feature in schema.feature:
+        if feature.name == label:
+            feature.not_in_environment.append("SERVING")
+    return schema
+
+
+def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
+    """Prints what the data would change in the reviewed schema; returns 3 if that is anything.
+
+    Args:
+        schema_file: The reviewed one.
+        statistics: Of every split.
+        which: Flags that name the pipeline, for the command that accepts it.
+    """
+    from pipeline.validation.schema_text import changes, parse, proposed
+
+    before = parse(schema_file)
+    found = changes(before, proposed(before, statistics))
+    print_changes(found)
+    if not found:
+        print(f"The data fits {shown(schema_file)}.")
+        return 0
+    columns = " ".join(map(shlex.quote, found))
+    print(f"To accept: python -m pipeline schema accept{which} {columns} --schema {shlex.quote(shown(schema_file))}")
+    return 3
+
+
+def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None:
+    """Changes the schema file for some columns, or all, and leaves the rest of its text as it is.
+
+    Raises:
+        UserError: a column is not among the differences.
+    """
+    from pipeline.validation.schema_text import changes, parse, proposed, rewritten
+
+    before = parse(schema_file)
+    after = proposed(before, statistics)
+    found = changes(before, after)
+    unknown = [column for column in columns if column not in found]
+    if unknown:
+        raise UserError(
+            f"the data changes nothing about {', '.join(unknown)} in {shown(schema_file)}; it does about "
+            f"{', '.join(found) or 'nothing'}"
+        )
+    wanted = columns or list(found)
+    text = rewritten(schema_file.read_text(encoding="utf-8"), before, after, wanted)
+    partial = schema_file.with_name(f".{schema_file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(schema_file)
+    print_changes({column: found[column] for column in wanted})
+    print(
+        f"Changed {shown(schema_file)}. Look through it (git diff) and commit."
+        if wanted
+        else f"The data fits {shown(schema_file)}."
+    )
+
+
+def print_changes(found: Mapping[str, list[str]]) -> None:
+    """A line a column, and its changes below."""
+    for column, lines in found.items():
+        print(column)
+        for line in lines:
+            print(f"  {line}")

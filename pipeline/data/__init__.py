@@ -1,0 +1,1 @@
+"""Raw files → typed tables → tf.Examples."""

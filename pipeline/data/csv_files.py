@@ -1,0 +1,322 @@
+"""CSV files with a header: scanned for parts and types, then read part by part with types that are fixed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pa_csv
+
+from pipeline.data import files
+from pipeline.data.csv_rows import MOST_ROW_BYTES, Block, read_blocks
+from pipeline.data.table import LARGEST, BadRow, Rows, Unit, too_large
+from pipeline.errors import UserError
+
+# What a CSV column can be, from the narrowest to the widest.
+NOTHING, INTEGERS, FLOATS, TEXT = TYPES = ("nothing", "integers", "floats", "text")
+EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
+# Stand for a missing value in a column of numbers, as pandas and spreadsheets write it; in lower case. Text keeps them:
+# there "NA" may be Namibia.
+MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CUT_SHORT = (EOFError, OSError)  # what gzip, bz2 and lzma raise for a file that is damaged or ends too early
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass over a CSV file finds.
+
+    Attributes:
+        types: Narrowest type by column, in the file's order.
+        units: Parts that can be read on their own: blocks of a plain file, or a compressed file whole.
+        rows: Good and bad rows.
+        bad: The bad rows.
+    """
+
+    types: dict[str, str]
+    units: list[Unit]
+    rows: int
+    bad: list[BadRow]
+
+
+def scan(file: str, known: Mapping[str, str]) -> Scan:
+    """Reads a whole file, block by block, for its parts and the types of its columns.
+
+    Args:
+        file: Path or address.
+        known: Types that are decided, from a reviewed schema; only the others are looked for.
+
+    Raises:
+        UserError: it is no CSV file with a header, or is cut short.
+    """
+    with files.open_file(file) as stream:
+        names, start = _read_header(stream, file)
+        types = {name: known.get(name, NOTHING) for name in names}
+        units, bad, rows = [], [], 0
+        for block in _blocks(stream, file, len(names), start):
+            bad += [BadRow(file, *row) for row in block.bad]
+            text = _as_text(block, names, file)
+            for name in names:
+                if name not in known:
+                    types[name] = narrowest(text[name], types[name])
+            units.append(Unit(file, "csv", block.start, block.length, rows + 1, 2 * block.length))
+            rows += block.rows
+    if files.is_compressed(file):
+        # Nothing but its beginning can be found in a compressed file.
+        units = [Unit(file, "csv", start, None, 1, sum(unit.bytes for unit in units))] if units else []
+    return Scan(types=types, units=units, rows=rows, bad=bad)
+
+
+def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
+    """Reads the rows of a part, block by block.
+
+    Args:
+        unit: Of ``scan``; one that starts at 0 is the whole file.
+        types: Type by column, of ``TYPES``; a column of "nothing" is a column of nulls.
+        columns: The columns to read; None reads all.
+
+    Yields:
+        Tables with int64, float64 and string columns, and the rows that are none.
+
+    Raises:
+        UserError: the file is cut short.
+    """
+    with files.open_file(unit.file) as stream:
+        names, header = _read_header(stream, unit.file)
+        start = unit.start or header
+        stream.seek(start)
+        wanted = [name for name in names if columns is None or name in columns]
+        for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
+            text = _as_text(block, names, unit.file, wanted)
+            bad = [BadRow(unit.file, *row) for row in block.bad]
+            values, reasons = {}, dict[int, str]()
+            for name in wanted:
+                values[name], wrong = parse(text[name], types[name])
+                if wrong is not None:
+                    for at in np.flatnonzero(wrong).tolist():
+                        found = text[name][at].as_py()
+                        expected = EXPECTED[types[name]]
+                        reasons.setdefault(at, f"column {name!r}: found {found!r}, expected {expected}")
+            table, numbers = pa.table(values), block.numbers
+            if reasons:
+                lines = block.data.splitlines() if len(block.data.splitlines()) == len(numbers) else None
+                for at, reason in sorted(reasons.items()):
+                    row = lines[at].decode() if lines else _row_again(text, at)
+                    bad.append(BadRow(unit.file, int(numbers[at]), reason, row))
+                good: np.ndarray = np.ones(len(numbers), bool)
+                good[list(reasons)] = False
+                table, numbers = table.filter(pa.array(good)), numbers[good]
+            yield Rows(table, numbers, sorted(bad, key=lambda one: one.row))
+
+
+def read_header(file: str) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        UserError: see ``scan``.
+    """
+    with files.open_file(file) as stream:
+        return _read_header(stream, file)[0]
+
+
+def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
+    """The names of the columns, and the position of what comes after them; none and 0 for an empty file."""
+    # The header is one row: read on while its last quote is open.
+    header = b""
+    try:
+        while not header or header.count(b'"') % 2 or not header.strip(b"\r\n" + _BYTE_ORDER_MARK):
+            line = _read_line(stream)
+            header += line
+            if not line or len(header) > MOST_ROW_BYTES:
+                break
+    except _CUT_SHORT as error:
+        raise UserError(_cut_short(file, error)) from error
+    try:
+        text = header.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+        names = next(csv.reader(io.StringIO(text.strip("\r\n"), newline=""), strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"{file} is not a CSV file with a header, whatever its name says: its first line is {header[:40]!r} "
+            f"({error}); expected the names of the columns in UTF-8, with commas between them"
+        ) from error
+    for position, name in enumerate(names, 1):
+        if not name:
+            raise UserError(
+                f"{file}: column {position} has no name; expected one in the header (pandas writes its index so: "
+                f"use to_csv(index=False)){header_hint(names)}"
+            )
+        if name in names[: position - 1]:
+            raise UserError(
+                f"{file}: the column name {name!r} stands twice in the header, in columns {names.index(name) + 1} and "
+                f"{position}; expected different names{header_hint(names)}"
+            )
+        if "\x00" in name:
+            raise UserError(f"{file} is not a CSV file with a header, whatever its name says: {name[:40]!r}")
+    return names, len(header)
+
+
+def header_hint(names: Sequence[str]) -> str:
+    """Return the end of a message where a header looks like a row of values; empty where it does not."""
+    numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
+    return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
+
+
+def _read_line(stream: IO[bytes]) -> bytes:
+    """Reads up to and with the next line break: a newline, a return, or both."""
+    line = bytearray()
+    while len(line) <= MOST_ROW_BYTES:
+        byte = stream.read(1)
+        if not byte:
+            break
+        line += byte
+        if byte == b"\n":
+            break
+        if byte == b"\r":
+            following = stream.read(1)
+            if following == b"\n":
+                line += following
+            elif following:
+                stream.seek(-1, io.SEEK_CUR)
+            break
+    return bytes(line)
+
+
+def _blocks(
+    stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
+) -> Iterator[Block]:
+    try:
+        yield from read_blocks(stream, columns, start=start, length=length, first_row=first_row)
+    except _CUT_SHORT as error:
+        raise UserError(_cut_short(file, error)) from error
+
+
+def _cut_short(file: str, error: Exception) -> str:
+    return f"{file} is damaged or cut short: {str(error).splitlines()[0]}; write or copy it again"
+
+
+def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:
+    """The block's fields as text, those of the wanted columns; an empty field is null."""
+    if not len(block.numbers):
+        return pa.table({name: pa.array([], pa.string()) for name in wanted or names})
+    table = pa_csv.read_csv(
+        pa.BufferReader(block.data),
+        read_options=pa_csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=max(len(block.data) + 1, 1 << 16)
+        ),
+        parse_options=pa_csv.ParseOptions(newlines_in_values=b'"' in block.data, ignore_empty_lines=len(names) > 1),
+        convert_options=pa_csv.ConvertOptions(
+            include_columns=wanted or names,
+            column_types=dict.fromkeys(names, pa.string()),
+            strings_can_be_null=True,
+            null_values=[""],
+            check_utf8=False,
+        ),
+    )
+    if table.num_rows != len(block.numbers):
+        raise AssertionError(
+            f"{file}: {table.num_rows} rows where {len(block.numbers)} were counted, rows {block.numbers[0]} to "
+            f"{block.numbers[-1]}; this is an error in pipeline/data/csv_rows.py"
+        )
+    return table.combine_chunks()
+
+
+def _row_again(text: pa.Table, at: int) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(value.as_py() for value in (column[at] for column in text.columns))
+    return out.getvalue()
+
+
+def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
+    """Find the narrowest type, no narrower than ``type_``, that every value of a column of text has."""
+    if text.null_count == len(text):
+        return type_
+    for candidate in (INTEGERS, FLOATS):
+        if TYPES.index(type_) <= TYPES.index(candidate):
+            values, wrong = _cast(text, candidate, ends=_WHOLE if candidate == INTEGERS else "")
+            if wrong is None:
+                # Words for a missing value alone say nothing of the type.
+                return candidate if values.null_count < len(text) else type_
+        if candidate == INTEGERS and _has_huge_integer(text):
+            return TEXT  # as a float it would lose digits
+    return TEXT
+
+
+def parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """Parse a column of text.
+
+    Args:
+        text: Strings; null is a missing value, and in numbers each of ``MISSING`` is, too.
+        type_: One of ``TYPES``. An integer may end in ".0", which is how pandas writes integers with gaps.
+
+    Returns:
+        The values, null where one does not parse or is too large for a tf.Example's float32; and a mask of those, or
+        None when there are none.
+    """
+    if type_ == TEXT:
+        return text, None
+    if type_ == NOTHING:
+        return pa.nulls(len(text)), None
+    values, wrong = _cast(text, type_)
+    if type_ == FLOATS:
+        large = too_large(np.asarray(pc.fill_null(values, 0.0)))
+        if large.any():
+            wrong = large if wrong is None else wrong | large
+            values = pc.if_else(pa.array(~large), values, None)
+    return values, wrong
+
+
+_WHOLE = r"[0-9]+"
+_WHOLE_OR_POINT_ZERO = r"[0-9]+(\.0*)?"
+_FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity))$"
+
+
+def _cast(
+    text: pa.ChunkedArray, type_: str, ends: str = _WHOLE_OR_POINT_ZERO
+) -> tuple[pa.ChunkedArray, np.ndarray | None]:
+    """The numbers, null where one does not parse, and a mask of those, or None when all do."""
+    target = pa.int64() if type_ == INTEGERS else pa.float64()
+    try:
+        values = text.cast(target)
+        if type_ == FLOATS:
+            not_numbers = pc.is_nan(values)
+            if pc.any(not_numbers).as_py():
+                values = pc.if_else(not_numbers, None, values)
+            return values, None
+        # pyarrow reads 0x1F as 31.
+        if not pc.any(pc.match_substring_regex(text, "[xX]")).as_py():
+            return values, None
+    except pa.ArrowInvalid:
+        pass
+    trimmed = pc.utf8_trim_whitespace(text)
+    missing = pc.is_in(pc.utf8_lower(trimmed), pa.array(MISSING))
+    trimmed = pc.if_else(missing, None, trimmed)
+    fits = pc.match_substring_regex(trimmed, rf"^[+-]?{ends}$" if type_ == INTEGERS else _FLOAT)
+    if type_ == INTEGERS:
+        trimmed = pc.replace_substring_regex(pc.replace_substring_regex(trimmed, r"^\+", ""), r"\.0*$", "")
+        fits = pc.and_(fits, pc.invert(_beyond_int64(trimmed)))
+    values = pc.if_else(fits, trimmed, None).cast(target)
+    wrong = np.asarray(pc.fill_null(pc.invert(fits), False))
+    return values, wrong if wrong.any() else None
+
+
+def _beyond_int64(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which texts are integers that int64 cannot hold; looks closely only at the long ones."""
+    long = pc.greater_equal(pc.utf8_length(text), 19)
+    if not pc.any(long).as_py():
+        return long
+    values = [
+        value is not None and len(value) >= 19 and value.lstrip("+-").isdigit() and not -(2**63) <= int(value) < 2**63
+        for value in text.to_pylist()
+    ]
+    return pa.chunked_array([pa.array(values)])
+
+
+def _has_huge_integer(text: pa.ChunkedArray) -> bool:
+    return bool(pc.any(_beyond_int64(pc.utf8_trim_whitespace(text))).as_py())

@@ -1,0 +1,88 @@
+"""Classes in words, as they stand in files, → their numbers, which is what examples hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.data.table import BadRow, Rows, Unit
+from pipeline.errors import UserError
+
+SHOWN = 8
+
+
+def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit) -> Rows:
+    """The rows with the label's values replaced by numbers; a missing one stays missing.
+
+    Args:
+        rows: Of one file.
+        label: The column; without it, rows stay as they are.
+        numbers: By value.
+        unit: Where the rows are from.
+
+    Returns:
+        The rows; a CSV row with another value is among the bad ones.
+
+    Raises:
+        UserError: a row of another format has another value.
+    """
+    table = rows.table
+    if label not in table.column_names:
+        return rows
+    values, wrong = encode(table.column(label).combine_chunks(), numbers)
+    table = table.set_column(table.column_names.index(label), label, values)
+    if not wrong.any():
+        return replace(rows, table=table)
+    reasons = [
+        BadRow(unit.file, int(rows.numbers[at]), _reason(label, rows.table.column(label)[at].as_py(), numbers), "")
+        for at in np.flatnonzero(wrong).tolist()
+    ]
+    if unit.format != "csv":
+        raise UserError(str(reasons[0]))
+    return Rows(
+        table.filter(pa.array(~wrong)), rows.numbers[~wrong], sorted([*rows.bad, *reasons], key=lambda one: one.row)
+    )
+
+
+def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.ndarray]:
+    """Values → int64, null where one has no number; and a mask of those, a missing value not among them.
+
+    Integers that the classes' numbers can be are not looked at: what is out of range there is the data gate's to say.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_null(column.type):
+        return column, np.zeros(len(column), bool)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    places = {str(number): number for number in numbers.values()}
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if pa.types.is_integer(column.type) and places.items() <= numbers.items():
+        return column.cast(pa.int64()), np.zeros(len(column), bool)
+    if pa.types.is_floating(column.type):
+        whole = pc.equal(column, pc.floor(column))
+        text = pc.if_else(whole, pc.cast(pc.if_else(whole, column, 0), pa.int64()).cast(pa.string()), "not a class")
+    elif pa.types.is_integer(column.type):
+        text = column.cast(pa.string())
+    else:
+        text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+    known = pa.array(list(numbers), text.type)
+    at = pc.index_in(text, known, skip_nulls=True)
+    coded = pa.array(list(numbers.values()), pa.int64()).take(at)
+    return coded, np.asarray(pc.and_(pc.is_valid(column), pc.is_null(coded)))
+
+
+def _reason(label: str, found: object, numbers: Mapping[str, int]) -> str:
+    return f"the label {label!r} is {found!r}; expected {choices(numbers)}"
+
+
+def choices(numbers: Mapping[str, int]) -> str:
+    """What may stand in the data, for a message."""
+    words = list(numbers)
+    *most, last = words if len(words) <= SHOWN else [*words[: SHOWN - 1], f"one of {len(words) - SHOWN + 1} more"]
+    return f"{', '.join(most)} or {last}"

@@ -1,0 +1,166 @@
+"""The raw data: found, and looked at before anything heavy starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.data import files
+from pipeline.errors import UserError
+from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Where the rows are.
+
+    Attributes:
+        folder: What the patterns start at.
+        patterns: File pattern by split; one pattern "all" when rows are dealt to splits by what is in them.
+        found: The files.
+    """
+
+    folder: str
+    patterns: dict[str, str]
+    found: files.Files
+
+
+def find_files(data: Data) -> DataFiles:
+    """Finds the files of every split.
+
+    Raises:
+        UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
+    """
+    folder, patterns = locate(data)
+    return DataFiles(folder=folder, patterns=patterns, found=files.find(folder, patterns, data.last_spans))
+
+
+def locate(data: Data) -> tuple[str, dict[str, str]]:
+    """The folder of the data and the file pattern by split, without a look at what is there.
+
+    Raises:
+        UserError: the path is on this machine and does not exist.
+    """
+    path = data.path
+    if not files.is_remote(path) and not Path(path).exists():
+        raise UserError(f"no data at {path}; give a file or folder of .csv, .parquet or .tfrecord files with --data")
+    if Path(path).is_file() or (files.is_remote(path) and files.format_of(path)):
+        folder, _, name = path.rpartition("/")
+        return folder, {"all": name}
+    return path, {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}
+
+
+def query_of(data: Data) -> str:
+    """The query whose answer is the data.
+
+    Raises:
+        UserError: the .sql file is missing or empty.
+    """
+    if data.path.startswith(BIGQUERY):
+        return f"SELECT * FROM `{data.path[len(BIGQUERY) :]}`"
+    if not Path(data.path).is_file():
+        raise UserError(f"no query at {data.path}; expected a .sql file with one SELECT of BigQuery")
+    query = Path(data.path).read_text(encoding="utf-8").strip().rstrip(";")
+    if not query:
+        raise UserError(f"{data.path} is empty; expected one SELECT of BigQuery")
+    return query
+
+
+def prepare(config: PipelineConfig) -> None:
+    """Makes the data on first use, if the config says how.
+
+    Raises:
+        UserError: the script failed.
+    """
+    if config.data.prepare and not Path(config.data.path).exists():
+        command = [sys.executable, config.data.prepare, "--output", config.data.path]
+        if subprocess.run(command, check=False).returncode:
+            raise UserError(f"{config.data.prepare} failed; its message stands above")
+
+
+def check_data(config: PipelineConfig) -> None:
+    """Finds the files and reads their label column; of CSV files, it also looks at the form of every row.
+
+    TFRecords and BigQuery are looked at by ExampleGen, for reading them takes TensorFlow or a cloud.
+
+    Raises:
+        UserError: a file is not what its name says, lacks the label, or has a label that is none of the classes.
+    """
+    if config.data.query_source:
+        query_of(config.data)
+        return
+    found = find_files(config.data).found
+    if found.format == "tfrecord":
+        return
+    for split, paths in found.by_split.items():
+        rows = sum(_check_label(file, found.format, config) for file in paths)
+        if not rows:
+            which = "the files" if split == "all" else f"the files of the {split} split"
+            raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
+
+
+def _check_label(file: str, format: str, config: PipelineConfig) -> int:
+    """Returns the number of rows."""
+    # Imported here: the command line must answer --help and a wrong setting at once.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pipeline.data import labels
+    from pipeline.data.table import type_name
+
+    label = config.label
+    row = 0
+    for rows in _read_column(file, format, label.name, label.csv_type):
+        if rows.bad and not config.data.max_bad_rows:
+            raise UserError(f"{rows.bad[0]}; correct it, or allow a share of bad rows with data.max_bad_rows")
+        column = rows.table.column(0).combine_chunks()
+        row += len(rows.numbers) + len(rows.bad)
+        if label.task == "regression":
+            expected = "a number"
+            if type_name(column.type) not in ("integers", "floats"):
+                raise UserError(
+                    f"{file}: the label {label.name!r} is {column.type}, such as {column[0].as_py()!r}; expected "
+                    "numbers, or label.classes in the config"
+                )
+            right = pc.is_finite(column)
+        else:
+            expected = labels.choices(label.numbers)
+            numbers, _ = labels.encode(column, label.numbers)
+            right = pc.is_in(numbers, pa.array(range(len(label.classes)), numbers.type))
+        wrong = pc.fill_null(pc.invert(right), True)
+        # A word that is no class makes a CSV row a bad one, of which some may be allowed.
+        if config.data.max_bad_rows and format == "csv" and label.csv_type == "text":
+            wrong = pc.is_null(column)
+        if pc.any(wrong).as_py():
+            at = pc.index(wrong, True).as_py()
+            found = column[at].as_py()
+            raise UserError(
+                f"{file}, row {rows.numbers[at]}: the label {label.name!r} is {'missing' if found is None else found}; "
+                f"expected {expected} in every row"
+            )
+    return row
+
+
+def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[Any]:
+    """Streams one column, as ``pipeline.data.table.Rows``."""
+    from pipeline.data import csv_files, parquet_files
+    from pipeline.data.table import Unit
+
+    if format == "parquet":
+        names = list(parquet_files.scan(file)[0])
+        _check_column(file, names, name)
+        yield from parquet_files.read(Unit(file, "parquet"), [name])
+        return
+    names = csv_files.read_header(file)
+    if names:  # an empty file has no header and no rows
+        _check_column(file, names, name)
+        yield from csv_files.read(Unit(file, "csv"), {name: csv_type}, [name])
+
+
+def _check_column(file: str, columns: list[str], label: str) -> None:
+    if label not in columns:
+        raise UserError(f"{file} has no column {label!r}, the label; it has {', '.join(columns) or 'no columns'}")

@@ -1,0 +1,400 @@
+"""What a shard of examples holds, decided by the files alone; and how it is written.
+
+Functions on plain values, so that any Beam runner can carry them to any worker. A ``UserError`` travels as a value too:
+Beam would retry it and bury its message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.data import csv_files, examples, files, labels, parquet_files, splits, tfrecord_files
+from pipeline.data.serialize import serialize
+from pipeline.data.table import BadRow, Rows, Unit
+from pipeline.errors import UserError
+
+# About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
+SHARD_BYTES = 24 << 20
+# A shard whose parts turn out larger is written in several files.
+MOST_BYTES = 2 * SHARD_BYTES
+ENCODED_AT_ONCE = 8_192
+# Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
+COMPRESSION_LEVEL = 1
+SUMMARY = "summary.json"
+BAD_ROWS = "bad_rows"
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done.
+
+    Attributes:
+        files: (input split, path) of every file.
+        format: A key of ``files.FORMATS``.
+        output_splits: Names of the splits to write.
+        shares: Of the output splits, when rows are dealt to them; empty when the input splits are the output splits.
+        hash_column: Deal by the hash of this column; None deals by the hash of the whole row.
+        time_column: Deal by the order of this column instead.
+        types: Types of columns that are decided already; of Parquet columns, those of floats that are integers.
+        max_bad_rows: Share of CSV rows that may be bad.
+        uri: Of the examples.
+        label: Column whose values become the numbers of classes.
+        classes: Those numbers by value; empty leaves the column as it is.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    format: str
+    output_splits: tuple[str, ...]
+    uri: str
+    shares: tuple[int, ...] = ()
+    hash_column: str | None = None
+    time_column: str | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    max_bad_rows: float = 0.0
+    label: str = ""
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """What a file holds, or why it is refused."""
+
+    split: str
+    file: str
+    types: dict[str, str] = field(default_factory=dict)
+    units: tuple[Unit, ...] = ()
+    points: tuple[splits.Points, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Parts of files whose rows are mixed and written together.
+
+    Attributes:
+        split: Input split.
+        number: From 0, of ``of`` in its input split.
+        types: Type by column of all files.
+        cuts: Times at which the second and every later output split begins.
+    """
+
+    split: str
+    number: int
+    of: int
+    units: tuple[Unit, ...]
+    types: dict[str, str]
+    cuts: tuple[float, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of a shard."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
+    bad_rows: int = 0
+    first_bad: tuple[BadRow, ...] = ()
+    problem: str | None = None
+
+
+def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
+    """Looks through one file; all of it only where there is no other way to know its types and parts."""
+    split, file = split_and_file
+    try:
+        if job.format == "csv":
+            found = csv_files.scan(file, job.types)
+            types, units = found.types, found.units
+        elif job.format == "parquet":
+            types, units = parquet_files.scan(file)
+            # pandas writes integers with gaps as floats; those of a schema that says integers keep every digit.
+            types |= {
+                name: csv_files.INTEGERS
+                for name, kind in types.items()
+                if kind == csv_files.FLOATS and job.types.get(name) == csv_files.INTEGERS
+            }
+        else:
+            types, units = {}, tfrecord_files.scan(file)
+        points = []
+        if job.time_column:
+            for unit in units:
+                for rows in read(unit, types, [job.time_column]):
+                    points.append(splits.Points.of(splits.times_of(rows, job.time_column, file)))
+    except UserError as error:
+        return FileScan(split, file, problem=str(error))
+    return FileScan(split, file, types, tuple(units), tuple(point for point in points if len(point.values)))
+
+
+def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
+    """Deals the parts of all files to shards; every n-th part of a split goes to the same one of its n shards."""
+    scans = sorted(scans, key=lambda one: job.files.index((one.split, one.file)))
+    try:
+        for one in scans:
+            if one.problem:
+                raise UserError(one.problem)
+        types = merge_types([(one.file, one.types) for one in scans], job)
+        points = [point for one in scans for point in one.points]
+        cuts = tuple(splits.cuts(points, job.shares).tolist()) if job.time_column and points else ()
+    except UserError as error:
+        yield Shard("", 0, 0, (), {}, problem=str(error))
+        return
+    for split, of_split in itertools.groupby(scans, key=lambda one: one.split):
+        units = [unit for one in of_split for unit in one.units]
+        number = max(1, round(sum(unit.bytes for unit in units) / SHARD_BYTES))
+        for index in range(min(number, len(units))):
+            yield Shard(split, index, min(number, len(units)), tuple(units[index::number]), types, cuts)
+
+
+def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
+    """Reads a part of a file of any format."""
+    if unit.format == "csv":
+        return csv_files.read(unit, types, columns)
+    if unit.format == "parquet":
+        whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
+        return (parquet_files.with_integers(rows, whole, unit.file) for rows in parquet_files.read(unit, columns))
+    return tfrecord_files.read(unit, columns)
+
+
+def write(shard: Shard, job: Job) -> Written:
+    """Writes a shard's examples, one file for each output split it has rows for, each there whole or not at all."""
+    if shard.problem:
+        return Written(problem=shard.problem)
+    pending: list[tuple[pa.Table, np.ndarray | None]] = []
+    rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
+    types: dict[str, dict[str, str]] = {}
+    bad: list[BadRow] = []
+    parts = itertools.count()
+    try:
+        for unit in shard.units:
+            for some in read(unit, shard.types):
+                if job.classes and job.format != "tfrecord":
+                    some = labels.with_numbers(some, job.label, job.classes, unit)
+                bad += some.bad
+                times = splits.times_of(some, job.time_column, unit.file) if job.time_column else None
+                table = examples.as_lists(some, unit.file)
+                if job.format == "tfrecord":
+                    named = {
+                        name: _KINDS.get(str(table.schema.field(name).type), "nothing") for name in table.column_names
+                    }
+                    seen = types.setdefault(unit.file, {})
+                    merged = merge_types([*types.items(), (unit.file, named)], job)
+                    types[unit.file] = {name: merged[name] for name in {*seen, *named}}
+                pending.append((table, times))
+                if sum(one.nbytes for one, _ in pending) > MOST_BYTES:
+                    _write_part(pending, shard, next(parts), job, rows)
+                    pending = []
+        if pending:
+            _write_part(pending, shard, next(parts), job, rows)
+        if bad:
+            _write_bad_rows(bad, shard, job)
+    except UserError as error:
+        return Written(problem=str(error))
+    return Written(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
+
+
+_KINDS = {
+    str(pa.list_(pa.int64())): "integers",
+    str(pa.list_(pa.float32())): "floats",
+    str(pa.list_(pa.large_binary())): "text",
+}
+
+
+def _write_part(
+    pending: list[tuple[pa.Table, np.ndarray | None]], shard: Shard, part: int, job: Job, rows: dict[str, int]
+) -> None:
+    table = pa.concat_tables([one for one, _ in pending], promote_options="default")
+    for at, column in enumerate(table.schema):
+        if pa.types.is_null(column.type):
+            table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
+    records: list[bytes] = []
+    for batch in table.to_batches(max_chunksize=ENCODED_AT_ONCE):
+        records += serialize(pa.Table.from_batches([batch]))
+    dealt = _deal(table, records, pending, job, shard).tolist()
+    # The legacy generator, whose numbers no release of NumPy may change.
+    order = np.random.RandomState([shard.number, part]).permutation(len(table))
+    suffix = f"-{part:03d}" if part else ""
+    name = f"data_tfrecord-{shard.number:05d}{suffix}-of-{shard.of:05d}.gz"
+    with contextlib.ExitStack() as stack:
+        writers: dict[int, Any] = {}
+        for row in order.tolist():
+            index = dealt[row]
+            if index not in writers:
+                path = stack.enter_context(_new_file(f"{job.uri}/Split-{job.output_splits[index]}/{name}", job.uri))
+                writers[index] = stack.enter_context(_record_writer(path))
+            writers[index].write(records[row])
+    for index, number in Counter(dealt).items():
+        rows[job.output_splits[index]] += number
+
+
+def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
+    """Writes gzipped TFRecords, there whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    with _new_file(path, uri) as new, _record_writer(new) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def _record_writer(path: str) -> Any:
+    import tensorflow as tf
+
+    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
+    return tf.io.TFRecordWriter(path, options)
+
+
+def _deal(
+    table: pa.Table,
+    records: Sequence[bytes],
+    pending: Sequence[tuple[pa.Table, np.ndarray | None]],
+    job: Job,
+    shard: Shard,
+) -> np.ndarray:
+    """The output split of every row, as its place in ``job.output_splits``, int64 [rows]."""
+    if not job.shares:
+        return np.full(len(table), job.output_splits.index(shard.split))
+    if job.time_column:
+        times = np.concatenate([times for _, times in pending if times is not None])
+        return np.asarray(np.searchsorted(np.array(shard.cuts), times, side="right"))
+    if job.hash_column is None:
+        return _split_of_bucket(splits.buckets_of(records, sum(job.shares)), job)
+    if job.hash_column not in table.column_names:
+        raise UserError(f"no column {job.hash_column!r}, by which rows are dealt to splits, in {shard.units[0].file}")
+    try:
+        keys, rows = splits.value_keys(table.column(job.hash_column), job.hash_column)
+    except UserError as error:
+        names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
+        raise UserError(f"{names}: {error}") from error
+    return _split_of_bucket(splits.buckets_of(keys, sum(job.shares)), job)[rows]
+
+
+def _split_of_bucket(buckets: np.ndarray, job: Job) -> np.ndarray:
+    return np.asarray(np.searchsorted(np.cumsum(job.shares), buckets, side="right"))
+
+
+def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:
+    """One type by column for all files.
+
+    Raises:
+        UserError: two files have other columns, or a column is of different types in them.
+    """
+    merged: dict[str, tuple[str, str]] = {}
+    first: tuple[str, set[str]] | None = None
+    for file, types in types_by_file:
+        if not types:
+            continue  # an empty file, or TFRecords, whose columns are known when they are read
+        if first is None:
+            first = file, set(types)
+        elif first[1] != set(types) and job.format != "tfrecord":
+            differences = [
+                f"{which} has {', '.join(map(repr, sorted(names)))} more"
+                for which, names in ((first[0], first[1] - set(types)), (file, set(types) - first[1]))
+                if names
+            ]
+            raise UserError(
+                f"{first[0]} and {file} have different columns: {' and '.join(differences)}; expected the same columns "
+                "in every file"
+            )
+        for name, type_ in types.items():
+            known, where = merged.get(name, (csv_files.NOTHING, file))
+            numbers = {csv_files.INTEGERS, csv_files.FLOATS}
+            if known == csv_files.NOTHING:
+                merged[name] = type_, file
+            elif job.format == "csv" and {known, type_} == numbers:
+                merged[name] = csv_files.FLOATS, file if type_ == csv_files.FLOATS else where
+            elif type_ not in (known, csv_files.NOTHING):
+                remedy = "; or say its type in a reviewed schema" if job.format == "csv" else ""
+                raise UserError(
+                    f"the column {name!r} holds {known} in {where} and {type_} in {file}; expected one type in every "
+                    f"file{remedy}"
+                )
+    return {name: type_ for name, (type_, _) in merged.items()}
+
+
+def finish(job: Job, scans: Sequence[FileScan], written: Sequence[Written]) -> dict[str, Any]:
+    """Judges the whole and writes summary.json beside the splits; its "problems" are empty when all is well."""
+    problems = [one.problem for one in scans if one.problem] or [one.problem for one in written if one.problem]
+    rows = {split: sum(one.rows.get(split, 0) for one in written) for split in job.output_splits}
+    bad = sum(one.bad_rows for one in written)
+    total = sum(rows.values()) + bad
+    if not problems:
+        try:
+            merge_types(sorted(pair for one in written for pair in one.types.items()), job)
+        except UserError as error:
+            problems.append(str(error))
+        first_bad = sorted((row for one in written for row in one.first_bad), key=lambda row: (row.file, row.row))[
+            :SHOWN
+        ]
+        if bad > job.max_bad_rows * total:
+            shown = " | ".join(map(str, first_bad))
+            problems.append(
+                f"{shown}. {bad:,} of {total:,} rows are bad, {bad / total:.2%}, and data.max_bad_rows allows "
+                f"{job.max_bad_rows:.2%}; correct them, or allow a larger share"
+            )
+        for split, number in rows.items():
+            if not number and not problems:
+                problems.append(
+                    f"the {split} split has no rows: {total:,} rows in all, {rows}; give it files with rows, or other "
+                    "shares"
+                )
+    summary = {"rows": rows, "bad_rows": bad, "problems": problems}
+    with _new_file(f"{job.uri}/{SUMMARY}", job.uri) as path, open(path, "w", encoding="utf-8") as file:
+        json.dump(summary, file, indent=2)
+    if not files.is_remote(job.uri):
+        shutil.rmtree(f"{job.uri}/{_PARTIAL}", ignore_errors=True)
+    return summary
+
+
+def read_summary(uri: str) -> dict[str, Any]:
+    """Reads what ``finish`` wrote."""
+    with files.open_file(f"{uri}/{SUMMARY}") as file:
+        return dict(json.load(file))
+
+
+def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "row", "reason", "text"))
+    writer.writerows((one.file, one.row, one.reason, one.text) for one in bad)
+    path = f"{job.uri}/{BAD_ROWS}/{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
+    with _new_file(path, job.uri) as new, open(new, "w", encoding="utf-8") as file:
+        file.write(text.getvalue())
+
+
+_PARTIAL = "_partial"
+
+
+@contextlib.contextmanager
+def _new_file(path: str, uri: str) -> Iterator[str]:
+    """A local path to write to; what is written appears at ``path`` at once, when the block ends well."""
+    if not files.is_remote(path):
+        partial = f"{uri}/{_PARTIAL}/{uuid.uuid4().hex}"
+        os.makedirs(os.path.dirname(partial), exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        yield partial
+        os.replace(partial, path)
+        return
+    from apache_beam.io.filesystem import CompressionTypes
+    from apache_beam.io.filesystems import FileSystems
+
+    with tempfile.TemporaryDirectory() as folder:
+        partial = f"{folder}/new"
+        yield partial
+        with (
+            open(partial, "rb") as source,
+            FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as target,
+        ):
+            shutil.copyfileobj(source, target, 16 << 20)

@@ -1,0 +1,117 @@
+"""Which split a row belongs to, by what is in it: the same on every machine, in every release, for every format."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.data.serialize import feature
+from pipeline.data.table import Rows, type_name
+from pipeline.errors import UserError
+
+# Points kept of a time column for each part of a file: the cuts between splits are right to a thousandth of the rows.
+POINTS = 1_000
+
+
+def buckets_of(keys: Sequence[bytes], buckets: int) -> np.ndarray:
+    """The hash bucket of every key: SHA-256, read as a big-endian number, modulo ``buckets``. TFX does it so too."""
+    return np.array([int.from_bytes(hashlib.sha256(key).digest(), "big") % buckets for key in keys], np.int64)
+
+
+def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndarray]:
+    """The distinct values of a column of lists as hash keys, and for each row the place of its value among them.
+
+    A key is the value's serialized ``tf.train.Feature``, the same for the integer 7 of a CSV and of a Parquet file.
+
+    Raises:
+        UserError: a row has no value or several, or the values are floats.
+    """
+    array = column.combine_chunks()
+    if pa.types.is_null(array.type) or pc.any(pc.not_equal(pc.fill_null(pc.list_value_length(array), 0), 1)).as_py():
+        raise UserError(
+            f"the column {name!r}, by which rows are dealt to splits, has no value or several in some row; expected "
+            "exactly one in every row"
+        )
+    values = array.flatten()
+    if pa.types.is_floating(values.type):
+        raise UserError(
+            f"the column {name!r}, by which rows are dealt to splits, holds floats; expected integers or text, whose "
+            "equality is certain"
+        )
+    coded = values.dictionary_encode()
+    return [feature(value) for value in coded.dictionary.to_pylist()], np.asarray(coded.indices)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Evenly spaced order statistics of some rows of a time column, each standing for ``weight`` rows."""
+
+    values: np.ndarray
+    weight: float
+
+    @classmethod
+    def of(cls, times: np.ndarray) -> Points:
+        """Summarises int64 or float64 times."""
+        kept = min(POINTS, len(times))
+        at = (np.arange(kept) + 0.5) / max(kept, 1) * len(times)
+        return cls(np.sort(times)[at.astype(np.int64)], len(times) / max(kept, 1))
+
+
+def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
+    """The times at which the second and every later split begins, so that they have about these shares of rows."""
+    values = np.concatenate([one.values for one in points])
+    weights = np.concatenate([np.full(len(one.values), one.weight) for one in points])
+    order = np.argsort(values, kind="stable")
+    upto = np.cumsum(weights[order])
+    wanted = np.cumsum(shares)[:-1] / sum(shares) * upto[-1]
+    return values[order][np.minimum(np.searchsorted(upto, wanted, side="right"), len(values) - 1)]
+
+
+def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
+    """The time of every row as a number that grows with it: int64 or float64 [rows].
+
+    Timestamps and dates count from 1970, text must be ISO 8601, and a number is taken as it is.
+
+    Raises:
+        UserError: a row has no time, or it is of no such type.
+    """
+    if name not in rows.table.column_names:
+        raise UserError(f"{file} has no column {name!r}, by whose order rows are dealt to splits")
+    column = rows.table.column(name)
+    kind = type_name(column.type)
+    where = f"{file}, between rows {rows.numbers[0]} and {rows.numbers[-1]}" if len(rows.numbers) else file
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kind.startswith("lists of "):
+        column = pc.list_element(column, 0) if len(column) else column.combine_chunks().flatten()
+        kind = type_name(column.type)
+    if column.null_count:
+        at = pc.index(column.is_null(), True).as_py()
+        raise UserError(
+            f"{file}, row {rows.numbers[at]}: no time in the column {name!r}, by whose order rows are dealt"
+        )
+    if kind == "text":
+        try:
+            column = column.cast(pa.string()).cast(pa.timestamp("us", "UTC" if _has_zone(column) else None))
+        except pa.ArrowInvalid as error:
+            raise UserError(
+                f"{where}, column {name!r}: {str(error).splitlines()[0]}; expected times as in ISO 8601, such as "
+                "2013-01-31 or 2013-01-31T05:00:00"
+            ) from error
+        kind = "timestamps"
+    if kind == "timestamps":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    elif kind == "dates":
+        column = column.cast(pa.date32()).cast(pa.int32())
+    elif kind not in ("integers", "floats"):
+        raise UserError(f"{where}, column {name!r}: holds {kind}; expected timestamps, dates, numbers or ISO 8601 text")
+    return np.asarray(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+
+
+def _has_zone(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.match_substring_regex(column.cast(pa.string()), r"(Z|[+-]\d\d:?\d\d)$")).as_py())

@@ -1,0 +1,1 @@
+"""Metrics, slices, intervals and gates → the verdict on a model."""

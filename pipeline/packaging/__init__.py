@@ -1,0 +1,1 @@
+"""The user's code → a wheel per step; fingerprints."""

@@ -1,0 +1,204 @@
+"""The user's code → a wheel per step, with a fingerprint of exactly the code that the step runs.
+
+TFX packs a whole folder and hashes it, so that a change anywhere in the module file re-runs Transform, and a change in
+the library re-runs nothing. Here each step gets the part of the module file its entry point needs: the statements that
+bind the names it uses, directly or through others. What is left out is not in the wheel either, so that a wrong cut is
+a NameError in the run and never a silent cache hit. Modules beside the module file that this part imports travel whole.
+
+The fingerprint covers that code, every module of this repository it imports (``pipeline.training``, say) and the
+versions of the packages that decide what a model learns. Comments and line breaks do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import platform
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import UserError
+from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_names, normalised, repository_modules
+from pipeline.settings.repository import REPOSITORY
+
+# Code that looks names up at run time cannot be cut by reading it.
+DYNAMIC_NAMES = {"eval", "exec", "globals", "importlib", "vars", "__import__"}
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """The part of a module file that one step runs, on disk as a wheel.
+
+    Attributes:
+        module: Name of the module file in the wheel.
+        wheel: Where it was written.
+        fingerprint: 16 hexadecimal digits; equal for equal code, whatever its comments and line breaks.
+    """
+
+    module: str
+    wheel: Path
+    fingerprint: str
+
+
+def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> UserCode:
+    """Writes the wheel with what ``entry_points`` of ``module_file`` need into ``folder``.
+
+    Raises:
+        UserError: see ``read_module``.
+    """
+    sources = {module_file.name: cut(read_module(module_file), entry_points)}
+    for sibling in _siblings(module_file, sources[module_file.name]):
+        sources[sibling.name] = sibling.read_text(encoding="utf-8")
+
+    digest = hashlib.sha256()
+    for name, source in sorted(sources.items()):
+        digest.update(f"{name}\n{normalised(source)}\n".encode())
+    for source in sources.values():
+        for module in repository_modules(source):
+            code = normalised(module.read_text(encoding="utf-8"))
+            digest.update(f"{module.relative_to(REPOSITORY)}\n{code}\n".encode())
+    digest.update(f"python {platform.python_version()}\n".encode())
+    for distribution in VERSIONS_THAT_COUNT:
+        digest.update(f"{distribution} {importlib.metadata.version(distribution)}\n".encode())
+    fingerprint = digest.hexdigest()[:16]
+
+    wheel = _write_wheel(f"{module_file.stem}_{entry_points[0]}", fingerprint, sources, folder)
+    return UserCode(module=module_file.stem, wheel=wheel, fingerprint=fingerprint)
+
+
+def read_module(module_file: Path) -> str:
+    """The text of a module file that TFX can run: it parses and defines ``preprocessing_fn`` and ``run_fn``.
+
+    Raises:
+        UserError: it is missing, has a syntax error, or lacks one of the two functions.
+    """
+    if not module_file.is_file():
+        raise UserError(f"no module file {module_file}; expected a Python file with preprocessing_fn and run_fn")
+    source = module_file.read_text(encoding="utf-8")
+    try:
+        names = defined_names(source)
+    except SyntaxError as error:
+        raise UserError(
+            f"{module_file}, line {error.lineno}: {error.msg}: {(error.text or '').strip()!r}. "
+            "Correct the line and run again"
+        ) from error
+    missing = [name for name in ("preprocessing_fn", "run_fn") if name not in names]
+    if missing:
+        raise UserError(
+            f"{module_file} does not define {' and '.join(missing)}; expected preprocessing_fn(inputs) for Transform "
+            "and run_fn(fn_args) for the Trainer, as models/flights.py does"
+        )
+    return source
+
+
+def defined_names(source: str) -> set[str]:
+    """The names that a module's top level binds."""
+    return {name for statement in ast.parse(source).body for name in _bound(statement)}
+
+
+def cut(source: str, entry_points: Sequence[str]) -> str:
+    """Blanks the top-level statements that ``entry_points`` do not need; line numbers stay as they are.
+
+    Kept are statements that bind a name in use, statements that do more than bind names, and imports that nothing in
+    the file refers to (they are there for their effect). Code that looks names up at run time is kept whole.
+    """
+    body = ast.parse(source).body
+    used_by = {id(statement): _used(statement) for statement in body}
+    everything_used = set().union(*used_by.values()) if used_by else set()
+    if everything_used & DYNAMIC_NAMES or any(_is_star_import(statement) for statement in body):
+        return source
+
+    wanted = set(entry_points)
+    kept: set[int] = set()
+    grew = True
+    while grew:
+        grew = False
+        for statement in body:
+            if id(statement) in kept:
+                continue
+            bound = _bound(statement)
+            is_import_for_effect = isinstance(statement, (ast.Import, ast.ImportFrom)) and not bound & everything_used
+            if not bound or bound & wanted or is_import_for_effect:
+                kept.add(id(statement))
+                wanted |= used_by[id(statement)]
+                grew = True
+
+    lines = source.splitlines()
+    for statement in body:
+        if id(statement) not in kept:
+            for number in range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1):
+                lines[number - 1] = ""
+    # A line that holds a dropped and a kept statement ("a = 1; b = 2") is gone now: keep the file whole.
+    text = "\n".join(lines) + "\n"
+    if len(ast.parse(text).body) != len(kept):
+        return source
+    return text
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Names that a statement binds, if binding names is all it does; else nothing."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.split(".")[0] for alias in statement.names}
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        targets = [statement.target]
+    names: set[str] = set()
+    for target in targets:
+        for node in ast.walk(target):
+            if isinstance(node, (ast.Attribute, ast.Subscript)):
+                return set()
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+    return names
+
+
+def _used(statement: ast.stmt) -> set[str]:
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+
+
+def _is_star_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _siblings(module_file: Path, source: str) -> list[Path]:
+    """The modules beside the module file that it imports, directly or through one another."""
+    found: dict[Path, None] = {}
+    pending = [source]
+    while pending:
+        for name in imported_names(pending.pop()):
+            path = module_file.parent / f"{name.split('.')[0]}.py"
+            if path.is_file() and path != module_file and path not in found:
+                found[path] = None
+                pending.append(path.read_text(encoding="utf-8"))
+    return sorted(found)
+
+
+def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: Path) -> Path:
+    """Writes a wheel of top-level modules (PEP 427), whole or not at all."""
+    version = f"0.0+{fingerprint}"
+    dist_info = f"{name}-{version}.dist-info"
+    files = dict(sorted(sources.items()))
+    files[f"{dist_info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files[f"{dist_info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: pipeline\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{dist_info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{dist_info}/RECORD"])
+
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    partial = wheel.with_suffix(".partial")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    partial.replace(wheel)
+    return wheel

@@ -1,0 +1,149 @@
+"""What is kept of a run in the metadata store beside TFX's own lines: what was asked, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from ml_metadata.metadata_store import MetadataStore
+from ml_metadata.proto import metadata_store_pb2
+
+from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
+from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, library_fingerprint, lock_digest
+from pipeline.settings.config import PipelineConfig
+
+if TYPE_CHECKING:
+    from pipeline.runs.local import Step
+
+PROPERTY = "record"
+RUN_CONTEXT = "pipeline_run"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run.
+
+    Attributes:
+        run: Its name.
+        command: As one would type it again.
+        config: All settings.
+        started: Local time, ISO 8601.
+        seconds: From start to end.
+        exit_code: Of the runner.
+        failed: Why it failed or its model was not blessed, in sentences.
+        metrics: Over all rows of the test split; empty when nothing was evaluated.
+        pushed_to: Folder of the pushed model.
+        steps: State by step, in the order of the graph.
+        code: Fingerprint of the library.
+        packages: Versions of those that decide a result; "lock" is the digest of all.
+        machine: What it ran on.
+    """
+
+    run: str
+    command: str
+    config: Mapping[str, Any]
+    started: str
+    seconds: float
+    exit_code: int
+    failed: tuple[str, ...]
+    metrics: Mapping[str, float]
+    pushed_to: str | None
+    steps: Mapping[str, str]
+    code: str
+    packages: Mapping[str, str]
+    machine: Mapping[str, str]
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.exit_code not in (PUSHED, NOT_BLESSED):
+            return "failed"
+        return "pushed" if self.pushed_to else "not blessed"
+
+
+def make(
+    run: str,
+    command: list[str],
+    config: PipelineConfig,
+    started: datetime.datetime,
+    exit_code: int,
+    outcome: Mapping[str, Any],
+    steps: Sequence[Step],
+    failed: tuple[str, float] | None,
+) -> Record:
+    """The record of a run that ends now, on this machine.
+
+    Args:
+        run: Its name.
+        command: As typed.
+        config: Its settings.
+        started: Local time.
+        exit_code: Of the runner.
+        outcome: What verdict.json has.
+        steps: Those that ended well.
+        failed: The one that did not, and its seconds.
+    """
+    return Record(
+        run=run,
+        command=shlex.join(command),
+        config=dataclasses.asdict(config),
+        started=started.isoformat(timespec="seconds"),
+        seconds=(datetime.datetime.now() - started).total_seconds(),
+        exit_code=exit_code,
+        failed=tuple(outcome["failed"]),
+        metrics=dict(outcome.get("metrics", {})),
+        pushed_to=outcome.get("pushed_to"),
+        steps={step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {}),
+        code=library_fingerprint(),
+        packages={**{name: importlib.metadata.version(name) for name in VERSIONS_THAT_COUNT}, "lock": lock_digest()},
+        machine={
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+            "cores": str(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()),
+            "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+        },
+    )
+
+
+def keep(store: MetadataStore, record: Record) -> None:
+    """Puts the record to the run in the metadata store; nothing where no step of it has started."""
+    found = [one for one in store.get_contexts() if (one.type, one.name) == (RUN_CONTEXT, record.run)]
+    for context in found:
+        context.custom_properties[PROPERTY].string_value = json.dumps(dataclasses.asdict(record), default=str)
+    store.put_contexts(found)
+
+
+def of_context(context: metadata_store_pb2.Context) -> Record | None:
+    """The record of a run; None of one that was cut off, or that an earlier version made."""
+    text = context.custom_properties[PROPERTY].string_value if PROPERTY in context.custom_properties else ""
+    if not text:
+        return None
+    return Record(**{**json.loads(text), "failed": tuple(json.loads(text)["failed"])})
+
+
+def flat(values: object, name: str = "") -> dict[str, str]:
+    """Nested settings as {"training.epochs": "3"}."""
+    if isinstance(values, dict) and values:
+        return {
+            key: text
+            for inner, value in values.items()
+            for key, text in flat(value, f"{name}.{inner}" if name else str(inner)).items()
+        }
+    if isinstance(values, (list, tuple)) and any(isinstance(value, dict) for value in values):
+        return {
+            key: text for place, value in enumerate(values) for key, text in flat(value, f"{name}[{place}]").items()
+        }
+    if isinstance(values, (list, tuple)):
+        return {name: ", ".join(map(str, values))}
+    return {name: str(values)}

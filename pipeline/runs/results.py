@@ -1,0 +1,88 @@
+"""What a run came to: metrics, verdict, and where the model lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfx.dsl.io import fileio
+
+from pipeline.components.data_gate import read_findings
+from pipeline.errors import UserError
+from pipeline.evaluation.tfma_config import read_metrics
+from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
+from pipeline.runs.local import Step
+from pipeline.serving.versions import was_withdrawn
+
+
+@dataclass(frozen=True)
+class Results:
+    """The outcome of a run.
+
+    Attributes:
+        metrics: On the test split, by slice ("overall" first), then by metric.
+        verdict: What the step Verdict wrote: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check".
+    """
+
+    metrics: dict[str, dict[str, float]]
+    verdict: dict[str, Any]
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The verdict with the metrics on all rows, as verdict.json has them."""
+        return {**self.verdict, "metrics": self.metrics["overall"]}
+
+    @property
+    def exit_code(self) -> int:
+        """Of the runner."""
+        return PUSHED if self.pushed_to else NOT_BLESSED
+
+    @property
+    def blessed(self) -> bool:
+        """Whether every gate held."""
+        return bool(self.verdict["blessed"])
+
+    @property
+    def pushed_to(self) -> str | None:
+        """Folder of the pushed model; None when it was not pushed."""
+        pushed_to: str | None = self.verdict["pushed_to"]
+        return pushed_to
+
+
+def outcome_of(steps: Mapping[str, Step]) -> Results:
+    """Reads the outcome from the artifacts of the last steps."""
+    return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=_verdict_of(steps))
+
+
+def read_results(steps: Mapping[str, Step]) -> Results:
+    """Reads the outcome of a run on this machine.
+
+    Raises:
+        UserError: the Pusher is cached, and the model it pushed then has been deleted since.
+    """
+    pushed_to = _verdict_of(steps)["pushed_to"]
+    if pushed_to and was_withdrawn(Path(pushed_to)):
+        raise UserError(
+            f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
+            f"another; change what was wrong with it, or serve it again: python -m pipeline serve --restore"
+        )
+    if pushed_to and not Path(pushed_to).is_dir():
+        raise UserError(
+            f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
+            f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
+        )
+    return outcome_of(steps)
+
+
+def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
+    with fileio.open(steps["Verdict"].outputs["verdict"][0].uri) as file:
+        return dict(json.loads(file.read()))
+
+
+def warnings_of(step: Step) -> list[str]:
+    """What a step found in the data that does not end the run."""
+    anomalies = step.outputs.get("anomalies", [])
+    return [str(one) for artifact in anomalies for one in read_findings(artifact.uri) if one.severity == "warn"]

@@ -1,0 +1,162 @@
+"""The runs that a metadata store knows: what ran, what was re-used, what was made."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml_metadata import errors
+from ml_metadata.metadata_store import MetadataStore
+from ml_metadata.proto import metadata_store_pb2
+from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
+
+from pipeline.errors import UserError
+from pipeline.runs.record import RUN_CONTEXT, Record, of_context
+from pipeline.settings.repository import runner, shown
+
+FILE = "metadata.sqlite"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in the store.
+
+    Attributes:
+        name: Such as "2026-11-21T09-47-15".
+        started: Local time.
+        record: What its end has left; None of one that is running or was cut off.
+        executions: By node of the graph, in the order in which they started.
+        makers: The same, but of a cached step the execution that made its artifacts: TFX keeps settings of that only.
+        outputs: Artifacts by node, then by output name.
+    """
+
+    name: str
+    started: datetime.datetime
+    record: Record | None
+    executions: Mapping[str, Execution]
+    makers: Mapping[str, Execution]
+    outputs: Mapping[str, Mapping[str, list[Artifact]]]
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.record:
+            return self.record.verdict
+        return "unfinished" if "Verdict" not in self.executions else "not recorded"
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; of a run that has not ended, until its last sign of life."""
+        if self.record:
+            return self.record.seconds
+        last = max((one.last_update_time_since_epoch for one in self.executions.values()), default=0)
+        return max(0.0, last / 1000 - self.started.timestamp())
+
+    def artifact(self, node: str, output: str) -> Artifact | None:
+        """The first artifact of an output; None when there is none."""
+        found = self.outputs.get(node, {}).get(output, [])
+        return found[0] if found else None
+
+    def state(self, node: str) -> str:
+        """How a step ended, in a word or two."""
+        if self.record and node in self.record.steps:
+            return self.record.steps[node]
+        state = self.executions[node].last_known_state
+        words = {Execution.COMPLETE: "ran", Execution.CACHED: "cached", Execution.RUNNING: "unfinished"}
+        return words.get(state, Execution.State.Name(state).lower())
+
+    def settings(self, node: str) -> dict[str, Any]:
+        """What a step was given beside its inputs."""
+        properties = self.makers[node].custom_properties if node in self.makers else {}
+        return {name: getattr(value, str(value.WhichOneof("value"))) for name, value in properties.items()}
+
+
+@contextlib.contextmanager
+def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
+    """The metadata store below an output folder.
+
+    Raises:
+        UserError: there is none, or the file is damaged.
+    """
+    file = output / FILE
+    if not file.is_file():
+        raise UserError(f"no runs below {shown(output)}: there is no {FILE}; run {runner()}, or name its --output")
+    config = metadata_store_pb2.ConnectionConfig()
+    config.sqlite.filename_uri = str(file)
+    mode = metadata_store_pb2.SqliteMetadataSourceConfig
+    config.sqlite.connection_mode = mode.READWRITE if write else mode.READONLY
+    try:
+        store = MetadataStore(config)
+        store.get_context_types()
+    except (RuntimeError, errors.StatusError) as error:
+        first = str(error).partition(" query: ")[0].partition("\n")[0][:200]
+        raise UserError(
+            f"{file} cannot be read as a metadata store: {first}. Put back a copy of the file, or move it away: "
+            "the next run then starts a new one and executes every step; models pushed before stay where they are"
+        ) from error
+    yield store
+
+
+def check(output: Path) -> None:
+    """Raises a UserError when there is a store and it is damaged."""
+    if (output / FILE).is_file() and (output / FILE).stat().st_size:
+        with opened(output):
+            pass
+
+
+def runs_of(store: MetadataStore) -> list[Run]:
+    """All runs, the oldest first."""
+    contexts = [one for one in store.get_contexts() if one.type == RUN_CONTEXT]
+    return [_run(store, context) for context in sorted(contexts, key=lambda one: one.id)]
+
+
+def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
+    """A run by its name or the beginning of it; without a name, by its place, which there must be.
+
+    Raises:
+        UserError: there is no such run, or there are several.
+    """
+    if name is None:
+        return runs[place]
+    found = [one for one in runs if one.name == name] or [one for one in runs if one.name.startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(one.name for one in (found or runs)[-5:])
+        raise UserError(f"{len(found) or 'no'} runs are named {name!r}; the last of them: {known}")
+    return found[0]
+
+
+def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
+    executions, makers, outputs = {}, {}, {}
+    for execution in sorted(store.get_executions_by_context(context.id), key=lambda one: one.id):
+        nodes = [one.name for one in store.get_contexts_by_execution(execution.id) if one.type == "node"]
+        if nodes:
+            node = nodes[0].partition(".")[2]
+            executions[node] = execution
+            outputs[node] = _outputs(store, execution.id)
+            makers[node] = _maker(store, execution, outputs[node])
+    started = datetime.datetime.fromtimestamp(context.create_time_since_epoch / 1000)
+    return Run(context.name, started, of_context(context), executions, makers, outputs)
+
+
+def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
+    events = [
+        one for one in store.get_events_by_execution_ids([execution]) if one.type == Event.OUTPUT and one.path.steps
+    ]
+    artifacts = {one.id: one for one in store.get_artifacts_by_id([event.artifact_id for event in events])}
+    found: dict[str, list[Artifact]] = {}
+    for event in events:
+        found.setdefault(event.path.steps[0].key, []).append(artifacts[event.artifact_id])
+    return found
+
+
+def _maker(store: MetadataStore, execution: Execution, outputs: Mapping[str, list[Artifact]]) -> Execution:
+    if execution.last_known_state != Execution.CACHED or not outputs:
+        return execution
+    artifacts = [one.id for several in outputs.values() for one in several]
+    events = [one for one in store.get_events_by_artifact_ids(artifacts) if one.type == Event.OUTPUT]
+    (maker,) = store.get_executions_by_id([min(event.execution_id for event in events)])
+    return maker

@@ -1,0 +1,1 @@
+"""WHAT a pipeline does and WHERE: frozen dataclasses, checked when they are built."""

@@ -1,0 +1,336 @@
+"""WHAT the pipeline does: data, label, schema, module file, tuning, training and the gates a model must pass.
+
+Frozen and checked when built, standard library only. WHERE it runs is ``pipeline.settings.target``. A config file such
+as ``configs/flights.py`` holds one ``CONFIG = PipelineConfig(...)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from pipeline.settings.checks import ConfigError, check_choice, check_positive, check_share, listed, read_settings
+from pipeline.settings.gates import METRICS_OF, DataChecks, Evaluation, ModelChecks
+from pipeline.settings.tasks import OBJECTIVES, Task, task_of
+
+TuningMode = Literal["search", "reuse", "off"]
+Schedule = Literal["cosine", "constant"]
+StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
+Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
+Cache = Literal["auto", "memory", "disk", "none"]
+SPLITS = ("train", "eval", "test")
+BIGQUERY = "bigquery://"
+
+
+@dataclass(frozen=True)
+class HashSplit:
+    """Deals rows to the splits by a hash, the same on every machine and in every run.
+
+    Attributes:
+        column: Rows with the same value, of one customer say, come into the same split; integers or text. None: each
+            row by itself.
+        shares: Parts of the whole by split.
+    """
+
+    column: str | None = None
+    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares)
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Deals rows to the splits by the order of time: the oldest to train, then eval, the newest to test.
+
+    Attributes:
+        column: Timestamps, dates, numbers or ISO 8601 text. Rows of the same time come into the same split.
+        shares: Parts of the whole by split.
+    """
+
+    column: str
+    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+
+    def __post_init__(self) -> None:
+        _check_shares(self.shares)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Raw rows with named columns: files of one format, or the answer to a query.
+
+    Attributes:
+        path: Folder or file here or on a filesystem that Beam can read, "bigquery://project.dataset.table", or a .sql
+            file with a query of BigQuery. Relative paths start at the repository.
+        splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
+            on "eval", and the Evaluator judges on "test" only. Empty: the rows of all files are dealt by ``split_by``.
+        files: File pattern below ``path`` of all rows, where ``splits`` is empty.
+        split_by: How rows are dealt to splits, where ``splits`` is empty.
+        last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
+        max_bad_rows: Share of CSV rows that may be bad, 0 to 1; they are left out, counted, and written to a file.
+        prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
+    """
+
+    path: str
+    splits: Mapping[str, str] = field(default_factory=dict)
+    files: str = "*"
+    split_by: HashSplit | TimeSplit = field(default_factory=HashSplit)
+    last_spans: int | None = 1
+    max_bad_rows: float = 0.0
+    prepare: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.splits and set(self.splits) != set(SPLITS):
+            raise ConfigError(
+                f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
+                "leave it empty to deal all rows by data.split_by"
+            )
+        if self.splits and self.files != "*":
+            raise ConfigError(f"data.files {self.files!r} and data.splits exclude each other; leave one of them out")
+        if not isinstance(self.split_by, (HashSplit, TimeSplit)):
+            raise ConfigError(f"data.split_by must be a HashSplit or a TimeSplit, got {self.split_by!r}")
+        patterns = self.splits or {"all": self.files}
+        if any(pattern.count("{SPAN}") > 1 for pattern in patterns.values()):
+            raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
+        if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
+            raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
+        if self.last_spans is not None:
+            check_positive("data.last_spans", self.last_spans)
+        check_share("data.max_bad_rows", self.max_bad_rows)
+        if self.query_source:
+            if self.splits:
+                raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
+            if isinstance(self.split_by, TimeSplit):
+                raise ConfigError(
+                    "data.split_by: a TimeSplit needs files, not BigQuery; take a HashSplit, or export to Parquet"
+                )
+        if self.path.startswith(BIGQUERY) and not re.fullmatch(r"[\w:.-]+\.\w+\.[\w-]+", self.path[len(BIGQUERY) :]):
+            raise ConfigError(f"data.path must be bigquery://project.dataset.table, got {self.path!r}")
+
+    @property
+    def query_source(self) -> bool:
+        """Whether the rows come from BigQuery."""
+        return self.path.startswith(BIGQUERY) or self.path.endswith(".sql")
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column to predict: which of some classes, or a number.
+
+    Attributes:
+        name: Column of the raw data.
+        classes: The classes in words, which the served model answers with. The data holds the words themselves or, if
+            none of them is a whole number, their places in this tuple, from 0. Of two classes, the model answers the
+            probability of the second. Empty: the label is a number.
+    """
+
+    name: str
+    classes: tuple[str, ...] = ("0", "1")
+
+    def __post_init__(self) -> None:
+        classes = self.classes
+        if isinstance(classes, str) or len(classes) == 1 or len(set(classes)) != len(classes) or "" in classes:
+            raise ConfigError(
+                "label.classes must be a tuple of two or more different words, or empty where the label is a number, "
+                f"got {classes!r}"
+            )
+
+    @property
+    def task(self) -> Task:
+        """What kind of model it takes."""
+        return task_of(len(self.classes))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of a class, from 0, by what may stand for it in the data."""
+        words = {word: number for number, word in enumerate(self.classes)}
+        if any(re.fullmatch(r"[+-]?[0-9]+", word) for word in words):
+            return words
+        return {**words, **{str(number): number for number in range(len(words))}}
+
+    @property
+    def csv_type(self) -> str:
+        """How the column is read from a CSV file, whatever it looks like."""
+        if self.task == "regression":
+            return "floats"
+        return "integers" if all(word == str(number) for number, word in enumerate(self.classes)) else "text"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Search for hyperparameters with KerasTuner.
+
+    Attributes:
+        mode: "search" searches (and is cached like any step), "reuse" takes the best values of the last search, "off"
+            takes the defaults in ``build_model``.
+        trials: Models tried in one search.
+        epochs: Longest training of one trial, in passes over the train split.
+    """
+
+    mode: TuningMode = "search"
+    trials: int = 6
+    epochs: int = 3
+
+    def __post_init__(self) -> None:
+        check_choice("tuning.mode", self.mode, get_args(TuningMode))
+        check_positive("tuning.trials", self.trials)
+        check_positive("tuning.epochs", self.epochs)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained. One step takes batch_size x replicas x accumulate examples.
+
+    Attributes:
+        epochs: Most passes over the train split.
+        batch_size: Examples per replica that are computed at once. What does not fit into memory is halved by itself.
+        accumulate: Batches whose gradients are summed for one step.
+        patience: Epochs without a better eval objective before training stops; the best weights are restored.
+        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
+            over all epochs; "constant" leaves the model's as it is.
+        warmup_epochs: May be a fraction.
+        scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
+        clip_norm: Largest norm of all gradients together; None clips nothing.
+        objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
+            after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
+        strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
+            the environment names one, "mirrored" with two or more GPUs, else "one_device".
+        precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
+        cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
+            fit into.
+        seed: Of initial weights, dropout and order; None takes another one in every run.
+        steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
+        checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
+        profile_steps: First step to profile for TensorBoard and the one after the last.
+        warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
+        train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
+            ``pipeline.training`` takes epochs. None: those of one pass over the train split.
+        eval_steps: ``fn_args.eval_steps``, the same. None: those of one pass over the eval split.
+    """
+
+    epochs: int = 10
+    batch_size: int = 1024
+    accumulate: int = 1
+    patience: int = 3
+    schedule: Schedule = "cosine"
+    warmup_epochs: float = 0.5
+    scale_learning_rate: bool = True
+    clip_norm: float | None = None
+    objective: str | None = None
+    strategy: StrategyName = "auto"
+    precision: Precision = "auto"
+    cache: Cache = "auto"
+    seed: int | None = 1
+    steps_per_call: int = 32
+    checkpoint_steps: int | None = 1000
+    profile_steps: tuple[int, int] | None = None
+    warm_start: bool = False
+    train_steps: int | None = None
+    eval_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "patience", "steps_per_call"):
+            check_positive(f"training.{name}", getattr(self, name))
+        for name in ("checkpoint_steps", "train_steps", "eval_steps"):
+            if getattr(self, name) is not None:
+                check_positive(f"training.{name}", getattr(self, name))
+        for name, kind in (
+            ("schedule", Schedule),
+            ("strategy", StrategyName),
+            ("precision", Precision),
+            ("cache", Cache),
+        ):
+            check_choice(f"training.{name}", getattr(self, name), get_args(kind))
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise ConfigError(
+                f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
+                f"got {self.warmup_epochs!r}"
+            )
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ConfigError(f"training.clip_norm must be above 0, or None to clip nothing, got {self.clip_norm!r}")
+        if self.profile_steps is not None:
+            first, last = self.profile_steps
+            if not 0 <= first < last:
+                raise ConfigError(
+                    f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
+                    f"got {self.profile_steps!r}"
+                )
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """All of WHAT.
+
+    Attributes:
+        name: Of the pipeline and its pushed model: lower-case letters, digits, "_" and "-".
+        module: The module file with ``preprocessing_fn``, ``run_fn`` and, optionally, ``tuner_fn``.
+        schema: Reviewed schema (schema.pbtxt) that every step after SchemaGen uses; None: the inferred one.
+    """
+
+    name: str
+    data: Data
+    label: Label
+    module: str
+    evaluation: Evaluation
+    schema: str | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+    training: Training = field(default_factory=Training)
+    data_checks: DataChecks = field(default_factory=DataChecks)
+    model_checks: ModelChecks = field(default_factory=ModelChecks)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,48}", self.name):
+            raise ConfigError(
+                f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
+                f"characters, got {self.name!r}"
+            )
+        for gate in self.evaluation.gates:
+            if gate.metric not in METRICS_OF[self.label.task]:
+                kind = {"binary": "two classes", "multiclass": "several classes", "regression": "a number"}
+                raise ConfigError(
+                    f"evaluation.gates: {gate.metric} is no metric of a label of {kind[self.label.task]}; there are "
+                    f"{', '.join(METRICS_OF[self.label.task])}"
+                )
+
+    @property
+    def objective(self) -> str:
+        """What early stopping and the search judge by."""
+        return self.training.objective or OBJECTIVES[self.label.task]
+
+    def with_paths_from(self, root: Path) -> PipelineConfig:
+        """The same config with its relative paths made absolute, starting at ``root``."""
+
+        def absolute(path: str) -> str:
+            return path if "://" in path else str(root / path)
+
+        return dataclasses.replace(
+            self,
+            data=dataclasses.replace(
+                self.data,
+                path=absolute(self.data.path),
+                prepare=self.data.prepare and absolute(self.data.prepare),
+            ),
+            module=absolute(self.module),
+            schema=self.schema and absolute(self.schema),
+        )
+
+
+def load_config(path: Path) -> PipelineConfig:
+    """Reads ``CONFIG`` from a config file.
+
+    Raises:
+        ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
+    """
+    return read_settings(path, "CONFIG", PipelineConfig)
+
+
+def _check_shares(shares: Mapping[str, int]) -> None:
+    if tuple(shares) != SPLITS:
+        raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {listed(shares)}")
+    for split, share in shares.items():
+        check_positive(f"split_by.shares[{split!r}]", share)

@@ -1,0 +1,283 @@
+"""Machines on Vertex AI: of the pipeline's tasks, and of the jobs that the Trainer and the Tuner can run as.
+
+Frozen and checked when built, standard library only. A file such as ``configs/machines.py`` holds one
+``MACHINES = Machines(...)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from pipeline.settings.checks import ConfigError, read_settings
+
+SearchService = Literal["keras_tuner", "vizier"]
+DEFAULT = "default"
+
+# Accelerators and how many of them a machine type takes (cloud.google.com/vertex-ai/docs/training/configure-compute).
+_N1 = {
+    "NVIDIA_TESLA_T4": (1, 2, 4),
+    "NVIDIA_TESLA_P4": (1, 2, 4),
+    "NVIDIA_TESLA_P100": (1, 2, 4),
+    "NVIDIA_TESLA_V100": (1, 2, 4, 8),
+}
+ACCELERATORS: dict[str, dict[str, tuple[int, ...]]] = {
+    r"n1-(standard|highmem|highcpu)-\d+": _N1,
+    r"g2-standard-(4|8|12|16|32)": {"NVIDIA_L4": (1,)},
+    r"g2-standard-24": {"NVIDIA_L4": (2,)},
+    r"g2-standard-48": {"NVIDIA_L4": (4,)},
+    r"g2-standard-96": {"NVIDIA_L4": (8,)},
+    **{rf"a2-highgpu-{count}g": {"NVIDIA_TESLA_A100": (count,)} for count in (1, 2, 4, 8)},
+    r"a2-megagpu-16g": {"NVIDIA_TESLA_A100": (16,)},
+    **{rf"a2-ultragpu-{count}g": {"NVIDIA_A100_80GB": (count,)} for count in (1, 2, 4, 8)},
+    **{rf"a3-highgpu-{count}g": {"NVIDIA_H100_80GB": (count,)} for count in (1, 2, 4, 8)},
+    r"a3-megagpu-8g": {"NVIDIA_H100_MEGA_80GB": (8,)},
+    r"a3-ultragpu-8g": {"NVIDIA_H200_141GB": (8,)},
+    r"a4-highgpu-8g": {"NVIDIA_B200": (8,)},
+    # TPU hosts: the chips are part of the type, and a topology says how they are connected.
+    r"ct5lp-hightpu-[148]t": {},
+    r"ct6e-standard-[148]t": {},
+    r"cloud-tpu": {"TPU_V2": (8,), "TPU_V3": (8,)},
+}
+TPU_HOST = r"ct\w+-\w+-\dt"
+GPU_COUNTS = (1, 2, 4, 8, 16)
+DISKS = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a task of the pipeline gets; Vertex AI picks a machine type that has it.
+
+    Attributes:
+        cpu: Cores.
+        memory_gib: Memory in GiB.
+        accelerator: Such as "NVIDIA_TESLA_T4"; None: no accelerator.
+        accelerators: How many.
+    """
+
+    cpu: int = 4
+    memory_gib: int = 16
+    accelerator: str | None = None
+    accelerators: int = 0
+
+    def __post_init__(self) -> None:
+        _check_whole("cpu", self.cpu, 1, 224)
+        _check_whole("memory_gib", self.memory_gib, 1, 3072)
+        _check_count(self.accelerator, self.accelerators)
+        known = sorted({name for taken in ACCELERATORS.values() for name in taken if not name.startswith("TPU")})
+        if self.accelerator and self.accelerator not in known:
+            raise ConfigError(
+                f"no accelerator {self.accelerator!r} for a task; expected one of {', '.join(known)}. "
+                "A TPU needs a job of its own: training=Job(...)"
+            )
+        if self.accelerator and self.accelerators not in GPU_COUNTS:
+            raise ConfigError(f"accelerators must be one of {_listed(GPU_COUNTS)}, got {self.accelerators!r}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The Trainer or the Tuner as a job of its own: one setting, from which its worker pools are derived.
+
+    Attributes:
+        machine_type: Of every replica.
+        accelerator: Of every replica, such as "NVIDIA_L4"; None: none. TPU hosts have theirs in the type.
+        accelerators: How many each replica has.
+        tpu_topology: How the chips of a TPU host are connected, such as "2x2".
+        replicas: Processes, the chief among them: those that train together, or that search side by side.
+        reduction_servers: Machines without accelerators that add up the gradients of GPU replicas
+            (cloud.google.com/vertex-ai/docs/training/distributed-training#reduce_training_time_with_reduction_server).
+        reduction_machine_type: Of these.
+        spot: Take machines that may be taken away at any time, at a fraction of the price. The job is started again
+            where it was.
+        restart: Start all replicas again when one is lost.
+        boot_disk_gib: Size of the disk, which also holds what does not fit into memory.
+        boot_disk_type: Kind of the disk.
+        tensorboard: "projects/P/locations/L/tensorboards/T" to show the training live; it needs a service account.
+        timeout_hours: When the job is ended, whatever its state; Vertex AI itself allows 168.
+    """
+
+    machine_type: str = "n1-standard-8"
+    accelerator: str | None = None
+    accelerators: int = 0
+    tpu_topology: str | None = None
+    replicas: int = 1
+    reduction_servers: int = 0
+    reduction_machine_type: str = "n1-highcpu-16"
+    spot: bool = False
+    restart: bool = True
+    boot_disk_gib: int = 100
+    boot_disk_type: str = "pd-ssd"
+    tensorboard: str | None = None
+    timeout_hours: float = 24
+
+    def __post_init__(self) -> None:
+        for name in ("machine_type", "reduction_machine_type"):
+            if not re.fullmatch(r"[a-z]\w*-[a-z0-9-]+", getattr(self, name)):
+                raise ConfigError(f"{name} must be such as n1-standard-8, got {getattr(self, name)!r}")
+        check_accelerator(self.machine_type, self.accelerator, self.accelerators)
+        if bool(self.tpu_topology) != bool(re.fullmatch(TPU_HOST, self.machine_type)):
+            raise ConfigError(
+                f"tpu_topology is {self.tpu_topology!r} with machine_type {self.machine_type!r}: a TPU host such as "
+                'ct5lp-hightpu-4t needs one, such as "2x2", and no other machine takes one'
+            )
+        _check_whole("replicas", self.replicas, 1, 1000)
+        _check_whole("reduction_servers", self.reduction_servers, 0, 1000)
+        _check_whole("boot_disk_gib", self.boot_disk_gib, 100, 64000)
+        if self.tpu and self.replicas > 1:
+            raise ConfigError(
+                f"replicas is {self.replicas} on {self.machine_type}: TPUStrategy drives the TPU of one host; set "
+                "replicas=1 and take a host with more chips"
+            )
+        if self.reduction_servers and not (self.replicas > 1 and self.accelerator):
+            raise ConfigError(
+                f"reduction_servers is {self.reduction_servers}: Reduction Server adds up gradients between replicas "
+                f"with GPUs, and there are {self.replicas} replicas with {self.accelerators} each; set replicas to 2 "
+                "or more and give them GPUs, or leave reduction_servers out"
+            )
+        if self.boot_disk_type not in DISKS:
+            raise ConfigError(f"boot_disk_type must be one of {', '.join(DISKS)}, got {self.boot_disk_type!r}")
+        if self.spot and not self.restart:
+            raise ConfigError("restart is False on spot machines: the job would end with the first one taken away")
+        pattern = r"projects/[^/]+/locations/[^/]+/tensorboards/[^/]+"
+        if self.tensorboard is not None and not re.fullmatch(pattern, self.tensorboard):
+            raise ConfigError(
+                f"tensorboard must be projects/PROJECT/locations/REGION/tensorboards/ID, got {self.tensorboard!r}"
+            )
+        if not 0 < self.timeout_hours <= 168:
+            raise ConfigError(f"timeout_hours must be above 0 and at most 168, got {self.timeout_hours!r}")
+
+    @property
+    def tpu(self) -> bool:
+        """Whether the replicas have TPUs."""
+        return self.machine_type == "cloud-tpu" or bool(re.fullmatch(TPU_HOST, self.machine_type))
+
+
+@dataclass(frozen=True)
+class Machines:
+    """One table: what each component runs on.
+
+    Attributes:
+        tasks: Resources by component, such as "Transform"; "default" is for those not named.
+        training: The Trainer as a CustomJob; None: in its task, with that task's accelerators.
+        tuning: The Tuner as a job; None: in its task.
+        search_with: Who chooses the values of the Tuner's job. "keras_tuner": KerasTuner, whose chief hands trials out
+            to the replicas. "vizier": Vertex AI Vizier, by a HyperparameterTuningJob with ``tuning.replicas`` trials
+            side by side.
+    """
+
+    tasks: Mapping[str, Resources] = field(default_factory=dict)
+    training: Job | None = None
+    tuning: Job | None = None
+    search_with: SearchService = "keras_tuner"
+
+    def __post_init__(self) -> None:
+        if self.search_with not in get_args(SearchService):
+            raise ConfigError(
+                f"search_with must be one of {', '.join(get_args(SearchService))}, got {self.search_with!r}"
+            )
+        if self.search_with == "vizier" and self.tuning is None:
+            raise ConfigError('search_with is "vizier" without a job to run trials on; set tuning=Job(...)')
+        if self.tuning and self.tuning.reduction_servers:
+            raise ConfigError("tuning.reduction_servers: trials do not train together; leave it out")
+        for component, job in (("Trainer", self.training), ("Tuner", self.tuning)):
+            if job and component in self.tasks and self.tasks[component].accelerator:
+                raise ConfigError(
+                    f"the {component} runs as a job, and its task, which only waits for that, has an accelerator; "
+                    f"take it out of tasks[{component!r}]"
+                )
+
+    @property
+    def gpus(self) -> bool:
+        """Whether a task or job has GPUs, so that the image must have CUDA."""
+        machines = (*self.tasks.values(), self.training, self.tuning)
+        return any(one and (one.accelerator or "").startswith("NVIDIA") for one in machines)
+
+    def task(self, component: str) -> Resources:
+        """The resources of a component's task; one that only waits for a job gets little."""
+        waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)
+        return self.tasks.get(component) or (Resources(2, 8) if waits else self.tasks.get(DEFAULT, Resources()))
+
+    def check_strategy(self, strategy: str) -> None:
+        """Checks that the training's strategy can use the machines, and uses all that is paid for.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        job = self.training
+        replicas = job.replicas if job else 1
+        accelerators = job.accelerators if job else self.task("Trainer").accelerators
+        tpu = bool(job and job.tpu)
+        where = f"training=Job(machine_type={job.machine_type!r}, replicas={replicas})" if job else "the Trainer's task"
+        if strategy == "multi_worker" and replicas < 2:
+            raise ConfigError(
+                f'training.strategy is "multi_worker" and {where} is one process; give it training=Job(replicas=2) or '
+                'more, or take the strategy "auto"'
+            )
+        if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
+            raise ConfigError(
+                f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a "
+                'model of their own; take "auto" or "multi_worker", or replicas=1'
+            )
+        if (strategy == "tpu" and not tpu) or (tpu and strategy not in ("auto", "tpu")):
+            raise ConfigError(
+                f"training.strategy is {strategy!r} and {where} has {'a' if tpu else 'no'} TPU; "
+                + ('take "auto" or "tpu"' if tpu else 'take a TPU host, such as ct5lp-hightpu-4t, or "auto"')
+            )
+        if strategy == "one_device" and accelerators > 1:
+            raise ConfigError(
+                f'training.strategy is "one_device" and {where} has {accelerators} accelerators, of which all but one '
+                'would be idle; take "auto" or "mirrored", or accelerators=1'
+            )
+
+
+def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
+    """Checks that a machine type takes an accelerator.
+
+    Raises:
+        ConfigError: it does not, or not so many; or it has accelerators and none are asked for.
+    """
+    _check_count(accelerator, count)
+    taken = next((taken for pattern, taken in ACCELERATORS.items() if re.fullmatch(pattern, machine_type)), {})
+    if accelerator is None:
+        if taken and taken is not _N1:
+            raise ConfigError(
+                f"{machine_type} comes with accelerators; say which: accelerator={next(iter(taken))!r}, "
+                f"accelerators={taken[next(iter(taken))][0]}"
+            )
+        return
+    if accelerator not in taken:
+        others = [name.replace("\\d+", "8") for name, those in ACCELERATORS.items() if accelerator in those]
+        remedy = f"machine types that do: {', '.join(others)}" if others else "no machine type known here does"
+        offer = f"it takes {', '.join(taken)}" if taken else "it takes none"
+        raise ConfigError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
+    if count not in taken[accelerator]:
+        raise ConfigError(f"{machine_type} takes {_listed(taken[accelerator])} of {accelerator}, got {count!r}")
+
+
+def load_machines(path: Path) -> Machines:
+    """Reads ``MACHINES`` from a file.
+
+    Raises:
+        ConfigError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.
+    """
+    return read_settings(path, "MACHINES", Machines)
+
+
+def _check_count(accelerator: str | None, count: int) -> None:
+    if (accelerator is None) != (count == 0):
+        raise ConfigError(
+            f"accelerator is {accelerator!r} and accelerators is {count!r}; give both, such as "
+            'accelerator="NVIDIA_TESLA_T4", accelerators=1, or neither'
+        )
+
+
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return " or ".join(map(str, numbers))

@@ -1,0 +1,297 @@
+"""WHERE the pipeline runs: roots, metadata store, push destination, Beam options.
+
+Frozen, standard library only. The graph is the same for every target; WHAT it does is ``pipeline.settings.config``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pipeline.errors import UserError
+from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.machines import Machines
+
+FailurePolicy = Literal["fast", "slow"]
+# One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
+# TensorFlow again.
+# Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and only without
+# a network on this one.
+# An image that nothing in this process reads, because TFX packs itself for workers elsewhere when none is named:
+# 1.5 s for each data step, and 47 MB that stay in /tmp.
+IN_PROCESS = (
+    "--runner=FnApiRunner",
+    "--direct_running_mode=in_memory",
+    "--direct_num_workers=1",
+    "--sdk_container_image=none",
+)
+# What the names of Google Cloud look like, and how to say so.
+PATTERNS = {
+    "project": (r"[a-z][a-z0-9.:-]+|\d+", "a project id, such as my-project"),
+    "region": (r"[a-z]+-[a-z]+\d+", "a region, such as europe-west4"),
+    "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket without gs://, such as my-bucket"),
+    "image": (r"[^/\s]+/.*\S[:@]\S+", "an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag"),
+    "service_account": (r"[^@\s]+@[^@\s]+\.gserviceaccount\.com", "its e-mail address, ...gserviceaccount.com"),
+    "network": (r"projects/\d+/global/networks/[a-z0-9-]+", "projects/PROJECT_NUMBER/global/networks/NAME"),
+    "subnetwork": (
+        r"(https://\S+/)?(projects/[^/]+/)?regions/[^/]+/subnetworks/[a-z0-9-]+",
+        "regions/REGION/subnetworks/NAME",
+    ),
+    "encryption_key": (
+        r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
+        "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
+    ),
+    "webhook_url": (r"https://[^/\s]+(/\S*)?", "an address that starts with https://"),
+    "webhook_secret": (
+        r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
+        "a version of a secret, projects/PROJECT/secrets/NAME/versions/latest",
+    ),
+    "experiment": (r"[a-z0-9][a-z0-9-]{0,127}", "lower-case letters, digits and -"),
+    "temp_location": (r"gs://[a-z0-9][^/]+(/.*)?", "a folder gs://bucket/folder"),
+    "machine_type": (r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One place to run.
+
+    Attributes:
+        pipeline_root: Folder of all artifacts, here or gs://bucket/folder.
+        push_to: Folder that receives pushed models as ``<version>/``, as TensorFlow Serving expects them.
+        keep_versions: The newest pushed versions that stay there; a rollback needs two.
+        metadata: SQLite file of ML Metadata, which remembers every run and makes steps cacheable; None: Vertex AI does.
+        beam_args: Options of the Beam runner for the data steps.
+        staging: Folder here that takes what the steps read below ``pipeline_root`` (the user's code, the schema), to be
+            uploaded before the run; None: it is written to ``pipeline_root`` itself.
+        caching: Whether a step whose inputs have not changed is passed over.
+        vertex: Where on Vertex AI; None: this machine.
+    """
+
+    pipeline_root: str
+    push_to: str
+    metadata: str | None
+    beam_args: tuple[str, ...] = ()
+    staging: str | None = None
+    caching: bool = True
+    vertex: Vertex | None = None
+    keep_versions: int = 5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep_versions, int) or self.keep_versions < 2:
+            raise UserError(
+                f"keep_versions must be a whole number of 2 or more, for a rollback to have something to go back to, "
+                f"got {self.keep_versions!r}"
+            )
+
+    @classmethod
+    def local(cls, output: Path, name: str, keep_versions: int = 5) -> Target:
+        """This machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
+        return cls(
+            pipeline_root=str(output / "artifacts"),
+            push_to=str(output / "serving" / name),
+            metadata=str(output / "metadata.sqlite"),
+            beam_args=IN_PROCESS,
+            keep_versions=keep_versions,
+        )
+
+    @classmethod
+    def on_vertex(cls, vertex: Vertex, name: str, staging: Path) -> Target:
+        """Vertex AI, everything below ``gs://<bucket>/<name>``; ``staging`` is a folder here."""
+        root = f"gs://{vertex.bucket}/{name}"
+        # BigQuery asks for the first two, whatever engine Beam runs on.
+        beam_args = (*IN_PROCESS, f"--project={vertex.project}", f"--temp_location={root}/temp")
+        return cls(
+            pipeline_root=f"{root}/artifacts",
+            push_to=f"{root}/serving",
+            metadata=None,
+            beam_args=vertex.dataflow.beam_args if vertex.dataflow else beam_args,
+            staging=str(staging),
+            caching=vertex.caching,
+            vertex=vertex,
+        )
+
+    @property
+    def files(self) -> Path:
+        """Folder here in which what the steps read below ``pipeline_root`` is written."""
+        return Path(self.staging or self.pipeline_root)
+
+    def address(self, file: Path) -> str:
+        """Where the steps find something that lies below ``files`` here."""
+        return f"{self.pipeline_root}/{file.relative_to(self.files).as_posix()}"
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """Vertex AI Pipelines: where and as whom its jobs run.
+
+    Attributes:
+        project: Google Cloud project that runs and pays the jobs.
+        region: Such as "europe-west4".
+        bucket: Name of a bucket in that region, without gs://.
+        image: Container image of every task, as ``make image`` builds it.
+        service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
+        network: VPC network to peer with, "projects/<number>/global/networks/<name>".
+        encryption_key: Customer-managed key, "projects/<p>/locations/<region>/keyRings/<ring>/cryptoKeys/<key>".
+        labels: For the bill and for finding things; on the job and what it starts.
+        caching: Whether a step whose inputs have not changed is passed over.
+        experiment: Vertex AI Experiment that collects the runs.
+        webhook_url: Told what came of a run; None: nobody is.
+        webhook_secret: What that is signed with: "projects/<p>/secrets/<name>/versions/<number or latest>" in Secret
+            Manager.
+        failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
+        dataflow: Runs the data steps there; None: in their tasks.
+        machines: What each task runs on, and what runs as a job of its own.
+        endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
+    """
+
+    project: str
+    region: str
+    bucket: str
+    image: str
+    service_account: str | None = None
+    network: str | None = None
+    encryption_key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    caching: bool = True
+    experiment: str | None = None
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
+    failure_policy: FailurePolicy = "fast"
+    dataflow: Dataflow | None = None
+    machines: Machines = field(default_factory=Machines)
+    endpoint: Endpoint | None = None
+
+    def __post_init__(self) -> None:
+        problems = [*_mismatches(self, "vertex"), *self._other_problems()]
+        if problems:
+            raise UserError("\n".join(problems))
+
+    def _other_problems(self) -> Iterator[str]:
+        if (self.webhook_url is None) != (self.webhook_secret is None):
+            yield "vertex.webhook_url and vertex.webhook_secret need each other: give both or neither"
+        if self.failure_policy not in get_args(FailurePolicy):
+            yield f"vertex.failure_policy must be fast or slow, got {self.failure_policy!r}"
+        for key, value in self.labels.items():
+            # https://cloud.google.com/resource-manager/docs/labels-overview
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
+                yield (
+                    f"vertex.labels must be lower-case letters, digits, _ and -, at most 63 of each, "
+                    f"such as team=flights, got {key}={value}"
+                )
+        if self.endpoint:
+            yield from self.endpoint.other_region(self.region)
+        if self.encryption_key and f"/locations/{self.region}/" not in self.encryption_key:
+            yield f"vertex.encryption_key must be in the region {self.region}, got {self.encryption_key!r}"
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Google Cloud Dataflow as the engine of the data steps, for data past one machine: ``Target.beam_args`` from it.
+
+    Attributes:
+        project: Google Cloud project that runs and pays the jobs.
+        region: Such as "europe-west4"; near the data.
+        temp_location: Folder gs://... for what is in passing.
+        image: Container image of the workers, with this repository's packages in it; the image of the Vertex tasks will
+            do.
+        machine_type: Of a worker.
+        max_workers: Most workers; Dataflow takes as many as the work at hand keeps busy.
+        service_account: E-mail address the workers act as; None: the project's default.
+        encryption_key: Customer-managed key, as ``Vertex.encryption_key``.
+        subnetwork: Of the workers, "regions/<region>/subnetworks/<name>"; they get no public addresses then.
+        labels: As ``Vertex.labels``.
+    """
+
+    project: str
+    region: str
+    temp_location: str
+    image: str
+    machine_type: str = "n2-standard-4"
+    max_workers: int = 10
+    service_account: str | None = None
+    encryption_key: str | None = None
+    subnetwork: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for problem in _mismatches(self, "dataflow"):
+            raise UserError(problem)
+        if not isinstance(self.max_workers, int) or isinstance(self.max_workers, bool) or self.max_workers < 1:
+            raise UserError(f"dataflow.max_workers must be a whole number of 1 or more, got {self.max_workers!r}")
+
+    @property
+    def beam_args(self) -> tuple[str, ...]:
+        """The options of Beam that say so."""
+        arguments = [
+            "--runner=DataflowRunner",
+            f"--project={self.project}",
+            f"--region={self.region}",
+            f"--temp_location={self.temp_location}",
+            f"--sdk_container_image={self.image}",
+            # The image has everything; without this Dataflow would install Beam once more on every worker.
+            "--sdk_location=container",
+            f"--machine_type={self.machine_type}",
+            "--autoscaling_algorithm=THROUGHPUT_BASED",
+            f"--max_num_workers={self.max_workers}",
+        ]
+        if self.service_account:
+            arguments.append(f"--service_account_email={self.service_account}")
+        if self.encryption_key:
+            arguments.append(f"--dataflow_kms_key={self.encryption_key}")
+        if self.subnetwork:
+            arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
+        arguments += [f"--labels={key}={value}" for key, value in self.labels.items()]
+        return tuple(arguments)
+
+
+def _mismatches(settings: Vertex | Dataflow, name: str) -> Iterator[str]:
+    """A sentence for every setting that does not look as its kind does."""
+    for key, (pattern, example) in PATTERNS.items():
+        value: Any = getattr(settings, key, None)
+        if value is None and not _is_required(settings, key):
+            continue
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            yield f"{name}.{key} must be {example}, got {value!r}"
+
+
+def _is_required(settings: Vertex | Dataflow, key: str) -> bool:
+    return key in {one.name for one in dataclasses.fields(settings) if one.default is not None}
+
+
+@contextlib.contextmanager
+def only_run_in(output: Path) -> Iterator[None]:
+    """Holds a folder for one run; two at once would write over each other's metadata.
+
+    Raises:
+        UserError: the folder cannot be written, or another run holds it.
+    """
+    lock = output / ".lock"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # Append: opening must not wipe the number of the process that holds it.
+        file = lock.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the output folder {output}: {error.strerror}; choose another with --output"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UserError(
+                f"another run (process {file.read().strip() or 'unknown'}) is using {output}; "
+                "wait until it has ended or choose another folder with --output"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

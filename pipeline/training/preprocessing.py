@@ -1,0 +1,143 @@
+"""Functions for a module file's ``preprocessing_fn``: text and whole numbers → numbers, inside TensorFlow's graph.
+
+They travel with the model, so that a server takes dates and amounts as they stand in the data.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from pipeline.training.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNITS, date_pattern
+
+DAY = 86_400
+YEAR = 365.2425
+# The trend counts from here, so that 32-bit floats tell hours apart.
+ORIGIN_DAY = 10_957  # 2000-01-01, in days since 1970-01-01
+
+
+def dense(value: tf.Tensor | tf.SparseTensor, missing: float | str) -> tf.Tensor:
+    """Return [batch, 1], with ``missing`` in the place of what a row lacks."""
+    if not isinstance(value, tf.SparseTensor):
+        return value
+    one_a_row = tf.SparseTensor(value.indices, value.values, [value.dense_shape[0], 1])
+    return tf.sparse.to_dense(one_a_row, missing)
+
+
+def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
+    """Return numbers as float32 [batch, 1], NaN where one is missing.
+
+    Args:
+        value: Integers or floats, [batch, 1].
+        origin: Subtracted from integers first: float32 holds 24 bits, and so tells timestamps apart to minutes only.
+    """
+    if origin and value.dtype == tf.int64:
+        if isinstance(value, tf.SparseTensor):
+            value = tf.SparseTensor(value.indices, value.values - origin, value.dense_shape)
+        else:
+            value -= origin
+    return dense(tf.cast(value, tf.float32), math.nan)
+
+
+def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
+    """Return amounts as float32 [batch, 1], NaN where a text is none; currencies and "%" are passed over.
+
+    Args:
+        value: Text, [batch, 1], such as "$1,200.50", "12 %", "(300)" or "1.234,5 €".
+        decimal: The decimal sign, "." or ",".
+    """
+    text = dense(value, "")
+    digits = tf.strings.regex_replace(text, rf"[^0-9{decimal}]", "")
+    digits = tf.strings.regex_replace(digits, ",", ".")
+    is_amount = tf.strings.regex_full_match(text, AMOUNTS[decimal]) & tf.strings.regex_full_match(digits, ".*[0-9].*")
+    size = tf.strings.to_number(tf.where(is_amount, digits, "nan"))
+    size = tf.where(tf.strings.regex_full_match(text, r"[^0-9]*[-(].*|.*-"), -size, size)
+    is_plain = tf.strings.regex_full_match(text, PLAIN_NUMBER)
+    plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"))
+    return tf.where(is_plain, plain, size)
+
+
+def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
+    """Return features of points in time, float32 [batch, 7], NaN where a value is missing or no such time.
+
+    Years since 2000; sine and cosine of the time of the year, of the week and of the day. Of a time of day alone only
+    the last two, [batch, 2].
+
+    Args:
+        value: Text or whole numbers, [batch, 1].
+        form: How text is written, one of ``notations.DATES``; or of whole numbers since 1970 the unit, a key of
+            ``notations.UNITS``, or "time of day" for microseconds since midnight.
+    """
+    if value.dtype == tf.string:
+        seconds, known = _seconds(dense(value, ""), form)
+    else:
+        present = (
+            tf.SparseTensor(value.indices, tf.ones_like(value.values), value.dense_shape)
+            if (isinstance(value, tf.SparseTensor))
+            else tf.ones_like(value)
+        )
+        known = dense(present, 0) > 0
+        whole = dense(value, 0)
+        if form == "%Y%m%d":
+            seconds, known_date = _seconds(tf.strings.as_string(whole), form)
+            known &= known_date
+        else:
+            unit = UNITS["microseconds"] if form == TIME_OF_DAY else UNITS[form]
+            seconds = tf.cast(whole, tf.float64) * unit
+    days = tf.floor(seconds / DAY)
+    phases = [(seconds - days * DAY) / DAY]
+    features = []
+    if form not in ("%H:%M", TIME_OF_DAY):
+        features.append((seconds / DAY - ORIGIN_DAY) / YEAR)
+        # 1970-01-05 was a Monday.
+        phases = [(days - ORIGIN_DAY) / YEAR, (days - 4) / 7, *phases]
+    for phase in phases:
+        angle = 2 * math.pi * (phase - tf.floor(phase))
+        features += [tf.sin(angle), tf.cos(angle)]
+    found = tf.cast(tf.concat(features, axis=1), tf.float32)
+    return tf.where(known, found, math.nan)
+
+
+def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Seconds since 1970-01-01 UTC, float64, and whether a text is such a time; both [batch, 1]."""
+    pattern, groups = date_pattern(form)
+    matches = tf.strings.regex_full_match(text, pattern.strip("^$"))
+
+    def part(name: str) -> tf.Tensor:
+        found = tf.strings.regex_replace(text, pattern, rf"\{groups.index(name) + 1}")
+        return tf.where(matches, found, "")
+
+    def whole(name: str) -> tf.Tensor:
+        digits = part(name)
+        return tf.strings.to_number(tf.where(digits == "", "0", digits), tf.int64)
+
+    hour, minute = whole("hour"), whole("minute")
+    half = tf.strings.lower(part("half"))
+    hour = tf.where(half == "", hour, hour % 12 + tf.where(half == "pm", tf.constant(12, tf.int64), 0))
+    known = matches & (hour <= 24) & (minute < 60)
+    seconds = tf.cast(3600 * hour + 60 * minute + whole("second"), tf.float64) - _offset(part("zone"))
+    if form == "%H:%M":
+        return seconds, known
+    year, month, day = whole("%Y"), whole("%m"), whole("%d")
+    known &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return seconds + DAY * tf.cast(_days(year, month, day), tf.float64), known
+
+
+def _offset(zone: tf.Tensor) -> tf.Tensor:
+    """Seconds that a zone such as "+02:00" is ahead of UTC; 0 for none."""
+    digits = tf.strings.regex_replace(zone, "[^0-9]", "")
+    digits = tf.where(tf.strings.length(digits) == 2, digits + "00", digits)
+    number = tf.strings.to_number(tf.where(digits == "", "0", digits), tf.int64)
+    seconds = tf.cast(3600 * (number // 100) + 60 * (number % 100), tf.float64)
+    return tf.where(tf.strings.regex_full_match(zone, "-.*"), -seconds, seconds)
+
+
+def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Days since 1970-01-01 in the Gregorian calendar (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+
+    Years begin in March there, so that the leap day is the last one.
+    """
+    year = tf.where(month <= 2, year - 1, year)
+    month = (month + 9) % 12
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - 719_468

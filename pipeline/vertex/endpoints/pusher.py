@@ -1,0 +1,186 @@
+"""The Pusher on Vertex AI, where an endpoint is configured: a new version in the registry, and then on the endpoint.
+
+TFX's own uploads a new model each time, finds the endpoint by its display name, sends all traffic at once and never
+undeploys.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+from typing import Any
+
+from google.api_core import exceptions
+from google.cloud import aiplatform_v1 as v1
+from tfx import types
+from tfx.components.pusher import executor as tfx_pusher
+from tfx.types import artifact_utils
+from tfx.utils import io_utils, json_utils
+
+from pipeline.components.evaluator import read_measured
+from pipeline.components.model_check import read_smoke_rows
+from pipeline.components.pusher import AtomicExecutor
+from pipeline.errors import UserError
+from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
+from pipeline.settings.target import Vertex
+from pipeline.vertex import rehearsing, settings
+from pipeline.vertex.cloud import AGAIN, ENDED, Cloud, explained
+from pipeline.vertex.endpoints import registry
+from pipeline.vertex.endpoints.canary import CanaryFailed, RollOut, wait_for_grace
+from pipeline.vertex.endpoints.endpoint import ServingEndpoint
+from pipeline.vertex.endpoints.smoke_rows import SmokeRows
+
+logger = logging.getLogger("pipeline.vertex")
+# Where the endpoint stands among the settings of the Pusher (custom_config).
+SETTING = "vertex_endpoint"
+PORT = 8080
+
+
+def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, Any]:
+    """What the Pusher's task needs to know, as JSON.
+
+    Raises:
+        UserError: there is no image for the TensorFlow in use.
+    """
+    image = vertex.image if endpoint.image == PIPELINE_IMAGE else endpoint.image
+    if endpoint.image == PREBUILT_IMAGE:
+        version = importlib.metadata.version("tensorflow")
+        image = registry.prebuilt_image(version, vertex.region, endpoint.accelerator)
+    return {
+        "endpoint": endpoint.to_json(),
+        "project": vertex.project,
+        "region": vertex.region,
+        "pipeline": pipeline,
+        "image": image,
+        "service_account": vertex.service_account,
+        "labels": dict(vertex.labels),
+        "encryption_key": vertex.encryption_key,
+    }
+
+
+def container_of(image: str, ours: bool) -> v1.ModelContainerSpec:
+    """How an image is run; ours gets its port, routes and model by the AIP_ variables of Vertex AI's contract.
+
+    cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
+    """
+    if not ours:
+        return v1.ModelContainerSpec(image_uri=image)
+    return v1.ModelContainerSpec(
+        image_uri=image,
+        command=["python", "-m", "pipeline", "serve"],
+        ports=[v1.Port(container_port=PORT)],
+        predict_route="/predict",
+        health_route="/health",
+    )
+
+
+class Executor(tfx_pusher.Executor):
+    """Pushes to the folder, registers a version of it, and lets it take over the endpoint."""
+
+    def Do(
+        self,
+        input_dict: dict[str, list[types.Artifact]],
+        output_dict: dict[str, list[types.Artifact]],
+        exec_properties: dict[str, Any],
+    ) -> None:
+        """Takes and fills what TFX's Pusher does; "pushed_model" also gets "endpoint" and "model_version".
+
+        Raises:
+            CanaryFailed: the version does not take over; the traffic is as it was.
+            UserError: the endpoint does not exist, or is held by another push.
+        """
+        setting = json_utils.loads(exec_properties["custom_config"])[SETTING]
+        if rehearsing():
+            AtomicExecutor(self._context).Do(input_dict, output_dict, exec_properties)
+            logger.info("a rehearsal: nothing is registered or deployed")
+            return
+        if not self.CheckBlessing(input_dict):
+            super().Do(input_dict, output_dict, exec_properties)  # which marks it as not pushed
+            return
+        cloud = Cloud.connect(setting["project"], setting["region"], settings.endpoints(os.environ))
+        endpoint = Endpoint.from_json(setting["endpoint"])
+        pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
+        run = run_of(pushed.uri)
+        serving = ServingEndpoint(cloud, endpoint, setting["labels"], setting["encryption_key"])
+        try:
+            serving.make()  # before the registry: where the endpoint is gone, nothing is left behind
+            entry = registry.Registry(cloud, setting["pipeline"])
+            version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
+            if version is None:
+                super().Do(input_dict, output_dict, exec_properties)
+                version = self._registered(entry, input_dict, pushed, setting, run)
+            else:
+                logger.info("version %s was registered before the task was started again", version.id)
+                io_utils.copy_dir(self.GetModelPath(input_dict), pushed.uri)
+                self._MarkPushed(
+                    pushed, pushed_destination=version.folder, pushed_version=os.path.basename(version.folder)
+                )
+            if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
+                raise UserError(
+                    f"version {version.id} of {version.entry} is this model, and was rolled back; to deploy it again "
+                    f"all the same: python vertex_runner.py --rollback {version.id}"
+                )
+            rows = SmokeRows.from_json(
+                read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"])), endpoint.canary.smoke_rows
+            )
+            try:
+                old = RollOut(serving, run, lambda holder: has_ended(cloud, holder), rows, logger.info).run(version)
+            except CanaryFailed:
+                entry.label(version, **{registry.STATE: registry.FAILED})
+                raise
+            entry.make_live(version)
+            pushed.set_string_custom_property("endpoint", serving.name)
+            pushed.set_string_custom_property("model_version", version.name)
+            wait_for_grace(serving, old, logger.info)
+        except exceptions.GoogleAPICallError as error:
+            raise explained(error, f"deploying to {serving.name}") from error
+
+    def _registered(
+        self,
+        entry: registry.Registry,
+        input_dict: dict[str, list[types.Artifact]],
+        pushed: types.Artifact,
+        setting: dict[str, Any],
+        run: str,
+    ) -> registry.Version:
+        measured = read_measured(artifact_utils.get_single_uri(input_dict["model_blessing"]))
+        metrics = measured.get("metrics", {})
+        ours = Endpoint.from_json(setting["endpoint"]).image == PIPELINE_IMAGE
+        labels = {
+            **setting["labels"],
+            registry.RUN: registry.as_label(run),
+            "tensorflow": registry.as_label(importlib.metadata.version("tensorflow")),
+            "schema": str(measured.get("schema_sha256") or "")[:16],
+            "span": str(measured.get("data_span") or ""),
+        }
+        version = entry.add(
+            model=artifact_utils.get_single_uri(input_dict["model"]),
+            folder=pushed.get_string_custom_property("pushed_destination"),
+            container=container_of(setting["image"], ours),
+            labels=labels,
+            description=registry.described(metrics, run),
+            encryption_key=setting["encryption_key"],
+        )
+        logger.info("registered version %s of %s: %s", version.id, version.entry, registry.described(metrics, run))
+        try:
+            entry.add_metrics(version, metrics)
+        except exceptions.GoogleAPICallError as error:
+            logger.warning("the metrics are not shown beside the version: %s", error.message)
+        return version
+
+
+def run_of(output: str) -> str:
+    """The id of the job that a task belongs to, from the address of an output: .../<job>/<task>_<number>/<name>."""
+    parts = output.rstrip("/").split("/")
+    return parts[-3] if len(parts) > 2 else "run"
+
+
+def has_ended(cloud: Cloud, run: str) -> bool:
+    """Whether a job is known to have ended."""
+    try:
+        client = cloud.client(v1.PipelineServiceClient)
+        job = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{run}", retry=AGAIN)
+    except (exceptions.NotFound, exceptions.InvalidArgument):
+        return False  # of somebody else, or too long for a label
+    return job.state in ENDED

@@ -1,0 +1,1 @@
+"""The Trainer and the Tuner as jobs of Vertex AI."""

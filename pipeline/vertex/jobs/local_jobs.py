@@ -1,0 +1,190 @@
+"""Jobs of Vertex AI as processes on this machine, one a replica, with the environment that Vertex AI gives them.
+
+For rehearsals: same command, same variables, an empty working folder. Machine types, accelerators, spot machines and
+Reduction Servers have no part in it, and Vizier's choice of values is random.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.vertex import REHEARSAL_VARIABLE
+
+# Role of a pool in TF_CONFIG by its place; the third are Reduction Servers, which are images of Google's.
+ROLES = ("chief", "worker")
+MOST_LINES = 30
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None, **variables: str) -> None:
+    """Runs the replicas of a CustomJobSpec until all have ended.
+
+    Args:
+        name: Of the job, for the logs.
+        job_spec: As in Vertex AI's REST documentation, with a command in every container.
+        arguments: To put behind the command.
+        variables: More environment.
+
+    Raises:
+        UserError: a replica failed; the others are ended then, as Vertex AI ends them.
+    """
+    replicas = _replicas(job_spec)
+    logs = Path(os.environ[REHEARSAL_VARIABLE])
+    logs.mkdir(parents=True, exist_ok=True)
+    processes: list[tuple[subprocess.Popen[bytes], Path]] = []
+    with tempfile.TemporaryDirectory(prefix="job-") as folders:
+        try:
+            for place, (pool, index, environment) in enumerate(replicas):
+                container = job_spec["workerPoolSpecs"][pool]["containerSpec"]
+                given = {one["name"]: one["value"] for one in container.get("env", ())}
+                # tensorflow_transform sets it where it is imported, and tf.keras would be Keras 2 in the job only.
+                inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+                folder = Path(folders) / str(place)
+                (folder / "tmp").mkdir(parents=True)
+                (folder / "work").mkdir()
+                log = logs / f"{name}-workerpool{pool}-{index}.log"
+                with log.open("wb") as file:
+                    process = subprocess.Popen(
+                        [*container["command"], *container.get("args", ()), *(arguments or ())],
+                        cwd=folder / "work",
+                        env={**inherited, **environment, **given, **variables, "TMPDIR": str(folder / "tmp")},
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                    )
+                processes.append((process, log))
+            _wait(processes)
+        finally:
+            for process, _ in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+
+def search(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs a HyperparameterTuningJob with random values; returns the trials that succeeded, see ``jobs.run_search``."""
+    generator = random.Random(1)
+    study, spec = job["studySpec"], job["trialJobSpec"]
+    metric = study["metrics"][0]["metricId"]
+    suggested = [
+        {one["parameterId"]: _random_value(one, generator) for one in study["parameters"]}
+        for _ in range(job["maxTrialCount"])
+    ]
+
+    def one(number: int) -> dict[str, Any] | None:
+        values, trial = suggested[number - 1], str(number)
+        with tempfile.TemporaryDirectory(prefix="trial-") as folder:
+            file = Path(folder) / "hypertune" / "output.metrics"
+            own = {**spec, "baseOutputDirectory": _below(spec, trial)}
+            try:
+                run(
+                    f"{job['displayName']}-trial-{trial}",
+                    own,
+                    [f"--{name}={value}" for name, value in values.items()],
+                    CLOUD_ML_TRIAL_ID=trial,
+                    CLOUD_ML_HP_METRIC_TAG=metric,
+                    CLOUD_ML_HP_METRIC_FILE=str(file),
+                )
+            except UserError as error:
+                failures.append(str(error))
+                return None
+            reports = [json.loads(line) for line in file.read_text().splitlines()]
+        return {"id": trial, "values": values, "measured": float(reports[-1][metric])}
+
+    failures: list[str] = []
+    with ThreadPoolExecutor(job["parallelTrialCount"]) as pool:
+        done = [trial for trial in pool.map(one, range(1, job["maxTrialCount"] + 1)) if trial]
+    if not done and failures:
+        raise UserError(failures[-1])
+    return done
+
+
+def _below(spec: dict[str, Any], trial: str) -> dict[str, Any]:
+    return {"outputUriPrefix": f"{spec['baseOutputDirectory']['outputUriPrefix'].rstrip('/')}/{trial}"}
+
+
+def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]:
+    """Pool, number within it and environment of every replica that can run here.
+
+    The variables are those of cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables and
+    .../code-requirements#environment-variables.
+    """
+    pools = job_spec["workerPoolSpecs"][: len(ROLES)]
+    ports = iter(_free_ports(sum(pool["replicaCount"] for pool in pools)))
+    addresses = [[f"localhost:{next(ports)}" for _ in range(pool["replicaCount"])] for pool in pools]
+    folders = {}
+    if "baseOutputDirectory" in job_spec:
+        prefix = job_spec["baseOutputDirectory"]["outputUriPrefix"].rstrip("/")
+        folders = {
+            "AIP_MODEL_DIR": f"{prefix}/model/",
+            "AIP_CHECKPOINT_DIR": f"{prefix}/checkpoints/",
+            "AIP_TENSORBOARD_LOG_DIR": f"{prefix}/logs/",
+        }
+    # A job of one replica has no pools in its CLUSTER_SPEC.
+    names = [f"workerpool{pool}" for pool in range(len(pools))] if len(pools) > 1 else ["chief"]
+    found = []
+    for pool, (name, role) in enumerate(zip(names, ROLES, strict=False)):
+        for index in range(pools[pool]["replicaCount"]):
+            cluster_spec = {
+                "cluster": dict(zip(names, addresses, strict=True)),
+                "environment": "cloud",
+                "task": {"type": name, "index": index},
+            }
+            tf_config = {
+                "cluster": dict(zip(ROLES, addresses, strict=False)),
+                "environment": "cloud",
+                "task": {"type": role, "index": index},
+            }
+            variables = {"CLUSTER_SPEC": json.dumps(cluster_spec), "TF_CONFIG": json.dumps(tf_config), **folders}
+            found.append((pool, index, variables))
+    return found
+
+
+def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
+    running = list(processes)
+    while running:
+        for process, log in running:
+            if process.poll():
+                raise UserError(f"{log.stem} ended with exit code {process.returncode}.\n{tail(log)}")
+        running = [(process, log) for process, log in running if process.poll() is None]
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:])
+
+
+def _random_value(parameter: dict[str, Any], generator: random.Random) -> Any:
+    for kind in ("categoricalValueSpec", "discreteValueSpec"):
+        if kind in parameter:
+            return generator.choice(parameter[kind]["values"])
+    if "integerValueSpec" in parameter:
+        spec = parameter["integerValueSpec"]
+        return generator.randint(spec["minValue"], spec["maxValue"])
+    spec = parameter["doubleValueSpec"]
+    least, most = spec["minValue"], spec["maxValue"]
+    if parameter["scaleType"] == "UNIT_LOG_SCALE":
+        return least * (most / least) ** generator.random()
+    return generator.uniform(least, most)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

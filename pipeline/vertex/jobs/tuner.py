@@ -1,0 +1,102 @@
+"""The Tuner as a CustomJob of Vertex AI whose replicas search side by side, and what every replica runs.
+
+The first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the best values.
+All replicas, the first too, train trials.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from tfx.components.tuner import executor as tfx_tuner
+from tfx.dsl.components.base.base_executor import BaseExecutor
+
+from pipeline.components import tuner
+from pipeline.errors import UserError
+from pipeline.vertex.jobs import launch
+
+CHIEF = "chief"
+
+
+class Executor(BaseExecutor):
+    """Starts the job and waits for it."""
+
+    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Runs the search as a job; takes and fills what TFX's Tuner does."""
+        launch.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
+
+
+class Replica(BaseExecutor):
+    """One of several processes that search together.
+
+    TFX's own forks the chief's process off one in which TensorFlow's threads already run, and does not notice how it
+    ends.
+    """
+
+    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Trains trials until there are no more; the first replica also sees to the chief.
+
+        Raises:
+            UserError: this is a job of Vertex AI without a cluster.
+        """
+        if os.environ.get("KERASTUNER_TUNER_ID") == CHIEF:
+            search = tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
+            tfx_tuner.write_best_hyperparameters(search, output_dict)
+            return
+        address, place = place_in_cluster(os.environ.get("CLUSTER_SPEC"))
+        host, port = address.rsplit(":", 1)
+        chief = None
+        if place == 0:
+            environment = {
+                **os.environ,
+                "KERASTUNER_TUNER_ID": CHIEF,
+                "KERASTUNER_ORACLE_IP": "127.0.0.1" if host == "localhost" else "0.0.0.0",
+                "KERASTUNER_ORACLE_PORT": port,
+                "CUDA_VISIBLE_DEVICES": "-1",  # it trains nothing, and the GPUs' memory is the trials'
+            }
+            chief = subprocess.Popen([sys.executable, "-m", "tfx.scripts.run_executor", *sys.argv[1:]], env=environment)
+            host = "127.0.0.1"
+            # Without it this one would wait for the chief for an hour.
+            threading.Thread(target=_end_with, args=[chief], daemon=True).start()
+        os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
+        try:
+            # No summary: it would ask the chief, which may have ended.
+            tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
+            if chief:
+                chief.wait()
+        finally:
+            if chief and chief.poll() is None:
+                chief.kill()
+
+
+def _end_with(chief: subprocess.Popen[bytes]) -> None:
+    """Ends this process when the chief fails; what it said last stands in the same log."""
+    if chief.wait():
+        os._exit(1)
+
+
+def place_in_cluster(text: str | None) -> tuple[str, int]:
+    """The address of the first replica and the place of this one, from CLUSTER_SPEC as Vertex AI gives it.
+
+    cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables
+
+    Raises:
+        UserError: it is missing or not what is documented.
+    """
+    try:
+        spec = json.loads(text or "")
+        # With one replica only, the pool has the name of its task.
+        first = spec["cluster"].get("workerpool0") or spec["cluster"]["chief"]
+        kind, index = spec["task"]["type"], int(spec["task"]["index"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the environment variable CLUSTER_SPEC is {text!r} ({type(error).__name__}: {error}); expected that of "
+            'Vertex AI: {"cluster": {"workerpool0": ["host:port"], ...}, "task": {"type": "workerpool0", "index": 0}}'
+        ) from error
+    return first[0], 0 if kind in ("workerpool0", "chief") else 1 + index

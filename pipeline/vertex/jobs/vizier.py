@@ -1,0 +1,162 @@
+"""The Tuner as a HyperparameterTuningJob: Vertex AI Vizier chooses the values, and every trial is a job of its own.
+
+The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
+values as arguments and reports by cloudml-hypertune
+(cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import keras_tuner
+from keras_tuner.engine import hyperparameters as kinds
+from keras_tuner.engine.trial import Trial
+from keras_tuner.src.engine import tuner_utils
+from tfx.components.tuner import executor as tfx_tuner
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
+
+from pipeline.components import endless
+from pipeline.components.tuner import prepare
+from pipeline.errors import UserError
+from pipeline.vertex.jobs import launch
+
+logger = logging.getLogger("pipeline.vertex")
+
+SCALES = {"linear": "UNIT_LINEAR_SCALE", "log": "UNIT_LOG_SCALE", "reverse_log": "UNIT_REVERSE_LOG_SCALE"}
+# What stands behind it is no option of run_executor; Vertex AI puts a trial's values behind the command.
+VALUES_FOLLOW = "--"
+
+
+class Executor(BaseExecutor):
+    """Starts the job, waits for it, and writes the best values as TFX's Tuner does."""
+
+    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Runs the search as a job; takes and fills what TFX's Tuner does."""
+        setting = launch.setting_of(exec_properties)
+        tuner, _ = prepare(input_dict, launch.without_setting(exec_properties), tempfile.mkdtemp())
+        space = tuner.oracle.get_space()
+        folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
+        command = [*launch.command_of(OneTrial, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
+        job = setting["job"]
+        trial_job = job.pop("jobSpec")
+        # Every trial is one process; side by side are trials.
+        trial_job["workerPoolSpecs"] = trial_job["workerPoolSpecs"][:1]
+        job |= {
+            "studySpec": study_of(space, tuner.oracle.objective),
+            "maxTrialCount": tuner.oracle.max_trials,
+            "parallelTrialCount": min(setting["replicas"], tuner.oracle.max_trials),
+            "maxFailedTrialCount": tuner.oracle.max_trials,  # the others may still be good
+            "trialJobSpec": launch.with_command(trial_job, command, f"{folder}/job"),
+        }
+        trials = launch.run_search(job, setting["parent"], f"{folder}/job/name.txt")
+        if not trials:
+            raise UserError("every trial of the search failed; the log of each trial's job says why")
+        sign = 1 if tuner.oracle.objective.direction == "max" else -1
+        _write(space, sorted(trials, key=lambda trial: sign * trial["measured"], reverse=True), output_dict)
+
+
+class OneTrial(BaseExecutor):
+    """One trial: trains the model of the values in its arguments and reports the objective."""
+
+    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Trains with the values behind ``VALUES_FOLLOW``."""
+        import hypertune
+
+        tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
+        flags = list(self._extra_flags or ())
+        space = tuner.oracle.get_space()
+        space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
+        trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
+        objective = tuner.oracle.objective
+        with endless.refused(tuner):
+            results = tuner.run_trial(trial, **fit_kwargs)
+        measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
+        logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)
+        hypertune.HyperTune().report_hyperparameter_tuning_metric(objective.name, measured, global_step=1)
+
+
+def study_of(space: keras_tuner.HyperParameters, objective: keras_tuner.Objective) -> dict[str, Any]:
+    """The search space and objective of KerasTuner in Vizier's words (StudySpec).
+
+    Raises:
+        UserError: Vizier has no such parameter.
+    """
+    return {
+        "metrics": [{"metricId": objective.name, "goal": "MAXIMIZE" if objective.direction == "max" else "MINIMIZE"}],
+        "parameters": [_parameter(one) for one in space.space if not isinstance(one, kinds.Fixed)],
+    }
+
+
+def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> dict[str, Any]:
+    """The values in a trial's arguments, such as ["--units=32.0"], as ``build_model`` gets them.
+
+    Raises:
+        UserError: an argument is no ``--name=value`` of the search space.
+    """
+    parameters = {one.name: one for one in space.space}
+    values = {}
+    for argument in arguments:
+        name, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or name not in parameters:
+            raise UserError(
+                f"a trial got the argument {argument!r}; expected --name=value with a name of {', '.join(parameters)}"
+            )
+        values[name] = _value(parameters[name], text)
+    return values
+
+
+def _parameter(one: Any) -> dict[str, Any]:
+    """A hyperparameter as a ParameterSpec."""
+    if one.conditions:
+        parents = ", ".join(sorted({condition.name for condition in one.conditions}))
+        raise UserError(
+            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier "
+            'does not take here; ask for it always, or set search_with="keras_tuner"'
+        )
+    spec: dict[str, Any] = {"parameterId": one.name}
+    if isinstance(one, kinds.Boolean) or (isinstance(one, kinds.Choice) and isinstance(one.values[0], (str, bool))):
+        return {**spec, "categoricalValueSpec": {"values": [str(value) for value in one.values]}}
+    if isinstance(one, kinds.Choice):
+        return {**spec, "discreteValueSpec": {"values": sorted(float(value) for value in one.values)}}
+    spec["scaleType"] = SCALES[one.sampling]
+    if one.step is not None and not (isinstance(one, kinds.Int) and one.step == 1 and one.sampling == "linear"):
+        return {**spec, "discreteValueSpec": {"values": sorted({float(value) for value in one.values})}}
+    if isinstance(one, kinds.Int):
+        return {**spec, "integerValueSpec": {"minValue": int(one.min_value), "maxValue": int(one.max_value)}}
+    return {**spec, "doubleValueSpec": {"minValue": float(one.min_value), "maxValue": float(one.max_value)}}
+
+
+def _value(one: Any, text: str) -> Any:
+    """A value that Vizier gives as text or number, in the type that KerasTuner has it in."""
+    if isinstance(one, (kinds.Boolean, kinds.Choice)):
+        allowed = list(one.values)
+        if isinstance(allowed[0], (str, bool)):
+            return next(value for value in allowed if str(value) == text)
+        return min(allowed, key=lambda value: abs(value - float(text)))
+    return round(float(text)) if isinstance(one, kinds.Int) else float(text)
+
+
+def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], output_dict: launch.Artifacts) -> None:
+    """The best values, and all trials from best to worst, where TFX's Tuner writes them and as it does."""
+    found = [{name: _value_of(space, name, value) for name, value in trial["values"].items()} for trial in trials]
+    space.values.update(found[0])
+    best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
+    io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
+    rows = [
+        {"trial_id": trial["id"], "score": trial["measured"], **values}
+        for trial, values in zip(trials, found, strict=True)
+    ]
+    results = artifact_utils.get_single_uri(output_dict["tuner_results"])
+    io_utils.write_string_file(os.path.join(results, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME), json.dumps(rows))
+
+
+def _value_of(space: keras_tuner.HyperParameters, name: str, value: Any) -> Any:
+    return values_of(space, [f"--{name}={value}"])[name]

@@ -1,0 +1,1 @@
+"""Compile, check, submit, watch and schedule a PipelineJob."""

@@ -1,0 +1,132 @@
+"""The table of machines → what each task asks for, the jobs with their worker pools, and the Pusher that deploys.
+
+A job is written as Vertex AI's REST documentation writes it (CustomJob), into the settings of the component whose task
+starts it; ``pipeline.vertex.jobs.launch`` adds what is known only then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp.pipeline_spec import pipeline_spec_pb2
+from tfx.dsl.components.base import executor_spec
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.orchestration.pipeline import Pipeline
+from tfx.utils import json_utils
+
+from pipeline.settings.checks import ConfigError
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.machines import DEFAULT, Job
+from pipeline.settings.target import Vertex
+from pipeline.vertex import ENDING, MONITOR
+from pipeline.vertex.endpoints import pusher
+from pipeline.vertex.jobs import launch, trainer, tuner, vizier
+
+# cloud.google.com/vertex-ai/docs/training/distributed-training#reduce_training_time_with_reduction_server
+REDUCTION_SERVER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+
+_ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec
+
+
+def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
+    """Gives every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
+
+    Raises:
+        ConfigError: the table contradicts the graph or the training's strategy.
+    """
+    machines = vertex.machines
+    components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
+    unknown = sorted(set(machines.tasks) - {*components, "Tuner", ENDING, MONITOR, DEFAULT})
+    if unknown:
+        raise ConfigError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
+    machines.check_strategy(config.training.strategy)
+    for name, component in components.items():
+        wanted = machines.task(name)
+        resources = _ResourceSpec(cpu_limit=wanted.cpu, memory_limit=wanted.memory_gib)
+        if wanted.accelerator:
+            resources.accelerator.type = wanted.accelerator
+            resources.accelerator.count = wanted.accelerators
+        component.with_platform_config(resources)
+    if machines.training:
+        _run_as_job(components["Trainer"], trainer.Executor, machines.training, vertex)
+    if machines.tuning and "Tuner" in components:
+        in_charge = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
+        _run_as_job(components["Tuner"], in_charge, machines.tuning, vertex)
+    if vertex.endpoint:
+        deploying = components["Pusher"]
+        settings = json_utils.loads(deploying.exec_properties["custom_config"])
+        settings[pusher.SETTING] = pusher.setting_for(vertex, vertex.endpoint, config.name)
+        deploying.exec_properties["custom_config"] = json_utils.dumps(settings)
+        deploying.executor_spec = executor_spec.ExecutorClassSpec(pusher.Executor)
+
+
+def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:
+    """The pools of a job: the chief, the other replicas, the Reduction Servers. The latter keep their own command."""
+    machine: dict[str, Any] = {"machineType": job.machine_type}
+    if job.accelerator:
+        machine |= {"acceleratorType": job.accelerator, "acceleratorCount": job.accelerators}
+    if job.tpu_topology:
+        machine["tpuTopology"] = job.tpu_topology
+    container: dict[str, Any] = {"imageUri": image}
+    if job.tpu:
+        # pipeline.training looks for it; "local" is the TPU of this host.
+        container["env"] = [{"name": "TPU_NAME", "value": "local"}]
+
+    def pool(replicas: int, machine: dict[str, Any], container: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "machineSpec": dict(machine),
+            "replicaCount": replicas,
+            "diskSpec": {"bootDiskType": job.boot_disk_type, "bootDiskSizeGb": job.boot_disk_gib},
+            "containerSpec": dict(container),
+        }
+
+    pools = [pool(1, machine, container)]
+    if job.replicas > 1:
+        pools.append(pool(job.replicas - 1, machine, container))
+    if job.reduction_servers:
+        reduction = {"machineType": job.reduction_machine_type}
+        pools.append(pool(job.reduction_servers, reduction, {"imageUri": REDUCTION_SERVER_IMAGE}))
+    return pools
+
+
+def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
+    """A CustomJob without its command and folder.
+
+    Raises:
+        ConfigError: the job needs a setting of Vertex AI that is missing.
+    """
+    spec: dict[str, Any] = {
+        "workerPoolSpecs": worker_pools(job, vertex.image),
+        "scheduling": {
+            "timeout": f"{round(job.timeout_hours * 3600)}s",
+            "restartJobOnWorkerRestart": job.restart,
+            "disableRetries": not job.restart,
+            **({"strategy": "SPOT"} if job.spot else {}),
+        },
+    }
+    for key, value in (("serviceAccount", vertex.service_account), ("network", vertex.network)):
+        if value:
+            spec[key] = value
+    if job.tensorboard:
+        if not vertex.service_account:
+            raise ConfigError("tensorboard needs a service account that may write to it; give --service-account")
+        spec["tensorboard"] = job.tensorboard
+    return {
+        "displayName": name,
+        "jobSpec": spec,
+        **({"labels": dict(vertex.labels)} if vertex.labels else {}),
+        **({"encryptionSpec": {"kmsKeyName": vertex.encryption_key}} if vertex.encryption_key else {}),
+    }
+
+
+def _run_as_job(component: BaseComponent, in_charge: type[BaseExecutor], job: Job, vertex: Vertex) -> None:
+    """Lets a component's task start a job and wait for it, in place of doing the work."""
+    settings = json_utils.loads(component.exec_properties["custom_config"])
+    settings[launch.SETTING] = {
+        "parent": f"projects/{vertex.project}/locations/{vertex.region}",
+        "replicas": job.replicas,
+        "job": custom_job(job, vertex, component.id.lower()),
+    }
+    component.exec_properties["custom_config"] = json_utils.dumps(settings)
+    component.executor_spec = executor_spec.ExecutorClassSpec(in_charge)

@@ -1,0 +1,1 @@
+"""Run a compiled PipelineJob on this machine as Vertex AI would."""

@@ -1,0 +1,63 @@
+"""Conditions of tasks, in the part of the Common Expression Language (cel.dev) that TFX writes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.vertex.rehearsal.local_metadata import Artifact
+
+
+def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
+    """Whether a task's condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
+
+    Args:
+        condition: Of the task's trigger policy.
+        inputs: The task's artifacts.
+
+    Raises:
+        UserError: it has an operator that is not known here.
+    """
+    words = {"&&": " and ", "||": " or ", "!": " not "}
+    python = re.sub(r"'[^']*'|&&|\|\||!(?==)|!", lambda match: words.get(match[0], match[0]), condition)
+    python = python.replace(" not =", "!=")
+    artifacts = {key: {"artifacts": several} for key, several in inputs.items()}
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name(id="inputs"):
+                return {"artifacts": artifacts}
+            case ast.Attribute(value=of, attr=name):
+                return value(of)[name]
+            case ast.Subscript(value=of, slice=key):
+                return value(of)[value(key)]
+            case ast.UnaryOp(op=ast.Not(), operand=of):
+                return not value(of)
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(value(part) for part in parts)
+            case ast.BoolOp(op=ast.Or(), values=parts):
+                return any(value(part) for part in parts)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                a, b = value(left), value(right)
+                match operator:
+                    case ast.Eq():
+                        return a == b
+                    case ast.NotEq():
+                        return a != b
+                    case ast.Lt():
+                        return a < b
+                    case ast.Gt():
+                        return a > b
+        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}")
+
+    try:
+        return bool(value(ast.parse(python.strip(), mode="eval").body))
+    except (SyntaxError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"the rehearsal cannot evaluate the condition {condition!r}: {error!r}") from error

@@ -1,0 +1,118 @@
+"""What was asked against what was trained on: within the limits, or the features named and code 4."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tensorflow_data_validation as tfdv
+
+from pipeline.__main__ import main
+from pipeline.cli import monitor
+from pipeline.errors import UserError
+from pipeline.validation import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """\
+from dataclasses import replace
+import runpy
+from pipeline.settings.config import Data
+
+CONFIG = replace(runpy.run_path({flights!r})["CONFIG"], schema={schema!r}, data=Data("nowhere/at/all"))
+"""
+Row = dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def train(few_flights: Path) -> pd.DataFrame:
+    return pd.concat([pd.read_parquet(file) for file in sorted(few_flights.glob("train/*.parquet"))])
+
+
+@pytest.fixture(scope="module")
+def output(train: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a run leaves it: the statistics of the data of version 7, and a config beside."""
+    output = tmp_path_factory.mktemp("output")
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(train)}
+    reference.write(str(output / "artifacts/_pushed/flights"), "7", statistics, {})
+    text = CONFIG.format(flights=str(ROOT / "configs/flights.py"), schema=str(ROOT / "schema/flights/schema.pbtxt"))
+    (output / "config.py").write_text(text)
+    return output
+
+
+def lines(rows: pd.DataFrame, version: int = 7, change: Callable[[Row], Row] = dict) -> str:
+    instances = json.loads(rows.drop(columns=["late"]).to_json(orient="records"))
+    about = {"time": "2026-11-21T15:00:00+00:00", "version": version, "prediction": {"label": "late"}}
+    return "".join(json.dumps({**about, "instance": change(one)}) + "\n" for one in instances)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, log: Path, output: Path, *more: str) -> int:
+    options = ["--log", str(log), "--config", str(output / "config.py"), "--output", str(output), *more]
+    return main(["monitor", *options])
+
+
+def test_rows_like_those_of_the_training_are_within_the_limits(train, output, tmp_path, monkeypatch, capsys):
+    (tmp_path / "requests-2026-11-20.jsonl").write_text(lines(train[::2]) + '{"time": "cut o')
+    (tmp_path / "requests-2026-11-21.jsonl").write_text(lines(train[:10], version=6) + lines(train[1::2]))
+    assert run(monkeypatch, tmp_path, output) == 0
+    said = capsys.readouterr().out
+    assert f"{len(train):,} rows of version 7" in said
+    assert "10 rows of other versions passed over, 1 lines that are no row" in said
+    assert "within the limits of the schema" in said
+
+
+def test_a_crossed_limit_names_the_feature_and_how_to_accept_it(train, output, tmp_path, monkeypatch, capsys):
+    def celsius_from_nowhere(row: Row) -> Row:
+        temp = row["temp"]
+        return {**row, "temp": None if temp is None else (temp - 32) / 1.8, "origin": "XXX"}  # type: ignore[operator]
+
+    (tmp_path / "log.jsonl").write_text(lines(train, change=celsius_from_nowhere))
+    assert run(monkeypatch, tmp_path, output) == 4
+    said = capsys.readouterr().out
+    assert f"origin in serving: {len(train):,} rows have a value that the schema does not list: XXX" in said
+    assert "temp in serving: Jensen-Shannon distance" in said
+    assert said.count("crossed: origin, temp\n") == 1
+    written = Path(said.rsplit("statistics and findings: ", 1)[1].strip())
+    assert {one["feature"] for one in json.loads((written / "findings.json").read_text())} >= {"origin", "temp"}
+    # Where the remedy says to accept it from.
+    assert tfdv.load_stats_binary(str(written / "Split-serving/FeatureStats.pb")).datasets[0].num_examples == len(train)
+
+
+def test_retraining_starts_the_pipeline_and_ends_with_its_code(train, output, tmp_path, monkeypatch, capfd):
+    (tmp_path / "log.jsonl").write_text(lines(train, change=lambda row: {**row, "origin": "XXX"}))
+    assert run(monkeypatch, tmp_path, output, "--retrain") == 1
+    # This config has no data to train on.
+    assert "local_runner.py: no data at" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "version", "message"),
+    [
+        (20, 7, "too few rows to judge by: 20 of version 7"),
+        (1_000, 5, "no training statistics of version 5"),
+        (0, 7, "no rows in "),
+    ],
+)
+def test_what_cannot_be_judged_is_said_and_nothing_written(
+    train, output, tmp_path, monkeypatch, capsys, rows, version, message
+):
+    before = list(output.glob("monitor/*"))
+    (tmp_path / "log.jsonl").write_text(lines(train[:rows], version))
+    assert run(monkeypatch, tmp_path, output) == 1
+    assert message in capsys.readouterr().err
+    assert list(output.glob("monitor/*")) == before
+
+
+def test_only_the_newest_rows_are_judged(train, tmp_path):
+    (tmp_path / "requests-2026-11-20.jsonl").write_text(lines(train[:50]))
+    (tmp_path / "requests-2026-11-21.jsonl").write_text(lines(train[50:60]))
+    asked = monitor.read_log(tmp_path, 15)
+    expected = json.loads(train[45:60].drop(columns=["late"]).to_json(orient="records"))
+    assert asked.instances == expected
+
+
+def test_without_a_log_it_says_where_one_comes_from(tmp_path):
+    with pytest.raises(UserError, match=r"no request log .* pipeline serve --request-log"):
+        monitor.read_log(tmp_path / "nowhere", 10)

@@ -1,0 +1,78 @@
+"""python -m pipeline new: what it writes, and the names it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.packaging.user_code import read_module
+from pipeline.scaffold import files
+from pipeline.scaffold.table import look
+from pipeline.settings.checks import read_settings
+from pipeline.settings.config import Data, PipelineConfig
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def new(*arguments: str | Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "pipeline", "new", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My Model", "lower-case letters, digits"),
+        ("flights", "configs/flights.py, models/flights.py, schema/flights/schema.pbtxt exists; take another name"),
+        ("json", "'json' is the name of a Python package; take another, such as json_model"),
+        ("fine", "no data at nowhere.csv"),
+    ],
+)
+def test_a_name_or_path_that_cannot_be_is_refused_at_once(name, message):
+    refused = new(name, "--data", "nowhere.csv", "--label", "late")
+    assert refused.returncode == 1
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "label", [["no", "yes"], ['say "hi"', "it's", "plain"], [f"class {number}" for number in range(30)], range(200)]
+)
+def test_what_is_written_is_formatted_and_is_a_config_and_a_module(tmp_path, label):
+    rows = 2000
+    frame = pd.DataFrame({f"a long name of a column, {one}": np.arange(rows) % 11 for one in range(20)})
+    frame["kind"] = np.where(np.arange(rows) % 3, "one", "other")
+    frame["wanted"] = (list(label) * rows)[:rows]
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    table = look(Data(str(tmp_path / "some.csv")), "wanted", None)
+
+    config, module = tmp_path / "some_config.py", tmp_path / "some.py"
+    config.write_text(files.config_text("some", "data/some.csv", table))
+    module.write_text(files.module_text("some", table))
+
+    read = read_settings(config, "CONFIG", PipelineConfig)
+    assert read.label == table.label
+    assert read.evaluation.slices == ("kind",)
+    read_module(module)
+    command = [sys.executable, "-m", "ruff"]
+    for check in (["check"], ["format", "--check", "--diff"]):
+        checked = subprocess.run(
+            [*command, *check, config, module], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_rare_class_gets_a_share_that_the_data_gate_lets_pass(tmp_path):
+    rows = 4000
+    frame = pd.DataFrame({"x": np.arange(rows) / 7, "fraud": [number % 200 == 0 for number in range(rows)]})
+    frame.to_csv(tmp_path / "some.csv", index=False)
+    (tmp_path / "some_config.py").write_text(
+        files.config_text("some", "data/some.csv", look(Data(str(tmp_path / "some.csv")), "fraud", None))
+    )
+    low, high = read_settings(tmp_path / "some_config.py", "CONFIG", PipelineConfig).data_checks.label_share
+    assert low < 1 / 200 < high

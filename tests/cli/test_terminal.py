@@ -1,0 +1,141 @@
+"""What a person sees on a real terminal, and what a file gets."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from pipeline.cli import terminal
+from pipeline.settings.config import Data, Label, PipelineConfig
+from pipeline.settings.gates import Evaluation, Gate
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = """\
+import logging, os, sys, time
+from pathlib import Path
+from pipeline.cli import terminal
+from pipeline.progress import Progress
+
+with terminal.only_ours(Path(sys.argv[1]), verbose="--verbose" in sys.argv) as screen:
+    os.write(2, b"noise of C++\\n")
+    screen.step_starts("Trainer")
+    Progress("search").tell("trial 2 of 6, best auc so far 0.7000")
+    Progress("training").tell("epoch 1 of 3, loss 0.5")
+    logging.getLogger("pipeline.training").warning("a batch of 9 is too large")
+    logging.getLogger("pipeline.training").warning("a batch of 9 is too large")
+    logging.getLogger("tensorflow").warning("of no concern")
+    time.sleep(1.2)
+    screen.line("Trainer", "ran", 1.2, "")
+"""
+
+
+def seen(log: Path, *arguments: str, **environment: str) -> str:
+    """What a terminal of 120 columns gets."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", STEPS, str(log), *arguments]
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
+    with subprocess.Popen(command, cwd=ROOT, stdout=slave, stderr=slave, env=settings) as process:
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                some = os.read(master, 65536)
+            except OSError:  # the other side has closed
+                break
+            if not some:
+                break
+            text += some
+        os.close(master)
+    assert process.returncode == 0, text.decode()
+    return text.decode()
+
+
+def test_a_terminal_shows_the_running_step_with_its_seconds_and_how_far_it_is(tmp_path):
+    text = seen(tmp_path / "log")
+    running = re.findall(r"Trainer +\S*running +\S* +([\d.]+) s", text)
+    assert len(running) >= 2
+    assert float(running[-1]) >= 1.0
+    assert "trial 2 of 6, best auc so far 0.7000; epoch 1 of 3, loss 0.5" in text
+    assert text.count("warning: a batch of 9 is too large") == 1
+    assert "of no concern" not in text
+    assert "noise of C++" not in text
+    log = (tmp_path / "log").read_text()
+    assert "of no concern" in log
+    assert "noise of C++" in log
+    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text.rstrip().splitlines()[-1].rpartition("\r")[2])
+    assert re.fullmatch(r"  Trainer +ran +1\.2 s *", last)
+
+
+def test_no_color_is_honoured(tmp_path):
+    color = r"\x1b\[[\d;]*(3[0-7]|9[0-7]|38)[\d;]*m"
+    assert re.search(color, seen(tmp_path / "log"))
+    assert not re.search(color, seen(tmp_path / "log", NO_COLOR="1"))
+
+
+def test_verbose_shows_the_whole_log_as_well(tmp_path):
+    text = seen(tmp_path / "log", "--verbose")
+    assert "noise of C++" in text
+    assert "of no concern" in text
+    assert "Trainer             ran" in re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    log = (tmp_path / "log").read_text()
+    assert "noise of C++" in log
+    assert "epoch 1 of 3, loss 0.5" in log
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_no_heading_or_number_of_a_table_is_cut_however_narrow_the_terminal(width):
+    text = io.StringIO()
+    rows = [("overall", "0.7142", "53,991"), ("carrier=\x1b[31mÅ東\n", "-", "1"), ("x" * 100, "0.1", "2")]
+    terminal.print_table(Console(file=text, width=width), ("", "average precision", "examples"), rows)
+    lines = text.getvalue().splitlines()
+    assert lines[0].split() == ["average", "precision", "examples"]
+    assert lines[1].split() == ["overall", "0.7142", "53,991"]
+    assert lines[2].split() == ["carrier=\\x1b[31mÅ東\\n", "-", "1"]
+    assert lines[3].startswith(" xxx")
+    assert "x…" in lines[3]
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+
+
+def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_path):
+    metrics = {
+        "overall": dict.fromkeys(terminal.METRIC_TITLES["binary"], 0.7142) | {"example_count": 53_991.0},
+        "carrier=late": {"recall": 0.5, "calibration": float("nan"), "example_count": 12.0},
+    }
+    verdict = {
+        "blessed": False,
+        "pushed_to": None,
+        "failed": ["auc on all rows is low"],
+        "passed_over": [],
+        "notes": [],
+    }
+    gates = Evaluation((Gate("auc", 0.9),), threshold=0.3)
+    config = PipelineConfig("few", Data("data", files="*.csv"), Label("late"), "models/flights.py", gates)
+    text = io.StringIO()
+    results = SimpleNamespace(metrics=metrics, verdict=verdict, blessed=False, pushed_to=None)
+    terminal.Screen(Console(file=text), tmp_path / "log").results(results, config)
+    assert text.getvalue().splitlines()[:5] == [
+        "",
+        "Test split, threshold 0.3",
+        "                  AUC  PR AUC  precision  recall  calibration  examples",
+        " overall       0.7142  0.7142     0.7142  0.7142       0.7142    53,991",
+        " carrier=late       -       -          -  0.5000            -        12",
+    ]
+
+
+def test_a_file_gets_plain_lines_only(tmp_path):
+    command = [sys.executable, "-c", STEPS, str(tmp_path / "log")]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert text.splitlines() == [
+        "    warning: a batch of 9 is too large",
+        "  Trainer             ran           1.2 s  ",
+    ]

@@ -1,0 +1,93 @@
+"""Rows of a slice together give TFMA the same metrics as its own way, one example at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow_model_analysis as tfma
+from apache_beam.options.pipeline_options import PipelineOptions
+from tensorflow_model_analysis.api.model_eval_lib import default_extractors
+from tensorflow_model_analysis.proto import config_pb2
+
+from pipeline.components.evaluator import extractors_of
+from pipeline.evaluation.tfma_config import BASELINE, CANDIDATE, TAKE_ARRAYS, eval_config, read_metrics
+from pipeline.settings.config import Label
+from pipeline.settings.gates import Evaluation, Gate, SliceGate
+from pipeline.settings.target import IN_PROCESS
+from pipeline.settings.tasks import ANSWERS
+from tests.components.test_evaluator import SLICES
+
+pytestmark = pytest.mark.slow
+
+ROWS, BATCH = 700, 300
+SETTINGS = {
+    "binary": (
+        Label("label"),
+        Evaluation((Gate("auc", 0.5), SliceGate("auc", by="carrier", floor=0.1)), threshold=0.3),
+    ),
+    "regression": (Label("label", ()), Evaluation((Gate("rmse", 1.0), SliceGate("rmse", by="carrier", floor=9.0)))),
+}
+
+
+def batches(task: str) -> list[dict[str, Any]]:
+    """Batches as TFMA's extractors get them; some rows without a carrier, a wide and a lonely slice."""
+    random = np.random.default_rng(1)
+    label = random.integers(0, 2, ROWS).astype(float) if task == "binary" else random.normal(size=ROWS)
+    carriers = [None if row % 11 == 0 else [b"HA" if row == 1 else b"UA"] for row in range(ROWS)]
+    columns = {
+        "label": [[value] for value in label],
+        **{name: [[value] for value in random.uniform(size=ROWS)] for name in (ANSWERS[task], "theirs", "temp")},
+        "origin": [[random.choice([b"EWR", b"JFK"])] for _ in range(ROWS)],
+        "carrier": [carriers[row] and [carriers[row][0], b"DL"][: 1 + row % 2] for row in range(ROWS)],
+    }
+    types = {name: pa.list_(pa.binary() if name in ("origin", "carrier") else pa.float32()) for name in columns}
+    table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+    return [{tfma.ARROW_RECORD_BATCH_KEY: batch} for batch in table.to_batches(max_chunksize=BATCH)]
+
+
+def measure(config: config_pb2.EvalConfig, extractors: list[Any], rows: list[dict[str, Any]], to: Path) -> str:
+    with beam.Pipeline(options=PipelineOptions(list(IN_PROCESS))) as pipeline:
+        extracts = pipeline | beam.Create(rows, reshuffle=False)
+        _ = extracts | tfma.ExtractEvaluateAndWriteResults(
+            eval_config=config, extractors=extractors, output_path=str(to)
+        )
+    return str(to)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")  # TFMA, in a slice of one row
+@pytest.mark.parametrize("with_baseline", [False, True])
+@pytest.mark.parametrize("task", SETTINGS)
+def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
+    label, settings = SETTINGS[task]
+    config = eval_config(settings, label)
+    config.slicing_specs.extend(SLICES[1:])
+    config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=with_baseline)
+    for baseline in config.model_specs[1:]:
+        baseline.prediction_key = "theirs"
+    ours = extractors_of(config)
+    theirs = default_extractors(eval_config=config)
+    assert "ExtractUnbatchedInputs" not in [one.stage_name for one in ours]
+    found = measure(config, ours, batches(task), tmp_path / "ours")
+    expected = measure(config, theirs, batches(task), tmp_path / "theirs")
+    for model in (CANDIDATE, BASELINE) if with_baseline else (CANDIDATE,):
+        metrics = read_metrics(found, model)
+        by_example = read_metrics(expected, model)
+        assert {slice_: metrics[slice_].keys() for slice_ in metrics} == {
+            slice_: by_example[slice_].keys() for slice_ in by_example
+        }
+        assert {"overall", "carrier=HA", "carrier=UA", "carrier=DL", "origin=EWR"} <= metrics.keys()
+        assert metrics["overall"]["example_count"] == ROWS
+        for slice_, values in by_example.items():
+            assert metrics[slice_] == pytest.approx(values, rel=1e-6, nan_ok=True)
+
+
+def test_metrics_of_several_classes_get_one_example_at_a_time():
+    config = eval_config(Evaluation((Gate("accuracy", 0.5),)), Label("label", ("a", "b", "c")))
+    assert {one.class_name for spec in config.metrics_specs for one in spec.metrics} - TAKE_ARRAYS
+    stages = [one.stage_name for one in extractors_of(config)]
+    assert "ExtractUnbatchedInputs" in stages

@@ -1,0 +1,197 @@
+"""What the gates make of metrics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.evaluation.intervals import interval
+from pipeline.evaluation.verdict import Verdict, judge
+from pipeline.settings import gates
+from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
+
+
+def metrics(auc: float, positives: int, negatives: int, recall: float = 0.5) -> dict[str, float]:
+    """Metrics of a slice; a tenth of the negatives are taken for positives."""
+    hits, false_alarms = round(recall * positives), round(0.1 * negatives)
+    return {
+        "auc": auc,
+        "recall": hits / positives,
+        "precision": hits / (hits + false_alarms),
+        "false_positive_rate": false_alarms / negatives,
+        "example_count": positives + negatives,
+        "true_positives": hits,
+        "false_negatives": positives - hits,
+        "false_positives": false_alarms,
+        "true_negatives": negatives - false_alarms,
+    }
+
+
+SLICES = {
+    "overall": metrics(0.71, 15_000, 35_000),
+    "carrier=MQ": metrics(0.61, 700, 1_610, recall=0.3),
+    "carrier=UA": metrics(0.72, 2_500, 7_500, recall=0.6),
+    "carrier=OO": metrics(0.40, 2, 3),
+}
+
+
+def verdict(*several: Gate | SliceGate | FairnessGate, baseline: dict | None = None) -> Verdict:
+    return judge(Evaluation(gates=several), SLICES, baseline)
+
+
+def test_a_slice_below_its_floor_is_one_sentence_with_value_limit_and_count():
+    found = verdict(Gate("auc", 0.67), SliceGate("auc", by="carrier", floor=0.65, confidence=0))
+    assert not found.blessed
+    assert found.failed == ("auc on carrier=MQ is 0.6100, floor 0.65 (2,310 examples)",)
+    assert found.passed_over == ("auc on carrier=OO was not judged: 5 examples, minimum 100",)
+
+
+def test_the_minimum_of_examples_passes_a_slice_over_and_says_so():
+    found = verdict(SliceGate("auc", by="carrier", floor=0.65, min_examples=5_000))
+    assert found.blessed
+    assert "auc on carrier=MQ was not judged: 2,310 examples, minimum 5,000" in found.passed_over
+
+
+def test_without_a_row_taken_for_the_second_class_there_is_no_precision_and_the_reason_is_said():
+    values = {name: value for name, value in SLICES["carrier=MQ"].items() if name != "precision"}
+    found = judge(Evaluation((SliceGate("precision", "carrier", floor=0.2),)), {"carrier=MQ": values}, None)
+    assert found.blessed
+    assert found.passed_over == (
+        "precision on carrier=MQ is undefined for want of rows that the model takes for the second class "
+        "(2,310 examples)",
+    )
+
+
+def test_a_slice_that_only_chance_may_have_put_below_the_floor_does_not_fail():
+    low, high = interval("auc", SLICES["carrier=MQ"], 0.95)
+    assert low < 0.61 < high
+    clear = verdict(SliceGate("auc", by="carrier=MQ", floor=high + 0.001))
+    assert f"95 % interval {low:.4f} to {high:.4f})" in clear.failed[0]
+    chance = verdict(SliceGate("auc", by="carrier=MQ", floor=high - 0.001))
+    assert chance.blessed
+    assert chance.passed_over[0].endswith("; that may be chance")
+
+
+def test_ceilings_and_metrics_of_which_less_is_better():
+    found = verdict(Gate("false_positive_rate", ceiling=0.05))
+    assert found.failed == ("false_positive_rate on all rows is 0.1000, ceiling 0.05 (50,000 examples)",)
+    worse = {"overall": {**SLICES["overall"], "false_positive_rate": 0.02}}
+    found = verdict(Gate("false_positive_rate", max_drop=0.01), baseline=worse)
+    assert found.failed[0].startswith("false_positive_rate on all rows is 0.1000, 0.0800 worse than the 0.0200 of the")
+    assert verdict(Gate("false_positive_rate"), baseline={"overall": SLICES["overall"]}).blessed
+
+
+def test_a_model_worse_than_the_baseline_fails_by_slice_too_unless_by_chance():
+    before = {"overall": metrics(0.71, 15_000, 35_000), "carrier=MQ": metrics(0.70, 700, 1_610)}
+    found = verdict(Gate("auc"), SliceGate("auc", by="carrier=MQ", max_drop=0.02), baseline=before)
+    assert len(found.failed) == 1
+    assert "0.0900 worse than the 0.7000 of the last blessed model, at most 0.02" in found.failed[0]
+    before["carrier=MQ"] = metrics(0.635, 700, 1_610)
+    found = verdict(SliceGate("auc", by="carrier=MQ", max_drop=0.02), baseline=before)
+    assert found.blessed
+    assert "may be chance" in found.passed_over[0]
+    assert verdict(SliceGate("auc", by="carrier=MQ", max_drop=0.02)).blessed
+
+
+def test_the_largest_gap_between_the_values_of_a_column_is_fairness():
+    found = verdict(FairnessGate("recall", by="carrier", max_gap=0.2))
+    assert found.failed == (
+        "gap of recall by carrier is 0.3000, at most 0.2: carrier=UA has 0.6000 (10,000 examples), "
+        "carrier=MQ 0.3000 (2,310 examples)",
+    )
+    assert verdict(FairnessGate("recall", by="carrier", max_gap=0.31)).blessed
+    only_one = verdict(FairnessGate("recall", by="carrier", max_gap=0.2, min_examples=5_000))
+    assert only_one.blessed
+    assert "gap of recall by carrier was not judged: fewer than two values are left" in only_one.passed_over
+
+
+def test_what_is_undefined_fails_on_all_rows_and_is_passed_over_in_a_slice():
+    undefined = {**SLICES["overall"], "auc": math.nan}
+    slices = {"overall": undefined, "carrier=MQ": {**SLICES["carrier=MQ"], "auc": math.nan}}
+    settings = Evaluation(gates=(Gate("auc", 0.5), SliceGate("auc", by="carrier", floor=0.5)))
+    found = judge(settings, slices, None)
+    assert found.failed == ("auc on all rows is undefined for want of rows of both classes (50,000 examples)",)
+    assert found.passed_over[0].startswith("auc on carrier=MQ is undefined")
+
+
+def test_a_slice_that_is_not_there_fails():
+    assert verdict(SliceGate("auc", by="carrier=ZZ", floor=0.5)).failed == (
+        "auc by carrier=ZZ: the test split has no such rows",
+    )
+
+
+def test_settings_and_verdicts_survive_the_way_through_a_component():
+    settings = Evaluation(
+        gates=(Gate("auc", 0.6), SliceGate("auc", "carrier", 0.5), FairnessGate("recall", "origin", 0.2)),
+        slices=("dest",),
+        baseline="none",
+    )
+    assert gates.from_json(gates.to_json(settings)) == settings
+    found = Verdict(False, ("a",), ("b",), ("c",))
+    assert Verdict.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        # TFMA's jackknife on the default model's 53,991 test rows: 0.7090 to 0.7186.
+        ("auc", (0.7089, 0.7195)),
+        # The same: 0.4440 to 0.4587.
+        ("precision", (0.4446, 0.4598)),
+    ],
+)
+def test_intervals_are_those_that_resampling_finds(metric, expected):
+    values = {
+        "auc": 0.7142,
+        "precision": 0.4522,
+        "true_positives": 7_531,
+        "false_positives": 9_123,
+        "false_negatives": 6_420,
+        "true_negatives": 30_917,
+    }
+    assert interval(metric, values, 0.95) == pytest.approx(expected, abs=2e-4)
+
+
+REGRESSION = {"overall": {"rmse": 50.0, "mae": 40.0, "squared_correlation": 0.5, "example_count": 400.0}}
+MULTICLASS = {"overall": {"accuracy": 0.8, "log_loss": 0.6, "example_count": 400.0}}
+
+
+def test_of_errors_lower_is_better_and_their_limits_are_in_the_unit_of_the_label():
+    gates = Evaluation(gates=(Gate("rmse", ceiling=45.0, max_drop=2.0), Gate("squared_correlation", floor=0.4)))
+    before = {"overall": {**REGRESSION["overall"], "rmse": 47.0}}
+    assert judge(gates, REGRESSION, before).failed == (
+        "rmse on all rows is 50.0000, ceiling 45 (400 examples)",
+        "rmse on all rows is 50.0000, 3.0000 worse than the 47.0000 of the last blessed model, "
+        "at most 2 (400 examples)",
+    )
+    assert judge(Evaluation(gates=(Gate("accuracy", floor=0.75),)), MULTICLASS, None).blessed
+
+
+def test_slices_of_numbers_and_of_several_classes_are_given_the_benefit_of_chance():
+    small = {"rmse": 50.0, "mae": 40.0, "squared_correlation": 0.5, "example_count": 120.0}
+    slices = {**REGRESSION, "sex=female": small}
+    near = judge(Evaluation(gates=(SliceGate("rmse", by="sex", ceiling=48.0),)), slices, None)
+    assert near.blessed
+    assert "that may be chance" in near.passed_over[0]
+    assert not judge(Evaluation(gates=(SliceGate("rmse", by="sex", ceiling=40.0),)), slices, None).blessed
+
+
+def test_intervals_of_numbers_cover_as_often_as_they_say():
+    random = np.random.default_rng(0)
+    covered = dict.fromkeys(("rmse", "mae", "squared_correlation"), 0)
+    # The squared correlation of x + e with x is 1/2.
+    truth = {"rmse": 1.0, "mae": math.sqrt(2 / math.pi), "squared_correlation": 0.5}
+    for _ in range(400):
+        x, errors = random.normal(size=(2, 200))
+        values = {
+            "rmse": float(np.sqrt((errors**2).mean())),
+            "mae": float(np.abs(errors).mean()),
+            "squared_correlation": float(np.corrcoef(x, x + errors)[0, 1] ** 2),
+            "example_count": 200.0,
+        }
+        for metric in covered:
+            low, high = interval(metric, values, 0.95)
+            covered[metric] += low <= truth[metric] <= high
+    assert all(0.92 <= count / 400 <= 0.98 for count in covered.values()), covered

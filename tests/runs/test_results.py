@@ -1,0 +1,33 @@
+"""What a run says whose model is no longer where it was pushed to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tfx.types import standard_artifacts
+
+from pipeline.errors import UserError
+from pipeline.runs.local import Step
+from pipeline.runs.results import read_results
+from pipeline.serving.versions import Versions
+from pipeline.settings.target import Target
+
+
+def test_a_model_that_was_taken_back_is_not_pushed_again_unsaid(tmp_path: Path):
+    versions = Versions(tmp_path / "flights")
+    for number in (10, 11):
+        versions.path(number).mkdir(parents=True)
+        (versions.path(number) / "saved_model.pb").touch()
+    verdict = standard_artifacts.String()
+    verdict.uri = str(tmp_path / "verdict")
+    Path(verdict.uri).write_text(json.dumps({"pushed_to": str(versions.path(11))}))
+    versions.roll_back()
+    with pytest.raises(UserError, match=r"was taken back by a rollback.*serve it again: .* --restore"):
+        read_results({"Verdict": Step("Verdict", "cached", 0.0, {"verdict": [verdict]}, None)})
+
+
+def test_fewer_than_two_kept_versions_leave_no_way_back(tmp_path: Path):
+    with pytest.raises(UserError, match="keep_versions must be a whole number of 2 or more, .* got 1"):
+        Target.local(tmp_path, "flights", keep_versions=1)

@@ -1,0 +1,120 @@
+"""The webhook: what a receiver gets, what is tried again, and that nothing of it reaches the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.runs import webhook
+from pipeline.runs.webhook import Webhook
+from tests.fakes.webhook import KEY, SECRET, Receiver, receiving, verified
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def receive() -> Iterator:
+    with contextlib.ExitStack() as all_of_them:
+
+        def start(*codes: int, seconds: float = 0.0) -> Receiver:
+            return all_of_them.enter_context(receiving(*codes, seconds=seconds))
+
+        yield start
+
+
+def test_a_receiver_can_verify_who_sent_it_and_what(receive):
+    receiver = receive()
+    outcome = {"blessed": False, "failed": ["auc is 0.6"], "metrics": {"auc": 0.6, "precision": math.nan}}
+
+    assert Webhook(receiver.url, KEY).tell("flights", "2026-11-21T12-00-00", outcome) is None
+
+    (got,) = receiver.got
+    told = verified(got, KEY)
+    assert got[0]["content-type"] == "application/json"
+    assert told["type"] == "pipeline.run.ended"
+    assert told["data"]["pipeline"] == "flights"
+    assert told["data"]["failed"] == ["auc is 0.6"]
+    assert told["data"]["metrics"] == {"auc": 0.6, "precision": None}
+
+
+def test_what_may_pass_is_tried_again_under_the_same_id(receive, monkeypatch):
+    monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.01)
+    receiver = receive(503, 429)
+    assert Webhook(receiver.url, KEY).tell("flights", "1", {}) is None
+    assert len(receiver.got) == 3
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 302])
+def test_what_will_not_pass_is_not_tried_again(receive, code):
+    receiver = receive(code)
+    problem = Webhook(receiver.url, KEY).tell("flights", "1", {})
+    assert f"127.0.0.1: answered {code}" in problem
+    assert len(receiver.got) == 1
+
+
+def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(receive, monkeypatch):
+    monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.3)
+    monkeypatch.setattr(webhook, "SECONDS_IN_ALL", 1.0)
+    for url in (receive(seconds=2.0).url, "http://127.0.0.1:1/runs"):
+        started = time.monotonic()
+        assert Webhook(url, KEY).tell("flights", "1", {})
+        assert time.monotonic() - started < 1.5
+
+
+def test_what_cannot_be_sent_is_said_and_not_raised():
+    assert "TypeError" in Webhook("https://example.com", KEY).tell("flights", "1", {"object": object()})
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"PIPELINE_WEBHOOK_URL": "https://example.com"}, "PIPELINE_WEBHOOK_SECRET is not; a webhook needs both"),
+        ({"PIPELINE_WEBHOOK_URL": "http://example.com", "PIPELINE_WEBHOOK_SECRET": SECRET}, "must be https://"),
+        (
+            {"PIPELINE_WEBHOOK_URL": "https://example.com", "PIPELINE_WEBHOOK_SECRET": "short"},
+            "at least 16 bytes, got 5",
+        ),
+        ({"PIPELINE_WEBHOOK_URL": "https://example.com", "PIPELINE_WEBHOOK_SECRET": "whsec_!"}, "is not base64"),
+    ],
+)
+def test_a_webhook_that_cannot_work_is_refused_before_the_run(environment, message):
+    with pytest.raises(UserError) as error:
+        webhook.read(environment)
+    assert message in str(error.value)
+
+
+def test_there_is_none_unless_the_environment_names_one():
+    assert webhook.read({}) is None
+    given = webhook.read({"PIPELINE_WEBHOOK_URL": "https://example.com/x", "PIPELINE_WEBHOOK_SECRET": SECRET})
+    assert given == Webhook("https://example.com/x", KEY)
+    assert KEY.decode() not in repr(given)
+
+
+@pytest.mark.parametrize("code", [204, 404])
+def test_a_run_that_failed_is_told_and_ends_as_it_would_without(receive, tmp_path, code):
+    receiver = receive(code)
+    process = subprocess.run(
+        [sys.executable, "local_runner.py", "--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")],
+        cwd=ROOT,
+        env={**os.environ, "PIPELINE_WEBHOOK_URL": receiver.url, "PIPELINE_WEBHOOK_SECRET": SECRET},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    told = json.loads(receiver.got[0][1])["data"]
+    assert told == {"pipeline": "flights", **json.loads((tmp_path / "out/verdict.json").read_text())}
+    assert told["failed"][0].startswith("no data at ")
+    assert ("the webhook was not told: 127.0.0.1: answered 404" in process.stdout) == (code == 404)

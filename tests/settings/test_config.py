@@ -1,0 +1,114 @@
+"""Settings are checked when they are made, and the message says what to write instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.settings.checks import ConfigError
+from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, TimeSplit, Training, Tuning, load_config
+from pipeline.settings.gates import DataChecks, Evaluation, FairnessGate, Gate, SliceGate
+
+PATTERNS = {"train": "a", "eval": "b", "test": "c"}
+
+
+def config(**changes) -> PipelineConfig:
+    settings = {
+        "name": "mine",
+        "data": Data("data/mine"),
+        "label": Label("late"),
+        "module": "models/mine.py",
+        "evaluation": Evaluation(gates=(Gate("auc", floor=0.6),)),
+    }
+    return PipelineConfig(**{**settings, **changes})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Evaluation(gates=(Gate("auroc", 0.6),)), r"Gate.metric must be one of auc, .*, got 'auroc'"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6), Gate("auc", 0.7))), r"two Gates of auc; leave one"),
+        (lambda: Gate("auc", floor=0.7, ceiling=0.6), r"auc: the floor 0.7 is above the ceiling 0.6"),
+        (lambda: SliceGate("auc", by="carrier"), r"auc by carrier: give a floor, a ceiling or max_drop"),
+        (lambda: SliceGate("auc", "carrier", 0.6, confidence=95), r"confidence must be from 0 to less than 1, got 95"),
+        (lambda: FairnessGate("auc", by="carrier=MQ", max_gap=0.1), r"a gap is between the values of a column"),
+        (lambda: Evaluation((Gate("calibration", 0.9, max_drop=0.1),)), r"calibration has no better direction"),
+        (lambda: DataChecks(severity={"domian": "warn"}), r"domian is no finding; there are missing_column, "),
+        (lambda: DataChecks(severity={"domain": "halt"}), r"must be one of stop, warn, ignore, got 'halt'"),
+        (lambda: DataChecks(label_share=(0.9, 0.1)), r"must be the lowest and the highest, got \(0.9, 0.1\)"),
+        (lambda: DataChecks(max_shared_rows=5), r"max_shared_rows must be between 0 and 1, got 5; for 5 % write 0.05"),
+        (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
+        (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
+        (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"for 30 % write 0.3"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), slices="origin"), r"tuple of columns, got the text 'origin'"),
+        (lambda: Tuning(mode="sometimes"), r"tuning.mode must be one of search, reuse, off, got 'sometimes'"),
+        (lambda: Tuning(trials=0), r"tuning.trials must be a whole number of 1 or more, got 0"),
+        (lambda: Training(batch_size=0.5), r"training.batch_size must be a whole number"),
+        (lambda: Training(strategy="gpu"), r"training.strategy must be one of auto, one_device, .*, tpu, got 'gpu'"),
+        (lambda: Training(clip_norm=0), r"training.clip_norm must be above 0, or None to clip nothing, got 0"),
+        (lambda: Training(profile_steps=(9, 3)), r"such as \(100, 110\), got \(9, 3\)"),
+        (lambda: Training(checkpoint_steps=0), r"training.checkpoint_steps must be a whole number of 1 or more"),
+        (lambda: Training(train_steps=0), r"training.train_steps must be a whole number of 1 or more, got 0"),
+        (lambda: Training(eval_steps=2.5), r"training.eval_steps must be a whole number of 1 or more, got 2.5"),
+        (lambda: Label("late", classes=("no", "no")), r"two or more different words"),
+        (lambda: Label("late", classes=("yes",)), r"two or more different words"),
+        (lambda: Label("late", classes="ab"), r"must be a tuple"),
+        (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),
+        (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be 0 or more, got -1.0"),
+        (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
+        (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),
+        (lambda: Data("d", split_by="time"), r"must be a HashSplit or a TimeSplit, got 'time'"),
+        (lambda: Data("d", last_spans=0), r"data.last_spans must be a whole number of 1 or more, got 0"),
+        (lambda: Data("d", files="{SPAN}/{SPAN}"), r'"{SPAN}" may stand once in a pattern'),
+        (lambda: Data("d", splits={**PATTERNS, "test": "{SPAN}/*"}), r'"{SPAN}" must stand in all patterns or in none'),
+        (lambda: Data("d", max_bad_rows=5), r"data.max_bad_rows must be between 0 and 1, got 5; for 5 % write 0.05"),
+        (lambda: Data("bigquery://table"), r"must be bigquery://project.dataset.table, got 'bigquery://table'"),
+        (lambda: Data("q.sql", splits=PATTERNS), r"data.splits are file patterns and BigQuery has none"),
+        (lambda: Data("bigquery://p.d.t", split_by=TimeSplit("t")), r"a TimeSplit needs files, not BigQuery"),
+        (lambda: HashSplit("c", {"eval": 1, "train": 8, "test": 1}), r"train, eval and test, in this order"),
+        (
+            lambda: TimeSplit("t", {"train": 8, "eval": 0, "test": 1}),
+            r"split_by.shares\['eval'\] must be a whole number",
+        ),
+        (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_to_write(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_relative_paths_start_at_the_root_and_addresses_stay(tmp_path):
+    made = config(data=Data("gs://bucket/data"), schema="schema/s.pbtxt").with_paths_from(tmp_path)
+    assert made.data.path == "gs://bucket/data"
+    assert made.module == str(tmp_path / "models/mine.py")
+    assert made.schema == str(tmp_path / "schema/s.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no file .*; expected a Python file with CONFIG"),
+        ("CONFIG = 3", "defines no CONFIG = PipelineConfig"),
+        ("1/0", "does not run: ZeroDivisionError"),
+        ("from pipeline.config import Gate; Gate('auc', 60)", "for 60 % write 0.6"),
+    ],
+)
+def test_a_config_file_that_is_not_one_is_named(tmp_path, text, message):
+    path = tmp_path / "config.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_config_and_target_import_neither_tensorflow_nor_tfx():
+    heavy = {"tensorflow", "tfx", "keras", "pyarrow"}
+    code = f"import sys, pipeline.config, pipeline.settings.target; print({heavy} & set(sys.modules))"
+    root = Path(__file__).resolve().parents[2]
+    answer = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"

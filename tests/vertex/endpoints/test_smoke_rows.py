@@ -1,0 +1,53 @@
+"""What an endpoint answers to the rows that the model check has kept: the same, but for digits and tolerance."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from pipeline.vertex.endpoints.smoke_rows import SmokeRows
+
+
+def kept(**answer: object) -> SmokeRows:
+    return SmokeRows([{"distance": 1}], [answer], 0.001)
+
+
+LARGE = float(np.float32(1234567.1))  # 1234567.125
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ({"probability": 0.5, "label": "late"}, {"probability": 0.5004, "label": "on time"}),
+        (
+            {"probabilities": [0.42673251032829285, 0.57], "label": "a"},
+            {"probabilities": [0.4267325, 0.57], "label": "b"},
+        ),
+        ({"prediction": LARGE}, {"prediction": 1234567.1}),
+        ({"prediction": LARGE}, 1234567.1),
+        ({"words": ["a", "b"]}, {"words": ["a", "b"]}),
+    ],
+)
+def test_the_same_answer_with_other_digits_is_the_same(expected, answer):
+    assert kept(**expected).difference(0, answer) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "difference"),
+    [
+        ({"probability": 0.5}, {"probability": 0.6}, "probability of row 0 is 0.6000 instead of 0.5000"),
+        (
+            {"probabilities": [0.4, 0.6]},
+            {"probabilities": [0.4, 0.5]},
+            r"probabilities of row 0 is \[0.4, 0.5\] instead of \[0.4, 0.6\]",
+        ),
+        ({"probabilities": [0.4, 0.6]}, {"probabilities": [0.4]}, r"probabilities of row 0 is \[0.4\] instead of"),
+        ({"probability": 0.5}, {"probability": None}, "probability of row 0 is None instead of 0.5000"),
+        ({"probability": 0.5}, {"score": 0.5}, "no probability in the answer to row 0"),
+        ({"word": "a"}, {"word": "b"}, "word of row 0 is 'b' instead of 'a'"),
+    ],
+)
+def test_another_answer_is_named(expected, answer, difference):
+    assert re.match(difference, kept(**expected).difference(0, answer) or "")

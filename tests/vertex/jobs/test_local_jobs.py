@@ -1,0 +1,93 @@
+"""Jobs as processes on this machine: the environment of every replica, and what happens when one fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.vertex import REHEARSAL_VARIABLE
+from pipeline.vertex.jobs import local_jobs
+
+SHOW = """
+import json, os, sys
+names = ("TF_CONFIG", "CLUSTER_SPEC", "AIP_CHECKPOINT_DIR", "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE", "GIVEN")
+print(json.dumps({"folder": os.listdir(), "arguments": sys.argv[1:], **{name: os.environ.get(name) for name in names}}))
+"""
+TRIAL = """
+import sys, hypertune
+values = dict(argument[2:].split("=") for argument in sys.argv[1:])
+if float(values["x"]) > 0.7:
+    sys.exit("too large")
+hypertune.HyperTune().report_hyperparameter_tuning_metric("val_auc", float(values["x"]), global_step=1)
+"""
+
+
+def job(code: str, *replicas: int, env: list[dict[str, str]] | None = None) -> dict[str, Any]:
+    container = {"imageUri": "i:1", "command": [sys.executable, "-c", code], "env": env or []}
+    pools = [{"replicaCount": count, "containerSpec": container} for count in replicas]
+    return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "/root/job"}}
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(REHEARSAL_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def said(logs: Path, replica: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((logs / f"some-{replica}.log").read_text())
+    return {**found, **{name: json.loads(found[name]) for name in ("TF_CONFIG", "CLUSTER_SPEC")}}
+
+
+def test_every_replica_has_vertex_ais_environment_and_an_empty_folder(logs):
+    local_jobs.run("some", job(SHOW, 1, 2, 3, env=[{"name": "GIVEN", "value": "x"}]), ["--units=3"])
+    chief, second = said(logs, "workerpool0-0"), said(logs, "workerpool1-1")
+    assert chief["TF_CONFIG"]["task"] == {"type": "chief", "index": 0}
+    assert second["TF_CONFIG"]["task"] == {"type": "worker", "index": 1}
+    assert second["CLUSTER_SPEC"]["task"] == {"type": "workerpool1", "index": 1}
+    cluster = chief["TF_CONFIG"]["cluster"]
+    assert cluster == second["TF_CONFIG"]["cluster"]
+    assert [len(cluster[role]) for role in ("chief", "worker")] == [1, 2]
+    assert len({*cluster["chief"], *cluster["worker"]}) == 3
+    assert second["AIP_CHECKPOINT_DIR"] == "/root/job/checkpoints/"
+    assert (second["GIVEN"], second["folder"], second["arguments"]) == ("x", [], ["--units=3"])
+    assert not list(logs.glob("*workerpool2*"))  # Reduction Servers have no part in it
+
+
+def test_one_replica_alone_is_a_chief_without_pools(logs):
+    local_jobs.run("some", job(SHOW, 1))
+    assert list(said(logs, "workerpool0-0")["CLUSTER_SPEC"]["cluster"]) == ["chief"]
+
+
+def test_a_replica_that_fails_ends_the_others_and_says_its_last_lines():
+    code = """
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
+    sys.exit("no such variable")
+time.sleep(600)
+"""
+    with pytest.raises(UserError, match=r"some-workerpool1-0 ended with exit code 1.\nno such variable"):
+        local_jobs.run("some", job(code, 1, 1))
+
+
+def test_a_search_runs_its_trials_with_values_of_the_space_and_goes_on_after_a_failed_one():
+    parameter = {
+        "parameterId": "x",
+        "scaleType": "UNIT_LINEAR_SCALE",
+        "doubleValueSpec": {"minValue": 0, "maxValue": 1},
+    }
+    search = {
+        "displayName": "some",
+        "studySpec": {"metrics": [{"metricId": "val_auc", "goal": "MAXIMIZE"}], "parameters": [parameter]},
+        "maxTrialCount": 12,
+        "parallelTrialCount": 4,
+        "trialJobSpec": job(TRIAL, 1),
+    }
+    trials = local_jobs.search(search)
+    assert 0 < len(trials) < 12
+    assert all(trial["measured"] == trial["values"]["x"] <= 0.7 for trial in trials)

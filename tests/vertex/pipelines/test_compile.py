@@ -1,0 +1,179 @@
+"""The compiled job: the same graph for every target, nothing of this machine in it, no credentials needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.cloud import aiplatform_v1 as v1
+from google.protobuf import json_format
+
+from pipeline.graph import create_pipeline
+from pipeline.settings.config import Data, PipelineConfig
+from pipeline.settings.machines import Job, Machines, Resources
+from pipeline.settings.target import Dataflow, Target, Vertex
+from pipeline.vertex.pipelines.compile import compile, graph_of
+from tests.fakes import checks
+
+ROOT = Path(__file__).resolve().parents[3]
+IMAGE = "us-central1-docker.pkg.dev/demo/pipelines/pipeline:1"
+VERTEX = Vertex("demo", "us-central1", "demo-bucket", IMAGE)
+DATAFLOW = Dataflow("demo", "us-central1", "gs://demo-bucket/temp", IMAGE)
+TARGETS = {
+    "local": lambda tmp: Target.local(tmp / "output", "flights"),
+    "vertex": lambda tmp: Target.on_vertex(VERTEX, "flights", tmp / "upload"),
+    "vertex with local roots": lambda tmp: replace(
+        Target.local(tmp / "output", "flights"), vertex=VERTEX, metadata=None
+    ),
+    "vertex with Dataflow": lambda tmp: Target.on_vertex(
+        replace(VERTEX, dataflow=DATAFLOW, caching=False), "flights", tmp / "upload"
+    ),
+    "vertex with jobs": lambda tmp: Target.on_vertex(
+        replace(VERTEX, machines=Machines(training=Job(replicas=2), tuning=Job(replicas=2))), "flights", tmp / "upload"
+    ),
+}
+
+
+def compiled_for(config: PipelineConfig, target: Target, out: Path) -> dict:
+    return json.loads(compile(config, target, out).read_text())
+
+
+@pytest.fixture(scope="session")
+def local_graph(config, tmp_path_factory) -> dict[str, set[str]]:
+    target = Target.local(tmp_path_factory.mktemp("local"), "flights")
+    return {node.id: {one.id for one in node.upstream_nodes} for node in create_pipeline(config, target).components}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_builds_the_same_graph(name, config, local_graph, tmp_path):
+    target = TARGETS[name](tmp_path)
+    nodes = create_pipeline(config, target).components
+    assert {node.id: {one.id for one in node.upstream_nodes} for node in nodes} == local_graph
+    if target.vertex:
+        spec = compiled_for(config, target, tmp_path / "out")["pipelineSpec"]
+        assert graph_of(spec) == local_graph
+
+
+@pytest.mark.parametrize("change", [{"tuning": "reuse"}, {"tuning": "off"}, {"warm_start": True}, {"schema": None}])
+def test_every_variant_of_the_config_compiles_to_the_local_graph(change, config, tmp_path):
+    if "tuning" in change:
+        config = replace(config, tuning=replace(config.tuning, mode=change["tuning"]))
+    if "warm_start" in change:
+        config = replace(config, training=replace(config.training, warm_start=True))
+    if "schema" in change:
+        config = replace(config, schema=None)
+    nodes = create_pipeline(config, Target.local(tmp_path / "local", "flights")).components
+    spec = compiled_for(config, TARGETS["vertex"](tmp_path), tmp_path / "out")["pipelineSpec"]
+    assert graph_of(spec) == {node.id: {one.id for one in node.upstream_nodes} for node in nodes}
+
+
+def test_the_compiled_job_passes_the_checks_of_vertex(compiled):
+    written = json.loads((compiled / "pipeline_job.json").read_text())
+    job = v1.PipelineJob()
+    json_format.ParseDict(written["pipelineSpec"], v1.PipelineJob.pb(job).pipeline_spec)
+    json_format.ParseDict(written["runtimeConfig"], v1.PipelineJob.pb(job).runtime_config)
+    checks.check_pipeline_job(job)
+
+
+def test_nothing_in_the_job_is_an_address_of_this_machine(compiled):
+    text = (compiled / "pipeline_job.json").read_text()
+    assert str(ROOT) not in text
+    assert str(Path.home()) not in text
+    assert "/tmp" not in text
+
+
+def test_everything_the_job_reads_below_its_root_is_uploaded(compiled):
+    uploads = json.loads((compiled / "uploads.json").read_text())
+    text = (compiled / "pipeline_job.json").read_text()
+    wheels = set(re.findall(r"gs://[^\"\\]+\.whl", text))
+    assert len(wheels) == 3
+    assert wheels <= set(uploads.values())
+    (data,) = set(re.findall(r"gs://[^\"\\]+/_data/\w+", text))
+    assert f"{data}/train/2013-01.parquet" in uploads.values()
+    (schema,) = set(re.findall(r"gs://[^\"\\]+/_schemas/\w+", text))
+    assert f"{schema}/schema.pbtxt" in uploads.values()
+
+
+def test_the_same_content_compiles_to_the_same_bytes(config, compiled, tmp_path):
+    again = compile(config, Target.on_vertex(VERTEX, "flights", tmp_path / "upload"), tmp_path / "again")
+    assert again.read_bytes() == (compiled / "pipeline_job.json").read_bytes()
+
+
+def test_every_task_gets_its_machine(config, tmp_path):
+    machines = Machines(tasks={"ExampleGen": Resources(2, 8), "Trainer": Resources(8, 32, "NVIDIA_TESLA_T4", 1)})
+    target = Target.on_vertex(replace(VERTEX, machines=machines), "flights", tmp_path / "upload")
+    executors = compiled_for(config, target, tmp_path)["pipelineSpec"]["deploymentSpec"]["executors"]
+    assert executors["ExampleGen_executor"]["container"]["resources"] == {"cpuLimit": 2.0, "memoryLimit": 8.0}
+    trainer = executors["Trainer_executor"]["container"]["resources"]
+    assert trainer["accelerator"] == {"type": "NVIDIA_TESLA_T4", "count": "1"}
+
+
+def test_dataflow_is_the_engine_of_every_beam_step_and_of_no_other(config, tmp_path):
+    executors = compiled_for(config, TARGETS["vertex with Dataflow"](tmp_path), tmp_path)["pipelineSpec"][
+        "deploymentSpec"
+    ]["executors"]
+    for name in ("ExampleGen", "StatisticsGen", "Transform", "Evaluator"):
+        arguments = executors[f"{name}_executor"]["container"]["args"]
+        assert "--runner=DataflowRunner" in arguments, name
+        assert f"--sdk_container_image={IMAGE}" in arguments, name
+
+
+def test_bigquery_is_compiled_with_the_project_that_pays(config, tmp_path):
+    config = replace(config, data=Data("bigquery://demo.flights.all"))
+    executors = compiled_for(config, TARGETS["vertex"](tmp_path), tmp_path)["pipelineSpec"]["deploymentSpec"][
+        "executors"
+    ]
+    container = executors["ExampleGen_executor"]["container"]
+    assert "--project=demo" in container["args"]
+    assert "--temp_location=gs://demo-bucket/flights/temp" in container["args"]
+
+
+def test_caching_off_is_off_in_every_task(config, tmp_path):
+    tasks = compiled_for(config, TARGETS["vertex with Dataflow"](tmp_path), tmp_path)["pipelineSpec"]["root"]["dag"][
+        "tasks"
+    ]
+    assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
+
+
+@pytest.mark.slow
+def test_compiling_for_a_bucket_needs_no_credentials_and_no_network(few_flights, tmp_path):
+    process = subprocess.run(
+        [
+            sys.executable,
+            "vertex_runner.py",
+            *("--compile", tmp_path / "out", "--data", "gs://demo-bucket/somewhere"),
+            *("--project", "demo", "--region", "us-central1", "--bucket", "demo-bucket"),
+            *("--config", _config_for(few_flights, tmp_path)),
+        ],
+        cwd=ROOT,
+        # Whatever asks the network gets no answer.
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "HTTPS_PROXY": "http://localhost:9",
+            "NO_GCE_CHECK": "false",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert (tmp_path / "out/pipeline_job.json").is_file()
+    assert len(list((tmp_path / "out/upload/_wheels").glob("*.whl"))) == 3
+    assert "gs://demo-bucket/somewhere" in (tmp_path / "out/pipeline_job.json").read_text()
+
+
+def _config_for(few_flights: Path, folder: Path) -> Path:
+    path = folder / "config.py"
+    path.write_text(
+        "import runpy\nfrom dataclasses import replace\n"
+        f"CONFIG = runpy.run_path({str(ROOT / 'configs/flights.py')!r})['CONFIG']\n"
+        f"CONFIG = replace(CONFIG, data=replace(CONFIG.data, path={str(few_flights)!r}, prepare=None))\n"
+    )
+    return path

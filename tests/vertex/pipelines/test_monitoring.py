@@ -1,0 +1,118 @@
+"""Monitoring on Vertex AI: requests that the endpoint has logged, against the training data, by the real clients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import tensorflow_data_validation as tfdv
+
+from pipeline.errors import UserError
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Target
+from pipeline.validation import reference
+from pipeline.vertex.pipelines import monitoring, schedules
+from tests.fakes.google_cloud import BUCKET, GoogleCloud
+from tests.vertex.serving import ENDPOINT, Pushes
+
+TABLE = "demo.logs.requests"
+LOGGED = replace(ENDPOINT, log_to=f"bq://{TABLE}")
+CRON = "0 6 * * *"
+
+
+@pytest.fixture(scope="session")
+def train(few_flights: Path) -> pd.DataFrame:
+    return pd.concat([pd.read_parquet(file) for file in sorted(few_flights.glob("train/*.parquet"))])
+
+
+@pytest.fixture
+def requests(train: pd.DataFrame, there: GoogleCloud) -> list[dict[str, Any]]:
+    """What is logged: half as instances, half as whole bodies of requests."""
+    rows = json.loads(train.drop(columns=["late"]).to_json(orient="records"))
+    there.rest.project.tables.add(TABLE)
+    there.rest.project.logged = [json.dumps(row) for row in rows[::2]]
+    there.rest.project.logged += [json.dumps({"instances": rows[1::2]}), "cut o"]
+    return rows
+
+
+@pytest.fixture
+def compiled_task(config: PipelineConfig, pushes: Pushes, train: pd.DataFrame, tmp_path: Path) -> list[str]:
+    """The arguments of the task, as scheduled for a pipeline that has pushed once."""
+    pushed = pushes.push(1, LOGGED)
+    target = Target.on_vertex(replace(pushes.vertex, endpoint=LOGGED), "flights", tmp_path / "upload")
+    version = pushed.get_string_custom_property("pushed_version")
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(train)}
+    reference.write(f"{target.pipeline_root}/_pushed/flights", version, statistics, {})
+    monitoring.compile(config, target, tmp_path / "out", retrain=False)
+    for here, address in json.loads((tmp_path / "out/uploads.json").read_text()).items():
+        copy = tmp_path / "buckets" / address.removeprefix("gs://")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(Path(here).read_bytes())
+    return arguments_in(json.loads((tmp_path / "out/pipeline_job.json").read_text())["pipelineSpec"])
+
+
+def arguments_in(spec: dict[str, Any]) -> list[str]:
+    container = spec["deploymentSpec"]["executors"]["Monitor"]["container"]
+    assert container["command"] == ["python", "-m", "pipeline.vertex.pipelines.monitoring"]
+    return [str(word) for word in container["args"]]
+
+
+def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["monitoring", *arguments])
+    return monitoring.main()
+
+
+def test_rows_like_those_of_the_training_are_within_the_limits(compiled_task, requests, tmp_path, monkeypatch, capsys):
+    assert run(compiled_task, monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert f"{len(requests):,} rows of version " in said
+    assert "1 lines that are no row" in said
+    assert "within the limits of the schema" in said
+    written = tmp_path / "buckets" / BUCKET / "flights/artifacts/_monitor"
+    assert len(list(written.glob("*/findings.json"))) == 1
+    assert len(list(written.glob("*/Split-serving/FeatureStats.pb"))) == 1
+
+
+def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
+    compiled_task, requests, there: GoogleCloud, compiled: Path, vertex, cloud, monkeypatch, capsys
+):
+    there.rest.project.logged = [json.dumps({**row, "origin": "XXX"}) for row in requests]
+    assert run(compiled_task, monkeypatch) == 4
+    assert "crossed: origin" in capsys.readouterr().out
+    with pytest.raises(UserError, match="there is no schedule flights, whose job would be started"):
+        run([*compiled_task, "--retrain"], monkeypatch)
+    schedules.create(compiled, vertex, "flights", CRON, cloud, lambda _: None)
+    assert run([*compiled_task, "--retrain"], monkeypatch) == 0
+    (job,) = there.vertex.pipeline_jobs.values()
+    assert job.name in capsys.readouterr().out
+    assert "Trainer" in job.pipeline_spec["root"]["dag"]["tasks"]
+
+
+def test_too_few_rows_are_no_reason_to_fail(compiled_task, requests, there: GoogleCloud, monkeypatch, capsys):
+    there.rest.project.logged = there.rest.project.logged[:10]
+    assert run(compiled_task, monkeypatch) == 0
+    assert "10 rows in 7 days, at least 1,000 are needed" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_it_is_scheduled_beside_the_pipeline_by_a_command(runner, there: GoogleCloud, tmp_path: Path, vertex):
+    endpoint = tmp_path / "endpoint.py"
+    endpoint.write_text(f"from pipeline.endpoint import Endpoint\nENDPOINT = Endpoint('e', log_to='bq://{TABLE}')\n")
+    code, text = runner("--schedule-monitoring", CRON)
+    assert code == 1
+    assert 'log_to="bq://project.dataset.table"' in text
+    there.rest.project.tables.add(TABLE)
+    code, text = runner("--schedule-monitoring", CRON, "--retrain", f"--endpoint={endpoint}")
+    assert code == 0, text
+    assert f"made the schedule\nflights-monitor  active  '{CRON}', 0 runs so far" in text
+    (schedule,) = there.vertex.schedules.values()
+    job = schedule.create_pipeline_job_request.pipeline_job
+    assert arguments_in(job.pipeline_spec)[-1] == "--retrain"
+    assert any("/_schemas/" in address for address in there.files())
+    code, text = runner("--retrain", "--schedules")
+    assert code == 2
+    assert "--retrain goes with --schedule-monitoring" in text

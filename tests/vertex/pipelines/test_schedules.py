@@ -1,0 +1,61 @@
+"""The life of a schedule: made, changed, listed, paused, resumed, deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.vertex.pipelines import schedules
+from tests.fakes.google_cloud import BUCKET, GoogleCloud
+
+CRON = "TZ=Europe/Berlin 0 3 * * 1"
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def test_a_schedule_starts_the_compiled_job_one_run_at_a_time(compiled: Path, vertex, cloud, there: GoogleCloud):
+    made, was_there = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    assert not was_there
+    assert str(made).startswith(
+        "flights  active  'TZ=Europe/Berlin 0 3 * * 1', 0 runs so far, next 2026-01-05 03:00 UTC"
+    )
+    (schedule,) = there.vertex.schedules.values()
+    job = schedule.create_pipeline_job_request.pipeline_job
+    assert job.service_account == vertex.service_account
+    assert job.runtime_config.gcs_output_directory == f"gs://{BUCKET}/flights/artifacts"
+    assert schedule.max_concurrent_run_count == 1
+    assert there.files()  # what the job needs is in the bucket
+
+
+def test_making_it_again_changes_the_one_that_is_there(compiled: Path, vertex, cloud, there: GoogleCloud):
+    schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    changed, was_there = schedules.create(compiled, vertex, "flights", "30 4 * * *", cloud, silent)
+    assert was_there
+    assert changed.cron == "30 4 * * *"
+    assert len(there.vertex.schedules) == 1
+
+
+def test_it_is_listed_paused_resumed_and_deleted(compiled: Path, vertex, cloud, there: GoogleCloud):
+    made, _ = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    assert schedules.found(cloud) == [made]
+    paused = schedules.change("flights", "pause", cloud)
+    assert paused is not None
+    assert (paused.state, "next" in str(paused)) == ("paused", False)
+    for which in (made.name, made.name.rpartition("/")[2]):
+        resumed = schedules.change(which, "resume", cloud)
+        assert resumed is not None
+        assert resumed.state == "active"
+    assert schedules.change("flights", "delete", cloud) is None
+    assert schedules.found(cloud) == []
+
+
+def test_a_schedule_that_is_not_there_is_named_with_those_that_are(compiled: Path, vertex, cloud):
+    with pytest.raises(UserError, match="no schedules are called taxi; there are: none"):
+        schedules.change("taxi", "pause", cloud)
+    schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    with pytest.raises(UserError, match="no schedules are called taxi; there are: flights"):
+        schedules.change("taxi", "pause", cloud)
