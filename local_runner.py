@@ -20,9 +20,9 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target, only_run_in
 
 if TYPE_CHECKING:
-    from pipeline.runs.local import Step
     from pipeline.runs.record import Record
     from pipeline.runs.results import Results
+    from pipeline.runs.run_graph import Step
 
 ROOT = Path(__file__).resolve().parent
 INTERRUPTED = 130
@@ -85,15 +85,16 @@ def run(
     with terminal.only_ours(output / "logs" / f"{run_id}.log", arguments.verbose) as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays:
-        # to look for garbage among it, as from local.run on again, is a fifth of those seconds for nothing.
+        # to look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
         gc.disable()
         from pipeline.graph import create_pipeline, searches
-        from pipeline.runs import local, record, store
+        from pipeline.runs import record, store
         from pipeline.runs.results import read_results, warnings_of
+        from pipeline.runs.run_graph import StepFailed, run_graph
 
-        steps: list[local.Step] = []
+        steps: list[Step] = []
 
-        def ended(step: local.Step) -> None:
+        def ended(step: Step) -> None:
             steps.append(step)
             screen.step_ends(step)
             for sentence in warnings_of(step):
@@ -105,8 +106,8 @@ def run(
         try:
             store.check(output)
             pipeline = create_pipeline(config, Target.local(output, config.name, arguments.keep_versions))
-            results = read_results(local.run(pipeline, run_id, screen.step_starts, ended))
-        except local.StepFailed as failure:
+            results = read_results(run_graph(pipeline, run_id, screen.step_starts, ended))
+        except StepFailed as failure:
             failed, cause = (failure.step, failure.seconds), failure.__cause__
         except UserError:
             raise
@@ -144,13 +145,13 @@ def _report(
 ) -> Path:
     """Keeps the record in the metadata store and writes the page."""
     from pipeline.report import page
-    from pipeline.report.run import Ended
+    from pipeline.report.run import FinishedRun
     from pipeline.runs import record, store
 
     if (output / store.FILE).is_file():
         with store.opened(output, write=True) as metadata:
             record.keep(metadata, kept)
-    return page.write(Ended(kept, config, steps, failed, results, output / "runs" / kept.run))
+    return page.write(FinishedRun(kept, config, steps, failed, results, output / "runs" / kept.run))
 
 
 def end(

@@ -257,8 +257,8 @@ def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | No
     with only_run_in(folder), terminal.only_ours(folder / "logs" / f"{run_id}.log") as screen:
         screen.start(config, f"{run_id}, a rehearsal of Vertex AI")
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
-        from pipeline.runs.local import StepFailed
         from pipeline.runs.results import read_results
+        from pipeline.runs.run_graph import StepFailed
         from pipeline.vertex.pipelines.compile import compile
         from pipeline.vertex.rehearsal import comparison, task_runner
 

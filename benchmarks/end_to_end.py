@@ -85,7 +85,7 @@ def run(which: str, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
     from pipeline.evaluation.tfma_config import read_metrics
     from pipeline.graph import create_pipeline
-    from pipeline.runs import local
+    from pipeline.runs.run_graph import run_graph
     from pipeline.settings.config import load_config
     from pipeline.settings.target import Target
 
@@ -96,7 +96,7 @@ def run(which: str, folder: Path) -> dict[str, Any]:
     (folder / which).mkdir()
     target = Target.local(folder / which, config.name)
     graph = create_pipeline(config, target) if which == "ours" else stock_pipeline(config, target, folder)
-    steps = local.run(graph, which, lambda name: None, lambda step: None)
+    steps = run_graph(graph, which, lambda name: None, lambda step: None)
     seconds = {name: step.seconds for name, step in steps.items() if step.state != "looked up"}
     evaluation = steps["Evaluator"].outputs["evaluation"][0].uri
     return {"seconds": seconds, "auc": read_metrics(evaluation)["overall"]["auc"]}

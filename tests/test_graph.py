@@ -21,7 +21,7 @@ from pipeline.cli.terminal import Screen
 from pipeline.components.arrow_example_gen import job_of
 from pipeline.errors import UserError
 from pipeline.graph import create_pipeline, example_gen_of
-from pipeline.runs import local
+from pipeline.runs.run_graph import run_graph
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit, load_config
 from pipeline.settings.target import Dataflow, Target
 
@@ -114,7 +114,7 @@ def test_allowed_bad_rows_are_counted_on_the_line_of_the_step(config, tmp_path):
     pipeline = only_example_gen(config, data, Target.local(tmp_path, "flights"))
     console = Console(file=io.StringIO(), width=400)
     screen = Screen(console, tmp_path / "log")
-    steps = local.run(pipeline, "run", screen.step_starts, screen.step_ends)
+    steps = run_graph(pipeline, "run", screen.step_starts, screen.step_ends)
     uri = steps["ExampleGen"].outputs["examples"][0].uri
     assert f"1 bad rows left out, kept in {uri}/bad_rows" in console.file.getvalue()
 
@@ -125,7 +125,7 @@ def test_python_collects_garbage_while_steps_run(config, tmp_path):
     pipeline = only_example_gen(config, Data(str(tmp_path / "some.csv")), Target.local(tmp_path, "flights"))
     collecting = []
     gc.disable()  # as local_runner.py does
-    local.run(pipeline, "run", lambda name: collecting.append(gc.isenabled()), lambda step: None)
+    run_graph(pipeline, "run", lambda name: collecting.append(gc.isenabled()), lambda step: None)
     assert collecting == [True]
 
 

@@ -26,8 +26,8 @@ from pipeline.settings.names import printable
 from pipeline.settings.repository import shown
 
 if TYPE_CHECKING:
-    from pipeline.runs.local import Step
     from pipeline.runs.results import Results
+    from pipeline.runs.run_graph import Step
 from pipeline.settings.tasks import Task
 
 METRIC_TITLES: dict[Task, dict[str, str]] = {

@@ -12,7 +12,7 @@ from tfx.types import artifact_utils
 from pipeline.components.data_gate import ANOMALIES, read_findings, read_statistics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 from pipeline.validation.findings import Finding
 
 # Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
@@ -20,9 +20,9 @@ MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 
 
-def section(ended: Ended, importance: Mapping[str, Sequence[float]]) -> list[Block]:
+def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list[Block]:
     """The data of a run; charts of the features that matter most first."""
-    artifact = ended.artifact("StatisticsGen", "statistics")
+    artifact = run.artifact("StatisticsGen", "statistics")
     if artifact is None:
         return [Text("The run has not come as far as describing the data.")]
     datasets = {split: one.datasets[0] for split, one in read_statistics(artifact).items()}
@@ -31,13 +31,13 @@ def section(ended: Ended, importance: Mapping[str, Sequence[float]]) -> list[Blo
     blocks: list[Block] = [
         Table(("Split", "Rows"), [(split, f"{data.num_examples:,}") for split, data in datasets.items()], "Splits")
     ]
-    found = _findings(ended)
+    found = _findings(run)
     if found is not None:
         blocks.append(_anomalies(found))
-    blocks += _drift(ended)
+    blocks += _drift(run)
     rank = {name: place for place, name in enumerate(importance)}
     wrong = {one.feature for one in found or ()}
-    ordered = sorted(features, key=lambda one: (one != ended.config.label.name, one not in wrong, rank.get(one, 1e9)))
+    ordered = sorted(features, key=lambda one: (one != run.config.label.name, one not in wrong, rank.get(one, 1e9)))
     drawn = [figure for name in ordered[:MOST_CHARTS] if (figure := _figure(name, by_split))]
     if len(features) > MOST_CHARTS:
         blocks.append(Text(f"Charts of {len(drawn)} of {len(features):,} features; the table has all.", "quiet"))
@@ -62,8 +62,8 @@ def missing_share(feature: Feature) -> float:
     return common.num_missing / rows if rows else 1.0
 
 
-def _findings(ended: Ended) -> list[Finding] | None:
-    anomalies = ended.folder_of("ExampleValidator", "anomalies")
+def _findings(run: FinishedRun) -> list[Finding] | None:
+    anomalies = run.folder_of("ExampleValidator", "anomalies")
     return read_findings(anomalies) if anomalies else None
 
 
@@ -75,9 +75,9 @@ def _anomalies(found: Sequence[Finding]) -> Block:
     return Table(("Comes to", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
 
 
-def _drift(ended: Ended) -> list[Block]:
+def _drift(run: FinishedRun) -> list[Block]:
     """How far splits lie from train, and from the data of the model pushed last."""
-    artifact = ended.artifact("ExampleValidator", "anomalies")
+    artifact = run.artifact("ExampleValidator", "anomalies")
     if artifact is None:
         return []
     measured: list[tuple[float, tuple[str, ...]]] = []

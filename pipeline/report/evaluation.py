@@ -10,7 +10,7 @@ from pipeline.evaluation import intervals
 from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 from pipeline.settings.tasks import Task
 
 # The metrics of a label, the first of them that of the slices' chart, and what importance is a loss of.
@@ -24,16 +24,16 @@ CONFIDENCE = 0.95
 MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
 
 
-def evaluation(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     """Metrics, curves and slices."""
-    if ended.results is None:
+    if run.results is None:
         return [Text("The run has not come as far as judging a model.")]
-    evaluation = ended.folder_of("Evaluator", "evaluation")
+    evaluation = run.folder_of("Evaluator", "evaluation")
     before = read_metrics(evaluation, BASELINE) if evaluation else {}
-    overall = ended.results.metrics["overall"]
+    overall = run.results.metrics["overall"]
     against = before.get("overall", {})
     rows = []
-    task = ended.config.label.task
+    task = run.config.label.task
     for name in COLUMNS[task]:
         value, other = overall.get(name, math.nan), against.get(name, math.nan)
         within = intervals.interval(name, overall, CONFIDENCE)
@@ -47,25 +47,25 @@ def evaluation(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
             )
         )
     header = ("Metric", "New model", "95 % interval", "Baseline", "Change")
-    threshold = f", threshold {ended.config.evaluation.threshold:g}" if task == "binary" else ""
+    threshold = f", threshold {run.config.evaluation.threshold:g}" if task == "binary" else ""
     note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
     blocks: list[Block] = [Table(header, rows, note)]
     if not against:
         blocks.append(Text("There is no earlier model to compare with.", "quiet"))
-    blocks += _curves(ended, scores)
-    blocks += _slices(ended)
+    blocks += _curves(run, scores)
+    blocks += _slices(run)
     return blocks
 
 
-def importance(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     """Which features the model depends on."""
     found = {name: values for name, values in scores.get("importance", {}).items() if math.isfinite(values[0])}
     if not found:
-        return [Text(_why_not(ended))]
+        return [Text(_why_not(run))]
     top = dict(list(found.items())[:MOST_FEATURES])
     means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
     errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
-    loss = LOSSES[ended.config.label.task]
+    loss = LOSSES[run.config.label.task]
     loss_first = loss[0].upper() + loss[1:]
     alt = f"{loss_first} when the values of a feature are dealt anew among the rows, the largest first"
     header = ("Feature", loss_first, "Deviation")
@@ -80,15 +80,15 @@ def importance(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
     return [Text(text, "quiet"), Figures([figure])]
 
 
-def wrong(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     """The examples that the model was most sure of, and wrong."""
     found = scores.get("wrong", [])
     if not found:
-        return [Text(_why_not(ended))]
+        return [Text(_why_not(run))]
     names = [name for name in scores["importance"] if name in found[0]["features"]][:MOST_COLUMNS]
-    classes = ended.config.label.classes
+    classes = run.config.label.classes
     said = {"binary": f"Probability of {classes[1]}" if classes else "", "multiclass": "Said", "regression": "Said"}
-    header = ("Is", said[ended.config.label.task], *names)
+    header = ("Is", said[run.config.label.task], *names)
     rows = []
     for one in found:
         features = (charts.shown(one["features"].get(name, ""), 30) for name in names)
@@ -109,20 +109,20 @@ def _said(answer: float | list[float], classes: Sequence[str]) -> str:
     return number(answer)
 
 
-def _why_not(ended: Ended) -> str:
-    if ended.results is None:
+def _why_not(run: FinishedRun) -> str:
+    if run.results is None:
         return "The run has not come as far as judging a model."
     return "The model could not be asked; the log says why."
 
 
-def _curves(ended: Ended, scores: Mapping[str, Any]) -> list[Block]:
+def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     if not scores:
         return [Text("The curves are missing, for the model could not be asked; the log says why.", "bad")]
     blocks: list[Block] = [Text(note, "quiet") for note in scores["notes"]]
     if scores["rows"] < scores["of"]:
         blocks.append(Text(f"Curves over {scores['rows']:,} of {scores['of']:,} rows, evenly taken.", "quiet"))
     curves, counts = scores["curves"], scores["confusion"]
-    task, classes = ended.config.label.task, ended.config.label.classes
+    task, classes = run.config.label.task, run.config.label.classes
     figures = []
     said = {name: one for name, one in curves.items() if one["roc"]}
     if said:
@@ -163,12 +163,12 @@ def _curve(
     return Figure(svg, title, Table(("Model", x, y), rows))
 
 
-def _slices(ended: Ended) -> list[Block]:
-    assert ended.results is not None
-    slices = {name: values for name, values in sorted(ended.results.metrics.items()) if name != "overall"}
+def _slices(run: FinishedRun) -> list[Block]:
+    assert run.results is not None
+    slices = {name: values for name, values in sorted(run.results.metrics.items()) if name != "overall"}
     if not slices:
         return [Text("No slices are asked for; evaluation.slices names columns.", "quiet")]
-    columns = COLUMNS[ended.config.label.task]
+    columns = COLUMNS[run.config.label.task]
     main = columns[0]
     rows: list[tuple[str, ...]] = []
     points: dict[str, tuple[float, float, float]] = {}
@@ -185,7 +185,7 @@ def _slices(ended: Ended) -> list[Block]:
     table = Table(header, rows, "Metrics by slice", len(rows) > MOST_SLICES)
     if not points:
         return [table]
-    overall = ended.results.metrics["overall"].get(main)
+    overall = run.results.metrics["overall"].get(main)
     alt = f"{main} of every slice with its 95 % interval, against all rows"
     behind = Table(("Slice", main, "Low", "High"), [(n, *(f"{v:.4f}" for v in vs)) for n, vs in points.items()])
     return [Figures([Figure(charts.intervals(points, alt, main, overall), f"{main} by slice", behind)]), table]

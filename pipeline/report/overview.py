@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Facts, Figure, Figures, Table, Text
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 from pipeline.runs.record import flat
 
 
-def verdict(ended: Ended) -> list[Block]:
+def verdict(run: FinishedRun) -> list[Block]:
     """What came of the run, and why."""
-    record = ended.record
+    record = run.record
     words = {
         "pushed": f"Blessed and pushed to {record.pushed_to}",
         "not blessed": "Not blessed, not pushed; the model pushed before stays.",
-        "failed": f"The run failed{f' in {ended.failed[0]}' if ended.failed else ''}; {_pushed(ended)}.",
+        "failed": f"The run failed{f' in {run.failed[0]}' if run.failed else ''}; {_pushed(run)}.",
     }
     blocks: list[Block] = [Text(words[record.verdict], "good" if record.verdict == "pushed" else "bad")]
     blocks += [Text(sentence, "bad") for sentence in record.failed]
-    if ended.results:
-        said = ended.results.verdict
+    if run.results:
+        said = run.results.verdict
         blocks += [Text(sentence, "quiet") for sentence in (*said["passed_over"], *said["notes"])]
         if said.get("model_check"):
             facts = {name.replace("_", " "): f"{value:,.6g}" for name, value in said["model_check"].items()}
@@ -29,56 +29,56 @@ def verdict(ended: Ended) -> list[Block]:
             {
                 "started": record.started.replace("T", " "),
                 "took": f"{record.seconds:,.0f} s",
-                "module": ended.config.module,
-                "data": ended.config.data.path,
-                "label": f"{ended.config.label.name}: {' or '.join(ended.config.label.classes) or 'a number'}",
+                "module": run.config.module,
+                "data": run.config.data.path,
+                "label": f"{run.config.label.name}: {' or '.join(run.config.label.classes) or 'a number'}",
             }
         )
     )
     return blocks
 
 
-def _pushed(ended: Ended) -> str:
+def _pushed(run: FinishedRun) -> str:
     """What a run that failed had pushed before; a step after the Pusher may fail, too."""
-    model = ended.artifact("Pusher", "pushed_model")
-    if model is None or ended.by_name["Pusher"].state != "ran" or not model.get_int_custom_property("pushed"):
+    model = run.artifact("Pusher", "pushed_model")
+    if model is None or run.by_name["Pusher"].state != "ran" or not model.get_int_custom_property("pushed"):
         return "nothing was pushed"
     return f"the model had been pushed to {model.get_string_custom_property('pushed_destination')}"
 
 
-def graph(ended: Ended) -> list[Block]:
+def graph(run: FinishedRun) -> list[Block]:
     """Every step with its state and time."""
     rows: list[tuple[str, ...]] = []
     bars, at = {}, 0.0
-    for step in ended.steps:
+    for step in run.steps:
         rows.append((step.name, step.state, f"{step.seconds:.1f}", step.reason))
         bars[step.name] = (at, at + step.seconds)
         at += step.seconds
-    if ended.failed:
-        name, seconds = ended.failed
+    if run.failed:
+        name, seconds = run.failed
         rows.append((name, "failed", f"{seconds:.1f}", ""))
         bars[name] = (at, at + seconds)
     if not bars:
-        return [Text("No step has ended.")]
+        return [Text("No step has run.")]
     table = Table(("Step", "State", "Seconds", "Why"), rows)
     svg = charts.spans(bars, "When each step of the graph ran, in seconds from the start", "seconds")
     behind = Table(("Step", "From", "To"), [(name, f"{a:.1f}", f"{b:.1f}") for name, (a, b) in bars.items()])
     return [table, Figures([Figure(svg, "Time by step", behind)])]
 
 
-def reproducibility(ended: Ended) -> list[Block]:
+def reproducibility(run: FinishedRun) -> list[Block]:
     """Fingerprints, versions, command and machine."""
-    record = ended.record
-    examples = ended.artifact("ExampleGen", "examples")
+    record = run.record
+    examples = run.artifact("ExampleGen", "examples")
     fingerprint = examples.get_string_custom_property("input_fingerprint") if examples else ""
-    schema = ended.folder_of("ReviewedSchema", "result") or ended.folder_of("SchemaGen", "schema") or ""
+    schema = run.folder_of("ReviewedSchema", "result") or run.folder_of("SchemaGen", "schema") or ""
     facts = {
         "run": record.run,
         "command": record.command,
         "data": fingerprint.replace("\n", "; "),
         "schema": schema.rstrip("/").rpartition("/")[2],
         "library code": record.code,
-        "seed": str(ended.config.training.seed),
+        "seed": str(run.config.training.seed),
         "exit code": str(record.exit_code),
     }
     versions = [*record.packages.items(), *record.machine.items()]

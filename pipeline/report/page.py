@@ -15,40 +15,40 @@ import jinja2
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.report import data, evaluation, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
 
 FILE = "report.html"
 
 
-def write(ended: Ended) -> Path:
+def write(run: FinishedRun) -> Path:
     """Writes ``report.html`` into the run's folder, whole or not at all; returns it.
 
     A part that cannot be made, because an artifact is gone say, stands there with the reason.
     """
-    scores = _scores(ended)
+    scores = _scores(run)
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
-        "verdict": ("Verdict", lambda: overview.verdict(ended)),
-        "graph": ("Graph", lambda: overview.graph(ended)),
-        "evaluation": ("Evaluation", lambda: evaluation.evaluation(ended, scores)),
-        "importance": ("Which features matter", lambda: evaluation.importance(ended, scores)),
-        "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(ended, scores)),
-        "training": ("Training", lambda: training.training(ended)),
-        "tuning": ("Tuning", lambda: training.tuning(ended)),
-        "data": ("Data", lambda: data.section(ended, scores.get("importance", {}))),
-        "reproducibility": ("Reproducibility", lambda: overview.reproducibility(ended)),
+        "verdict": ("Verdict", lambda: overview.verdict(run)),
+        "graph": ("Graph", lambda: overview.graph(run)),
+        "evaluation": ("Evaluation", lambda: evaluation.evaluation(run, scores)),
+        "importance": ("Which features matter", lambda: evaluation.importance(run, scores)),
+        "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(run, scores)),
+        "training": ("Training", lambda: training.training(run)),
+        "tuning": ("Tuning", lambda: training.tuning(run)),
+        "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
+        "reproducibility": ("Reproducibility", lambda: overview.reproducibility(run)),
     }
     sections = [Section(name, title, _made(title, make)) for name, (title, make) in parts.items()]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    title = f"{ended.config.name}, run {ended.record.run}: {ended.record.verdict}"
+    title = f"{run.config.name}, run {run.record.run}: {run.record.verdict}"
     html = environment.get_template("page.html.j2").render(title=title, sections=sections)
-    ended.folder.mkdir(parents=True, exist_ok=True)
-    partial = ended.folder / f"{FILE}.partial"
+    run.folder.mkdir(parents=True, exist_ok=True)
+    partial = run.folder / f"{FILE}.partial"
     partial.write_text(html, encoding="utf-8", errors="replace")
-    return partial.replace(ended.folder / FILE)
+    return partial.replace(run.folder / FILE)
 
 
 def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
@@ -60,23 +60,23 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
         return [Text(f"This part could not be made: {type(error).__name__}: {first}. The log has more.", "bad")]
 
 
-def _scores(ended: Ended) -> dict[str, Any]:
+def _scores(run: FinishedRun) -> dict[str, Any]:
     """What ``scoring.score`` says, of an earlier run if nothing has changed since; empty where there is no model."""
-    examples, model = ended.artifact("ExampleGen", "examples"), ended.artifact("Trainer", "model")
-    if ended.results is None or examples is None or model is None:
+    examples, model = run.artifact("ExampleGen", "examples"), run.artifact("Trainer", "model")
+    if run.results is None or examples is None or model is None:
         return {}
-    baseline = next((one for step in ("LatestBlessedModel", "BaselineModel") if (one := _model_of(ended, step))), None)
-    config = ended.config
+    baseline = next((one for step in ("LatestBlessedModel", "BaselineModel") if (one := _model_of(run, step))), None)
+    config = run.config
     decides = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
     decides.append(config.evaluation.logits)
     decides.append(fingerprint_of(Path(scoring.__file__)))
     name = f"scores-{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}.json"
-    file = ended.folder / name
+    file = run.folder / name
     try:
-        ended.folder.mkdir(parents=True, exist_ok=True)
-        earlier = next(ended.folder.parent.glob(f"*/{name}"), None)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        earlier = next(run.folder.parent.glob(f"*/{name}"), None)
         if earlier is None:
-            total = int(ended.results.metrics["overall"]["example_count"])
+            total = int(run.results.metrics["overall"]["example_count"])
             scores = scoring.score(
                 examples.uri,
                 f"{model.uri}/Format-Serving",
@@ -96,5 +96,5 @@ def _scores(ended: Ended) -> dict[str, Any]:
         return {}
 
 
-def _model_of(ended: Ended, step: str) -> str | None:
-    return ended.folder_of(step, "model") or ended.folder_of(step, "result")
+def _model_of(run: FinishedRun, step: str) -> str | None:
+    return run.folder_of(step, "model") or run.folder_of(step, "result")

@@ -1,4 +1,4 @@
-"""What the page is about: a run that has ended, and its artifacts."""
+"""What the page is about: a run that has run, and its artifacts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tfx import types
 
-from pipeline.runs.local import Step
 from pipeline.runs.record import Record
 from pipeline.runs.results import Results
+from pipeline.runs.run_graph import Step
 from pipeline.settings.config import PipelineConfig
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A run that has ended, however it did.
+class FinishedRun:
+    """A run that has run, however it did.
 
     Attributes:
         record: What is kept of it.

@@ -11,16 +11,16 @@ from tfx.dsl.io import fileio
 
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
 
 
-def tuning(ended: Ended) -> list[Block]:
+def tuning(run: FinishedRun) -> list[Block]:
     """Every trial, values against score, and the chosen one."""
-    folder = ended.folder_of("Tuner", "tuner_results")
+    folder = run.folder_of("Tuner", "tuner_results")
     if folder is None:
-        if ended.config.tuning.mode != "search":
-            return [Text(f"There was no search: tuning.mode is {ended.config.tuning.mode!r}.")]
+        if run.config.tuning.mode != "search":
+            return [Text(f"There was no search: tuning.mode is {run.config.tuning.mode!r}.")]
         return [Text("There was no search: the run did not come so far, or the module file has no tuner_fn.")]
     trials = [one for one in json.loads(_read(folder, "tuner_results.json")) if one.get("score") is not None]
     if not trials:
@@ -50,9 +50,9 @@ def tuning(ended: Ended) -> list[Block]:
     return [table, Figures(figures)]
 
 
-def training(ended: Ended) -> list[Block]:
+def training(run: FinishedRun) -> list[Block]:
     """Loss and metrics by epoch; learning rate, throughput and waiting for input."""
-    folder = ended.folder_of("Trainer", "model_run")
+    folder = run.folder_of("Trainer", "model_run")
     if folder is None:
         return [Text("The run has not come as far as training.")]
     if not fileio.exists(f"{folder}/{EPOCHS_FILE}"):

@@ -23,7 +23,7 @@ from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, library_fingerp
 from pipeline.settings.config import PipelineConfig
 
 if TYPE_CHECKING:
-    from pipeline.runs.local import Step
+    from pipeline.runs.run_graph import Step
 
 PROPERTY = "record"
 RUN_CONTEXT = "pipeline_run"

@@ -14,7 +14,7 @@ from pipeline.components.data_gate import read_findings
 from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
-from pipeline.runs.local import Step
+from pipeline.runs.run_graph import Step
 from pipeline.serving.versions import was_withdrawn
 
 

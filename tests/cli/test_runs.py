@@ -85,7 +85,8 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
     from tfx.orchestration import pipeline as tfx_pipeline
 
     from pipeline.graph import example_gen_of
-    from pipeline.runs import local, store
+    from pipeline.runs import store
+    from pipeline.runs.run_graph import run_graph
     from pipeline.settings.config import Data, Label, PipelineConfig
     from pipeline.settings.gates import Evaluation, Gate
     from pipeline.settings.target import Target
@@ -109,7 +110,7 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
             metadata_connection_config=metadata.sqlite_metadata_connection_config(target.metadata),
             beam_pipeline_args=list(target.beam_args),
         )
-        steps = local.run(graph, name, lambda name: None, lambda step: None)
+        steps = run_graph(graph, name, lambda name: None, lambda step: None)
         return {step: ended.state for step, ended in steps.items()}
 
     def folders() -> set[Path]:

@@ -47,9 +47,9 @@ def described(tmp_path) -> Callable:
         import tensorflow_data_validation as tfdv
         from tfx.types import artifact_utils, standard_artifacts
 
-        from pipeline.report.run import Ended
+        from pipeline.report.run import FinishedRun
         from pipeline.runs import record
-        from pipeline.runs.local import Step
+        from pipeline.runs.run_graph import Step
         from pipeline.settings.config import load_config
 
         artifact = standard_artifacts.ExampleStatistics()
@@ -65,6 +65,6 @@ def described(tmp_path) -> Callable:
         failed = ("DataGate", 0.5)
         now = datetime.datetime.now()
         kept = record.make("a-run", ["python", "x.py"], config, now, 1, outcome, [step], failed)
-        return Ended(kept, config, [step], failed, None, tmp_path / "runs" / "a-run")
+        return FinishedRun(kept, config, [step], failed, None, tmp_path / "runs" / "a-run")
 
     return make

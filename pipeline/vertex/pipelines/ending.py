@@ -27,10 +27,10 @@ from tfx.dsl.io import fileio
 
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.report import page
-from pipeline.report.run import Ended
+from pipeline.report.run import FinishedRun
 from pipeline.runs import record, webhook
-from pipeline.runs.local import Step
 from pipeline.runs.results import Results, outcome_of
+from pipeline.runs.run_graph import Step
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
 from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, REPORT, node_of
@@ -103,7 +103,7 @@ def end(arguments: argparse.Namespace) -> None:
         kept = record.make(run, command, config, started, code, outcome, came.steps, came.failed)
         kept = dataclasses.replace(kept, config=settings)
         with tempfile.TemporaryDirectory() as folder:
-            written = page.write(Ended(kept, config, came.steps, came.failed, results, Path(folder) / run))
+            written = page.write(FinishedRun(kept, config, came.steps, came.failed, results, Path(folder) / run))
             address = f"{outputs['artifacts'][REPORT]['artifacts'][0]['uri']}.html"
             _write(address, written.read_text(encoding="utf-8"))
         tell_of(REPORT, {"uri": address})

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.evaluation.tfma_config import read_metrics
-from pipeline.runs.local import Step
+from pipeline.runs.run_graph import Step
 
 
 def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.errors import UserError
-from pipeline.runs.local import NOT_FOUND, Step, StepFailed
+from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Machines
 from pipeline.settings.target import IN_PROCESS, Target, Vertex

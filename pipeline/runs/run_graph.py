@@ -76,7 +76,7 @@ class StepFailed(Exception):
         self.seconds = seconds
 
 
-def run(
+def run_graph(
     pipeline: tfx_pipeline.Pipeline, run_id: str, on_start: Callable[[str], None], on_end: Callable[[Step], None]
 ) -> dict[str, Step]:
     """Runs every step of the graph in its order.
