@@ -22,9 +22,7 @@ from pipeline.runs.record import flat
 from pipeline.runs.store import Run
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.target import only_run_in
-
-# Of these, what the runs have: it depends on the label.
-METRICS = ("auc", "precision", "recall", "accuracy", "log_loss", "rmse", "mae")
+from pipeline.settings.tasks import METRICS
 
 
 def main(argv: list[str]) -> int:
@@ -88,7 +86,7 @@ def _count(text: str) -> int:
 def list_runs(console: Console, runs: list[Run]) -> None:
     """A line a run, the oldest first."""
     measured = {name for run in runs if run.record for name in run.record.metrics}
-    names = [name for name in METRICS if name in measured]
+    names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []
     for run in runs:
         metrics = run.record.metrics if run.record else {}

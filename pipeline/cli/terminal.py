@@ -24,23 +24,12 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import Gate
 from pipeline.settings.names import printable
 from pipeline.settings.repository import shown
+from pipeline.settings.tasks import shown_metrics
 
 if TYPE_CHECKING:
     from pipeline.runs.results import Results
     from pipeline.runs.run_graph import Step
-from pipeline.settings.tasks import Task
 
-METRIC_TITLES: dict[Task, dict[str, str]] = {
-    "binary": {
-        "auc": "AUC",
-        "auc_precision_recall": "PR AUC",
-        "precision": "precision",
-        "recall": "recall",
-        "calibration": "calibration",
-    },
-    "multiclass": {"accuracy": "accuracy", "log_loss": "log loss"},
-    "regression": {"rmse": "RMSE", "mae": "MAE", "squared_correlation": "squared correlation"},
-}
 # Of what a table shows of a slice's name.
 NAME_WIDTH = 60
 STATE_STYLES = {
@@ -230,7 +219,7 @@ class Screen:
 
     def results(self, results: Results, config: PipelineConfig) -> None:
         """Metrics on the test split, verdict, and where the model lies."""
-        columns = METRIC_TITLES[config.label.task]
+        columns = shown_metrics(config.label.task)
         threshold = f", threshold {config.evaluation.threshold:g}" if config.label.task == "binary" else ""
         rows = []
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
@@ -240,7 +229,7 @@ class Screen:
             rows.append((name, *texts, f"{metrics.get('example_count', 0):,.0f}"))
         self._console.print()
         self._console.print(Text(f"Test split{threshold}", style="italic"))
-        print_table(self._console, ("", *columns.values(), "examples"), rows)
+        print_table(self._console, ("", *(metric.title for metric in columns.values()), "examples"), rows)
         self._console.print()
         verdict = results.verdict
         for sentence in [*verdict["passed_over"], *verdict["notes"]]:

@@ -17,7 +17,7 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     """Where the true value of a metric lies with the given confidence.
 
     Args:
-        metric: A key of ``gates.METRICS``.
+        metric: A key of ``tasks.METRICS``.
         values: The metrics of a slice with example_count and, of two classes, the counts true_positives,
             false_positives, true_negatives and false_negatives among them.
         confidence: Such as 0.95; 0 gives no interval.

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import intervals
-from pipeline.settings.gates import METRICS, METRICS_OF, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.gates import AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.tasks import METRICS, TASKS
 
 Slices = Mapping[str, Mapping[str, float]]
 OVERALL = "overall"
@@ -109,15 +110,15 @@ class _Bench:
             limit = f"ceiling {gate.ceiling:g}"
             self._add(f"{what} is {value:.4f}, {limit} ({count})", bool(within and within[0] <= gate.ceiling))
         before = (self.baseline or {}).get(name, {}).get(gate.metric, math.nan)
-        if gate.max_drop is None or not METRICS[gate.metric] or not math.isfinite(before):
+        if gate.max_drop is None or not METRICS[gate.metric].direction or not math.isfinite(before):
             return
-        drop = METRICS[gate.metric] * (before - value)
+        drop = METRICS[gate.metric].direction * (before - value)
         if drop > gate.max_drop:
             chance = False
             before_within = self.baseline and intervals.interval(gate.metric, self.baseline[name], confidence)
             if within and before_within:
                 best, worst = (before, before_within), (value, within)
-                if METRICS[gate.metric] < 0:
+                if METRICS[gate.metric].direction < 0:
                     best, worst = worst, best
                 chance = intervals.difference(*best, *worst)[0] <= gate.max_drop
             self._add(
@@ -177,7 +178,7 @@ class _Bench:
 
 def _want(metric: str, values: Mapping[str, float]) -> str:
     """What a slice lacks for a metric to be defined."""
-    if metric not in METRICS_OF["binary"]:
+    if metric not in TASKS["binary"].metrics:
         return "for want of rows that differ"
     positives = values.get("true_positives", 0) + values.get("false_negatives", 0)
     negatives = values.get("true_negatives", 0) + values.get("false_positives", 0)

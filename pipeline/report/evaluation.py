@@ -11,15 +11,8 @@ from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
 from pipeline.report.run import FinishedRun
-from pipeline.settings.tasks import Task
+from pipeline.settings.tasks import shown_metrics
 
-# The metrics of a label, the first of them that of the slices' chart, and what importance is a loss of.
-COLUMNS: dict[Task, tuple[str, ...]] = {
-    "binary": ("auc", "auc_precision_recall", "precision", "recall", "calibration"),
-    "multiclass": ("accuracy", "log_loss"),
-    "regression": ("rmse", "mae", "squared_correlation"),
-}
-LOSSES: dict[Task, str] = {"binary": "loss of AUC", "multiclass": "loss of accuracy", "regression": "growth of RMSE"}
 CONFIDENCE = 0.95
 MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
 
@@ -34,7 +27,7 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     against = before.get("overall", {})
     rows = []
     task = run.config.label.task
-    for name in COLUMNS[task]:
+    for name in shown_metrics(task):
         value, other = overall.get(name, math.nan), against.get(name, math.nan)
         within = intervals.interval(name, overall, CONFIDENCE)
         rows.append(
@@ -65,7 +58,8 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     top = dict(list(found.items())[:MOST_FEATURES])
     means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
     errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
-    loss = LOSSES[run.config.label.task]
+    metric = next(iter(shown_metrics(run.config.label.task).values()))
+    loss = f"{'loss' if metric.direction > 0 else 'growth'} of {metric.title}"
     loss_first = loss[0].upper() + loss[1:]
     alt = f"{loss_first} when the values of a feature are dealt anew among the rows, the largest first"
     header = ("Feature", loss_first, "Deviation")
@@ -168,7 +162,7 @@ def _slices(run: FinishedRun) -> list[Block]:
     slices = {name: values for name, values in sorted(run.results.metrics.items()) if name != "overall"}
     if not slices:
         return [Text("No slices are asked for; evaluation.slices names columns.", "quiet")]
-    columns = COLUMNS[run.config.label.task]
+    columns = tuple(shown_metrics(run.config.label.task))
     main = columns[0]
     rows: list[tuple[str, ...]] = []
     points: dict[str, tuple[float, float, float]] = {}

@@ -22,10 +22,10 @@ def tuning(run: FinishedRun) -> list[Block]:
         if run.config.tuning.mode != "search":
             return [Text(f"There was no search: tuning.mode is {run.config.tuning.mode!r}.")]
         return [Text("There was no search: the run did not come so far, or the module file has no tuner_fn.")]
-    trials = [one for one in json.loads(_read(folder, "tuner_results.json")) if one.get("score") is not None]
+    # The Tuner writes them from best to worst, whether its objective is to be high or low.
+    trials = [trial for trial in json.loads(_read(folder, "tuner_results.json")) if trial.get("score") is not None]
     if not trials:
         return [Text("No trial has a score.")]
-    trials.sort(key=lambda one: -one["score"])  # higher is better for every objective
     names = [name for name in trials[0] if name not in ("trial_id", "score")]
     rows = [
         (

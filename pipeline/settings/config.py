@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pipeline.settings.checks import ConfigError, check_choice, check_positive, check_share, listed, read_settings
-from pipeline.settings.gates import METRICS_OF, DataChecks, Evaluation, ModelChecks
-from pipeline.settings.tasks import OBJECTIVES, Task, task_of
+from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
+from pipeline.settings.tasks import TASKS, Task, task_of
 
 TuningMode = Literal["search", "reuse", "off"]
 Schedule = Literal["cosine", "constant"]
@@ -289,18 +289,18 @@ class PipelineConfig:
                 f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
                 f"characters, got {self.name!r}"
             )
+        task = TASKS[self.label.task]
         for gate in self.evaluation.gates:
-            if gate.metric not in METRICS_OF[self.label.task]:
-                kind = {"binary": "two classes", "multiclass": "several classes", "regression": "a number"}
+            if gate.metric not in task.metrics:
                 raise ConfigError(
-                    f"evaluation.gates: {gate.metric} is no metric of a label of {kind[self.label.task]}; there are "
-                    f"{', '.join(METRICS_OF[self.label.task])}"
+                    f"evaluation.gates: {gate.metric} is no metric of a label of {task.label}; there are "
+                    f"{', '.join(task.metrics)}"
                 )
 
     @property
     def objective(self) -> str:
         """What early stopping and the search judge by."""
-        return self.training.objective or OBJECTIVES[self.label.task]
+        return self.training.objective or TASKS[self.label.task].objective
 
     def with_paths_from(self, root: Path) -> PipelineConfig:
         """The same config with its relative paths made absolute, starting at ``root``."""

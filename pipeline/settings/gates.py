@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from pipeline.settings.checks import ConfigError, check_choice, check_positive, check_share, listed
-from pipeline.settings.tasks import Task
+from pipeline.settings.tasks import METRICS
 
 Severity = Literal["stop", "warn", "ignore"]
 # What may be found in the data, and what comes of it unless the config or the schema says otherwise.
@@ -35,29 +35,6 @@ FINDINGS: dict[str, Severity] = {
     "repeated_rows": "warn",  # rows that are in a split more than once
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
-# Metrics that a gate can name, and their direction: 1 higher is better, -1 lower is better, 0 neither.
-METRICS_OF: dict[Task, dict[str, int]] = {
-    "binary": {
-        "auc": 1,
-        "auc_precision_recall": 1,
-        "precision": 1,
-        "recall": 1,
-        "false_positive_rate": -1,
-        "calibration": 0,  # the mean prediction over the mean label, best at 1
-    },
-    "multiclass": {
-        "accuracy": 1,
-        "log_loss": -1,  # the mean of -log of the probability of the right class
-    },
-    "regression": {
-        "rmse": -1,  # these two in the unit of the label
-        "mae": -1,
-        "squared_correlation": 1,
-    },
-}
-METRICS = {name: direction for metrics in METRICS_OF.values() for name, direction in metrics.items()}
-# All others are shares, from 0 to 1.
-UNBOUNDED = ("calibration", "log_loss", "rmse", "mae")
 LAST_BLESSED, NO_BASELINE = "last blessed", "none"
 
 
@@ -102,7 +79,7 @@ class Gate:
     """Limits of a metric over all rows of the test split.
 
     Attributes:
-        metric: A key of ``METRICS``.
+        metric: A key of ``tasks.METRICS``.
         floor: Lowest accepted value.
         ceiling: Highest accepted value.
         max_drop: Most it may be worse than the baseline's; None compares with no earlier model.
@@ -123,7 +100,7 @@ class SliceGate:
     """Limits of a metric in every slice of the test split, so that a model cannot be good on average only.
 
     Attributes:
-        metric: A key of ``METRICS``.
+        metric: A key of ``tasks.METRICS``.
         by: A column, each of whose values is a slice, or one slice such as "carrier=MQ".
         floor: Lowest accepted value.
         ceiling: Highest accepted value.
@@ -154,7 +131,7 @@ class FairnessGate:
     """The largest gap of a metric between two values of a column.
 
     Attributes:
-        metric: A key of ``METRICS``; "recall" by a group is equal opportunity (Hardt et al. 2016).
+        metric: A key of ``tasks.METRICS``; "recall" by a group is equal opportunity (Hardt et al. 2016).
         by: The column.
         max_gap: Largest accepted difference between the highest and the lowest value.
         min_examples: Values of the column with fewer examples are passed over, and the verdict says so.
@@ -210,7 +187,7 @@ class Evaluation:
             if names.count((kind, metric, by)) > 1:
                 raise ConfigError(f"evaluation.gates: two {kind}s of {metric}{f' by {by}' if by else ''}; leave one")
         for gate in self.gates:
-            if METRICS[gate.metric] == 0 and getattr(gate, "max_drop", None):
+            if METRICS[gate.metric].direction == 0 and getattr(gate, "max_drop", None):
                 raise ConfigError(f"{gate.metric} has no better direction: give floor and ceiling, and max_drop=None")
         check_share("evaluation.threshold", self.threshold)
         if isinstance(self.slices, str):
@@ -256,7 +233,7 @@ def _check_distance(metric: str, what: str, limit: float | None) -> None:
     """Refuses a limit that a metric cannot reach."""
     if limit is None:
         return
-    if metric not in UNBOUNDED:
+    if metric not in METRICS or METRICS[metric].highest is not None:
         check_share(f"{metric} {what}", limit)
     elif not (isinstance(limit, (int, float)) and math.isfinite(limit) and limit >= 0):
         raise ConfigError(f"{metric} {what} must be 0 or more, got {limit!r}")

@@ -1,27 +1,123 @@
-"""What a label can be, and what follows: the model's answer, its objective, and whether more is better.
+"""The one table of tasks and metrics: what a label can be, what its model answers and how it is measured.
 
-Standard library only; known to the settings, to training and to what judges a model.
+Settings, training, evaluation, reports and terminal derive from it. Standard library only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 Task = Literal["binary", "multiclass", "regression"]
-# What a model answers: the probability of the second class, [batch]; those of all classes, [batch, classes]; the number
-# itself, [batch].
-ANSWERS: dict[Task, str] = {"binary": "probability", "multiclass": "probabilities", "regression": "prediction"}
-# What early stopping and the search judge by, unless the config says otherwise.
-OBJECTIVES: dict[Task, str] = {"binary": "auc", "multiclass": "loss", "regression": "rmse"}
-# What Keras and TFMA call their losses and errors.
-ERRORS = ("loss", "error", "crossentropy", "rmse", "mse", "mae", "mape")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that gates name and reports show.
+
+    Attributes:
+        title: In reports and on the terminal.
+        direction: 1: higher is better, -1: lower is better, 0: neither.
+        highest: The largest value there is; the lowest is 0. None: there is none.
+        shown: Whether reports and the terminal have a column for it.
+        listed: Whether the list of runs has one.
+    """
+
+    title: str
+    direction: int = 1
+    highest: float | None = 1.0
+    shown: bool = True
+    listed: bool = True
+
+
+@dataclass(frozen=True)
+class TaskTraits:
+    """What follows from the kind of label.
+
+    Attributes:
+        label: The label in words.
+        answer: Name of the served model's output: the probability of the second class, [batch]; those of all classes,
+            [batch, classes]; or the number itself, [batch].
+        objective: Metric of the Keras model that early stopping and the search judge by, unless the config names one.
+        metrics: By name; importance of features and the chart of slices are about the first.
+    """
+
+    label: str
+    answer: str
+    objective: str
+    metrics: Mapping[str, Metric]
+
+
+TASKS: dict[Task, TaskTraits] = {
+    "binary": TaskTraits(
+        label="two classes",
+        answer="probability",
+        objective="auc",
+        metrics={
+            "auc": Metric("AUC"),
+            "auc_precision_recall": Metric("PR AUC", listed=False),
+            "precision": Metric("precision"),
+            "recall": Metric("recall"),
+            "false_positive_rate": Metric("false positive rate", direction=-1, shown=False, listed=False),
+            # The mean prediction over the mean label, best at 1.
+            "calibration": Metric("calibration", direction=0, highest=None, listed=False),
+        },
+    ),
+    "multiclass": TaskTraits(
+        label="several classes",
+        answer="probabilities",
+        objective="loss",
+        metrics={
+            "accuracy": Metric("accuracy"),
+            # The mean of -log of the probability of the right class.
+            "log_loss": Metric("log loss", direction=-1, highest=None),
+        },
+    ),
+    "regression": TaskTraits(
+        label="a number",
+        answer="prediction",
+        objective="rmse",
+        metrics={  # the first two in the unit of the label
+            "rmse": Metric("RMSE", direction=-1, highest=None),
+            "mae": Metric("MAE", direction=-1, highest=None),
+            "squared_correlation": Metric("squared correlation", listed=False),
+        },
+    ),
+}
+METRICS = {name: metric for task in TASKS.values() for name, metric in task.metrics.items()}
+ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
+# What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
+LOWER_IS_BETTER = (
+    "loss",
+    "error",
+    "crossentropy",
+    "rmse",
+    "mse",
+    "mae",
+    "mape",
+    "msle",
+    "divergence",
+    "hinge",
+    "poisson",
+    "logcosh",
+    "false_positives",
+    "false_negatives",
+)
 
 
 def task_of(classes: int) -> Task:
-    """The task of a label of so many classes; of none, it is a number."""
+    """Return the task of a label with so many classes; with none, it is a number."""
     return {0: "regression", 2: "binary"}.get(classes, "multiclass")  # type: ignore[return-value]
 
 
-def better(metric: str) -> Literal["min", "max"]:
-    """Whether a metric is better when it is lower, as losses and errors are, or when it is higher."""
-    return "min" if metric.endswith(ERRORS) else "max"
+def shown_metrics(task: Task) -> dict[str, Metric]:
+    """Return the metrics that reports and the terminal have a column for, by name."""
+    return {name: metric for name, metric in TASKS[task].metrics.items() if metric.shown}
+
+
+def objective_direction(metric: str) -> Literal["min", "max"]:
+    """Return whether a metric of a Keras model, such as "val_loss", is to be as low or as high as possible."""
+    name = metric.removeprefix("val_")
+    direction = METRICS[name].direction if name in METRICS else -1 if name.endswith(LOWER_IS_BETTER) else 1
+    return "min" if direction < 0 else "max"

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from pipeline.settings.tasks import better
+from pipeline.settings.tasks import objective_direction
 from pipeline.training.settings import Settings
 
 
@@ -16,7 +16,7 @@ def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
     return [
         keras.callbacks.EarlyStopping(
             monitor=f"val_{settings.objective}",
-            mode=better(settings.objective),
+            mode=objective_direction(settings.objective),
             patience=settings.patience,
             restore_best_weights=True,
         ),

@@ -13,7 +13,7 @@ import tensorflow_transform as tft
 from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.progress import Progress
-from pipeline.settings.tasks import better
+from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -63,7 +63,7 @@ class Search(keras_tuner.Tuner):
         self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
-                objective=keras_tuner.Objective(f"val_{settings.objective}", better(settings.objective)),
+                objective=keras_tuner.Objective(f"val_{settings.objective}", objective_direction(settings.objective)),
                 max_trials=settings.trials,
                 max_consecutive_failed_trials=settings.trials + 1,  # never: the others may still be good
                 seed=self._seed,
@@ -83,7 +83,7 @@ class Search(keras_tuner.Tuner):
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
         """
-        self._tell()
+        self._report_progress()
         keras.backend.clear_session()
         keras.utils.set_random_seed(self._seed)
         try:
@@ -102,16 +102,16 @@ class Search(keras_tuner.Tuner):
             logger.warning("Failed: %s", self._failures[-1])
             raise keras_tuner.errors.FailedTrialError(str(error)) from error
         objective = f"val_{self._settings.objective}"
-        best = {"min": min, "max": max}[better(objective)](history[objective])
+        best = {"min": min, "max": max}[self.oracle.objective.direction](history[objective])
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
         return {objective: best}
 
-    def _tell(self) -> None:
-        """How many trials are done, and the best so far; only the process that hands them out knows."""
+    def _report_progress(self) -> None:
+        """Report how many trials are done and the best score so far; only the process with the oracle knows."""
         if isinstance(self.oracle, keras_tuner.Oracle):
-            scores = [one.score for one in self.oracle.trials.values() if one.score is not None]
-            best = f", best {self._settings.objective} so far {max(scores):.4f}" if scores else ""
-            Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{best}")
+            best = self.oracle.get_best_trials(1)[0].score
+            text = "" if best is None else f", best {self._settings.objective} so far {best:.4f}"
+            Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{text}")
 
     def search(self, *args: Any, **kwargs: Any) -> None:
         """Searches, or hands trials out, or trains those handed out.

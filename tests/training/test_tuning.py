@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
 import keras_tuner
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import training
+from pipeline.settings.config import Label
 from pipeline.training.errors import TrainingError
 from pipeline.training.tuning import DefaultsFirst
 from tests.training.processes import Data, finish, free_ports, logs, start
@@ -38,11 +45,66 @@ def test_the_first_trial_takes_the_defaults_and_the_others_search(tmp_path):
     assert len({value["units"] for value in values}) == 4
 
 
-def tuner_of(transformed: Data, folder, build_model, trials: int):
-    fn_args = SimpleNamespace(
-        **vars(transformed), working_dir=str(folder), custom_config={**SETTINGS, "epochs": 1, "trials": trials}
-    )
+def tuner_of(transformed: Data, folder, build_model, trials: int, **settings):
+    custom_config = {**SETTINGS, "epochs": 1, "trials": trials, **settings}
+    fn_args = SimpleNamespace(**vars(transformed), working_dir=str(folder), custom_config=custom_config)
     return training.tune(fn_args, build_model)
+
+
+def transformed_rows(folder: Path, label: Label) -> Data:
+    """Write transformed examples of one feature that decides the label, and the schema that Transform writes."""
+    x = np.linspace(-1, 1, 64, dtype="float32")
+    y = x * 3 if label.task == "regression" else np.digitize(x, [-0.3, 0.3])
+    with tf.io.TFRecordWriter(str(folder / "rows")) as writer:
+        for x_value, y_value in zip(x, y, strict=True):
+            kind = {"float_list": {"value": [y_value]}} if y.dtype.kind == "f" else {"int64_list": {"value": [y_value]}}
+            features = {"x": {"float_list": {"value": [x_value]}}, "y": kind}
+            writer.write(tf.train.Example(features={"feature": features}).SerializeToString())
+    presence = "shape { dim { size: 1 } } presence { min_fraction: 1.0 min_count: 1 }"
+    kind_of_label = "FLOAT" if y.dtype.kind == "f" else "INT"
+    schema = f'feature {{ name: "x" type: FLOAT {presence} }} feature {{ name: "y" type: {kind_of_label} {presence} }}'
+    (folder / "graph/transformed_metadata").mkdir(parents=True)
+    tfdv.write_schema_text(
+        text_format.Parse(schema, schema_pb2.Schema()), str(folder / "graph/transformed_metadata/schema.pbtxt")
+    )
+    return Data([f"{folder}/rows"], [f"{folder}/rows"], str(folder / "graph"))
+
+
+@pytest.mark.parametrize(("classes", "objective"), [(("low", "middle", "high"), "loss"), ((), "rmse")])
+def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, objective):
+    """Of labels of several classes and of numbers."""
+    label = Label("y", classes=classes)
+
+    def build_model(hp, features):
+        inputs = features.inputs()
+        output = keras.layers.Dense(3, "softmax") if classes else keras.layers.Dense(1)
+        model = keras.Model(inputs, output(inputs["x"]))
+        rate = hp.Choice("rate", [1e-9, 0.01, 0.1], default=1e-9)  # the first trial learns nothing
+        loss = "sparse_categorical_crossentropy" if classes else "mse"
+        metrics = [] if classes else [keras.metrics.RootMeanSquaredError(name="rmse")]
+        model.compile(keras.optimizers.Adam(rate), loss, metrics=metrics)
+        return model
+
+    result = tuner_of(
+        transformed_rows(tmp_path, label),
+        tmp_path / "search",
+        build_model,
+        trials=3,
+        objective=objective,
+        label="y",
+        classes=classes,
+        epochs=2,
+        batch_size=8,
+    )
+    with caplog.at_level(logging.INFO, "pipeline.progress"):
+        result.tuner.search(**result.fit_kwargs)
+    scores = [trial.score for trial in result.tuner.oracle.trials.values()]
+    assert max(scores) == scores[0]
+    best = result.tuner.oracle.get_best_trials(1)[0]
+    assert best.score == min(scores)
+    assert result.tuner.get_best_hyperparameters()[0].get("rate") == best.hyperparameters.get("rate") != 1e-9
+    (last,) = (record.getMessage() for record in caplog.records if "trial 3 of 3" in record.getMessage())
+    assert last == f"trial 3 of 3, best {objective} so far {min(scores[:2]):.4f}"
 
 
 @pytest.mark.slow
