@@ -9,3 +9,8 @@ class UserError(Exception):
     The message says what was found and where, what was expected, and what to do; runners print it as it is, without a
     traceback, and exit with a non-zero code.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; the name of its class where there is none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -39,9 +39,10 @@ from pipeline.components import trainer as our_trainer
 from pipeline.components import transform as our_transform
 from pipeline.components import tuner as our_tuner
 from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
-from pipeline.data.files import format_of, is_remote, wildcard
+from pipeline.data.files import format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints, user_code
 from pipeline.settings import repository
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit

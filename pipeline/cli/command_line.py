@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from pipeline.data.files import is_remote
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.packaging.user_code import read_module
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig, TuningMode, load_config

@@ -10,10 +10,11 @@ import argparse
 import importlib.util
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from pipeline import filesystem
 from pipeline.cli.terminal import silent
 from pipeline.errors import UserError
 from pipeline.settings.config import SPLITS, Data
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
         files.module_text(arguments.name, table),
         schema_text(table, arguments.keep),
     )
-    write(dict(zip(targets, texts, strict=True)))
+    for target, text in zip(targets, texts, strict=True):
+        filesystem.write(target, text)
     rows = table.rows
     print(f"{arguments.name}: {rows.num_rows:,} rows, {rows.num_columns} columns{'' if table.whole else ' looked at'}")
     for kind, line in files.summary(table):
@@ -134,12 +136,3 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
     del schema.string_domain[:]
     schema.string_domain.extend(domains)
     return to_text(schema)
-
-
-def write(texts: Mapping[Path, str]) -> None:
-    """Writes the files, each there whole or not at all."""
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)

@@ -132,7 +132,8 @@ def find(data: str) -> dict[str, str]:
     Raises:
         UserError: there are none, or of an unknown format.
     """
-    from pipeline.data.files import format_of, is_remote
+    from pipeline.data.files import format_of
+    from pipeline.filesystem import is_remote
 
     if data.startswith(BIGQUERY) or data.endswith(".sql"):
         raise UserError(
@@ -253,10 +254,10 @@ def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterat
 def _read_json_lines(file: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
     import pyarrow as pa
 
-    from pipeline.data.files import open_file
+    from pipeline.data.files import open_decompressed
     from pipeline.serving.features import Refused, check_columns, from_instances
 
-    with open_file(file) as stream:
+    with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
         while some := list(itertools.islice(numbered, BATCH_ROWS)):
             instances = []

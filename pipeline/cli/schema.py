@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import filesystem
 from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
 from pipeline.cli.terminal import silent
 from pipeline.errors import UserError
@@ -91,9 +92,8 @@ def read_statistics(folder: str) -> list[Any]:
         UserError: there are none.
     """
     import tensorflow_data_validation as tfdv
-    from tfx.dsl.io import fileio
 
-    files = fileio.glob(f"{folder}/Split-*/FeatureStats.pb")
+    files = filesystem.find_files(folder, "Split-*/FeatureStats.pb")
     if not files:
         raise UserError(f"no statistics in {folder}; expected Split-*/FeatureStats.pb, as StatisticsGen writes them")
     return [tfdv.load_stats_binary(file) for file in sorted(files, key=lambda file: "Split-train" not in file)]
@@ -110,8 +110,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
     schema = inferred(statistics, config.label.name)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(to_text(schema), encoding="utf-8")
+    filesystem.write(to, to_text(schema))
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 
@@ -167,9 +166,7 @@ def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None
         )
     wanted = columns or list(found)
     text = rewritten(schema_file.read_text(encoding="utf-8"), before, after, wanted)
-    partial = schema_file.with_name(f".{schema_file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(schema_file)
+    filesystem.write(schema_file, text)
     print_changes({column: found[column] for column in wanted})
     print(
         f"Changed {shown(schema_file)}. Look through it (git diff) and commit."

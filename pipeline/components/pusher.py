@@ -15,7 +15,7 @@ from tfx.types import artifact_utils
 from tfx.utils import json_utils, proto_utils
 
 from pipeline.components.evaluator import read_measured
-from pipeline.data.files import is_remote
+from pipeline.filesystem import is_remote
 from pipeline.serving.versions import Versions
 
 # What a model's answers can depend on besides our code.

@@ -17,7 +17,7 @@ from pyarrow import csv as pa_csv
 from pipeline.data import files
 from pipeline.data.csv_rows import MOST_ROW_BYTES, Block, read_blocks
 from pipeline.data.table import LARGEST, BadRow, Rows, Unit, too_large
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 
 # What a CSV column can be, from the narrowest to the widest.
 NOTHING, INTEGERS, FLOATS, TEXT = TYPES = ("nothing", "integers", "floats", "text")
@@ -56,7 +56,7 @@ def scan(file: str, known: Mapping[str, str]) -> Scan:
     Raises:
         UserError: it is no CSV file with a header, or is cut short.
     """
-    with files.open_file(file) as stream:
+    with files.open_decompressed(file) as stream:
         names, start = _read_header(stream, file)
         types = {name: known.get(name, NOTHING) for name in names}
         units, bad, rows = [], [], 0
@@ -88,7 +88,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
     Raises:
         UserError: the file is cut short.
     """
-    with files.open_file(unit.file) as stream:
+    with files.open_decompressed(unit.file) as stream:
         names, header = _read_header(stream, unit.file)
         start = unit.start or header
         stream.seek(start)
@@ -122,7 +122,7 @@ def read_header(file: str) -> list[str]:
     Raises:
         UserError: see ``scan``.
     """
-    with files.open_file(file) as stream:
+    with files.open_decompressed(file) as stream:
         return _read_header(stream, file)[0]
 
 
@@ -198,7 +198,7 @@ def _blocks(
 
 
 def _cut_short(file: str, error: Exception) -> str:
-    return f"{file} is damaged or cut short: {str(error).splitlines()[0]}; write or copy it again"
+    return f"{file} is damaged or cut short: {first_line(error)}; write or copy it again"
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data.table import LARGEST, Rows, is_list, too_large, type_name
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
@@ -38,7 +38,7 @@ def as_lists(rows: Rows, file: str) -> pa.Table:
             columns[name] = _lists(column)
         except (_NoPlace, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             where = f"{file}, between rows {rows.numbers[0]} and {rows.numbers[-1]}, column {name!r}"
-            raise UserError(f"{where}: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{where}: {first_line(error)}") from error
     return pa.table(columns)
 
 

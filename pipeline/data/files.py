@@ -1,4 +1,4 @@
-"""Which files hold the rows, and how they are opened, here or on any filesystem that Beam can read."""
+"""Find the files that hold the rows, on this machine or in a bucket, and open them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import IO, Any, cast
 
+from pipeline import filesystem
 from pipeline.errors import UserError
 
 FORMATS = {"csv": ".csv", "parquet": ".parquet", "tfrecord": ".tfrecord"}
@@ -102,52 +101,26 @@ def is_compressed(file: str) -> bool:
     return file.lower().endswith(tuple(_DECOMPRESSED))
 
 
-def is_remote(path: str) -> bool:
-    """Whether the path is an address such as ``gs://bucket/data``."""
-    return "://" in path
-
-
 def wildcard(pattern: str) -> str:
     """The pattern with any span."""
     return pattern.replace(SPAN, "*")
 
 
-def open_file(file: str, *, decompress: bool = True) -> IO[bytes]:
-    """Opens a file for reading bytes; seekable unless it is decompressed on the way."""
-    stream: Any
-    if is_remote(file):
-        from apache_beam.io.filesystem import CompressionTypes
-        from apache_beam.io.filesystems import FileSystems
-
-        stream = FileSystems.open(file, compression_type=CompressionTypes.UNCOMPRESSED)
-    else:
-        stream = open(file, "rb")  # noqa: SIM115 the caller closes it
-    if decompress and is_compressed(file):
+def open_decompressed(file: str) -> IO[bytes]:
+    """Open a file for reading bytes; seekable only where its name does not say that it is compressed."""
+    stream = filesystem.open_file(file)
+    if is_compressed(file):
         return cast(IO[bytes], _DECOMPRESSED[os.path.splitext(file.lower())[1]](stream))
-    return cast(IO[bytes], stream)
-
-
-def size_of(file: str) -> int:
-    """Bytes of the file as it lies there."""
-    if is_remote(file):
-        from apache_beam.io.filesystems import FileSystems
-
-        return int(FileSystems.match([file])[0].metadata_list[0].size_in_bytes)
-    return os.path.getsize(file)
+    return stream
 
 
 def _matching(folder: str, pattern: str) -> dict[str, int | None]:
-    """The files that match, each with its span; files that start with "." or "_" are left out."""
-    files: list[str]
-    if is_remote(folder):
-        from apache_beam.io.filesystems import FileSystems
-
-        found = FileSystems.match([_join(folder, wildcard(pattern))])[0].metadata_list
-        # Beam's "*" also matches "/".
-        files = [item.path for item in found if fnmatchcase(item.path, _join(folder, wildcard(pattern)))]
-    else:
-        files = [str(file) for file in Path(folder).glob(wildcard(pattern)) if file.is_file()]
-    files = [file for file in files if not os.path.basename(file).startswith((".", "_"))]
+    """Return the files that match, each with its span; files that start with "." or "_" are left out."""
+    files = [
+        file
+        for file in filesystem.find_files(folder, wildcard(pattern))
+        if not os.path.basename(file).startswith((".", "_"))
+    ]
     if SPAN not in pattern:
         return dict.fromkeys(files)
     head, tail = (_regular_expression(part) for part in _join(folder, pattern).split(SPAN, 1))

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.data import files
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
 
 
@@ -46,9 +47,9 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
         UserError: the path is on this machine and does not exist.
     """
     path = data.path
-    if not files.is_remote(path) and not Path(path).exists():
+    if not is_remote(path) and not Path(path).exists():
         raise UserError(f"no data at {path}; give a file or folder of .csv, .parquet or .tfrecord files with --data")
-    if Path(path).is_file() or (files.is_remote(path) and files.format_of(path)):
+    if Path(path).is_file() or (is_remote(path) and files.format_of(path)):
         folder, _, name = path.rpartition("/")
         return folder, {"all": name}
     return path, {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}

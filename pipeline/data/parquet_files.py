@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.data import files
+from pipeline import filesystem
 from pipeline.data.table import Rows, Unit, rows_at_once, type_name
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 16_384
 
@@ -22,7 +22,7 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
     Raises:
         UserError: it is no Parquet file, is cut short, or names a column twice.
     """
-    with files.open_file(file, decompress=False) as stream:
+    with filesystem.open_file(file) as stream:
         opened = _open(stream, file)
         types: dict[str, str] = {}
         for column in opened.schema_arrow:
@@ -44,7 +44,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
     Raises:
         UserError: the file is damaged.
     """
-    with files.open_file(unit.file, decompress=False) as stream:
+    with filesystem.open_file(unit.file) as stream:
         opened = _open(stream, unit.file)
         groups = range(unit.start, opened.metadata.num_row_groups if unit.length is None else unit.start + unit.length)
         first = unit.first_row
@@ -58,7 +58,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
                 first += batch.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise UserError(
-                f"{unit.file} is damaged after row {first - 1}, in row group {unit.start}: {_first_line(error)}; "
+                f"{unit.file} is damaged after row {first - 1}, in row group {unit.start}: {first_line(error)}; "
                 "write or copy it again"
             ) from error
 
@@ -97,9 +97,5 @@ def _open(stream: object, file: str) -> parquet.ParquetFile:
         return parquet.ParquetFile(stream)
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(
-            f"{file} is not a Parquet file, whatever its name says, or is cut short: {_first_line(error)}"
+            f"{file} is not a Parquet file, whatever its name says, or is cut short: {first_line(error)}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -11,10 +11,7 @@ import csv
 import io
 import itertools
 import json
-import os
 import shutil
-import tempfile
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data import csv_files, examples, files, labels, parquet_files, splits, tfrecord_files
+from pipeline import filesystem
+from pipeline.data import csv_files, examples, labels, parquet_files, splits, tfrecord_files
 from pipeline.data.serialize import serialize
 from pipeline.data.table import BadRow, Rows, Unit
 from pipeline.errors import UserError
@@ -37,6 +35,8 @@ ENCODED_AT_ONCE = 8_192
 COMPRESSION_LEVEL = 1
 SUMMARY = "summary.json"
 BAD_ROWS = "bad_rows"
+# Unfinished files, out of sight of readers of Split-*; on local disks only.
+PARTIAL = "_partial"
 SHOWN = 3
 
 
@@ -235,25 +235,27 @@ def _write_part(
         for row in order.tolist():
             index = dealt[row]
             if index not in writers:
-                path = stack.enter_context(_new_file(f"{job.uri}/Split-{job.output_splits[index]}/{name}", job.uri))
-                writers[index] = stack.enter_context(_record_writer(path))
+                path = f"{job.uri}/Split-{job.output_splits[index]}/{name}"
+                writers[index] = stack.enter_context(_record_writer(path, job.uri))
             writers[index].write(records[row])
     for index, number in Counter(dealt).items():
         rows[job.output_splits[index]] += number
 
 
 def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
-    """Writes gzipped TFRecords, there whole or not at all; ``uri`` is a folder above them on the same filesystem."""
-    with _new_file(path, uri) as new, _record_writer(new) as writer:
+    """Write gzipped TFRecords whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    with _record_writer(path, uri) as writer:
         for record in records:
             writer.write(record)
 
 
-def _record_writer(path: str) -> Any:
+@contextlib.contextmanager
+def _record_writer(path: str, uri: str) -> Iterator[Any]:
     import tensorflow as tf
 
     options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
-    return tf.io.TFRecordWriter(path, options)
+    with filesystem.new_file(path, f"{uri}/{PARTIAL}") as new, tf.io.TFRecordWriter(new, options) as writer:
+        yield writer
 
 
 def _deal(
@@ -351,17 +353,15 @@ def finish(job: Job, scans: Sequence[FileScan], written: Sequence[Written]) -> d
                     "shares"
                 )
     summary = {"rows": rows, "bad_rows": bad, "problems": problems}
-    with _new_file(f"{job.uri}/{SUMMARY}", job.uri) as path, open(path, "w", encoding="utf-8") as file:
-        json.dump(summary, file, indent=2)
-    if not files.is_remote(job.uri):
-        shutil.rmtree(f"{job.uri}/{_PARTIAL}", ignore_errors=True)
+    filesystem.write(f"{job.uri}/{SUMMARY}", json.dumps(summary, indent=2))
+    if not filesystem.is_remote(job.uri):
+        shutil.rmtree(f"{job.uri}/{PARTIAL}", ignore_errors=True)
     return summary
 
 
 def read_summary(uri: str) -> dict[str, Any]:
     """Reads what ``finish`` wrote."""
-    with files.open_file(f"{uri}/{SUMMARY}") as file:
-        return dict(json.load(file))
+    return dict(json.loads(filesystem.read_bytes(f"{uri}/{SUMMARY}")))
 
 
 def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
@@ -370,31 +370,4 @@ def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
     writer.writerow(("file", "row", "reason", "text"))
     writer.writerows((one.file, one.row, one.reason, one.text) for one in bad)
     path = f"{job.uri}/{BAD_ROWS}/{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
-    with _new_file(path, job.uri) as new, open(new, "w", encoding="utf-8") as file:
-        file.write(text.getvalue())
-
-
-_PARTIAL = "_partial"
-
-
-@contextlib.contextmanager
-def _new_file(path: str, uri: str) -> Iterator[str]:
-    """A local path to write to; what is written appears at ``path`` at once, when the block ends well."""
-    if not files.is_remote(path):
-        partial = f"{uri}/{_PARTIAL}/{uuid.uuid4().hex}"
-        os.makedirs(os.path.dirname(partial), exist_ok=True)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        yield partial
-        os.replace(partial, path)
-        return
-    from apache_beam.io.filesystem import CompressionTypes
-    from apache_beam.io.filesystems import FileSystems
-
-    with tempfile.TemporaryDirectory() as folder:
-        partial = f"{folder}/new"
-        yield partial
-        with (
-            open(partial, "rb") as source,
-            FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as target,
-        ):
-            shutil.copyfileobj(source, target, 16 << 20)
+    filesystem.write(path, text.getvalue())

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.data.serialize import feature
 from pipeline.data.table import Rows, type_name
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 
 # Points kept of a time column for each part of a file: the cuts between splits are right to a thousandth of the rows.
 POINTS = 1_000
@@ -100,7 +100,7 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
             column = column.cast(pa.string()).cast(pa.timestamp("us", "UTC" if _has_zone(column) else None))
         except pa.ArrowInvalid as error:
             raise UserError(
-                f"{where}, column {name!r}: {str(error).splitlines()[0]}; expected times as in ISO 8601, such as "
+                f"{where}, column {name!r}: {first_line(error)}; expected times as in ISO 8601, such as "
                 "2013-01-31 or 2013-01-31T05:00:00"
             ) from error
         kind = "timestamps"

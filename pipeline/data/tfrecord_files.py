@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pipeline import filesystem
 from pipeline.data import files
 from pipeline.data.table import Rows, Unit, rows_at_once
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 8_192
 # By the first records of a file, the size of the others is judged.
@@ -23,7 +24,7 @@ RECORDS_WEIGHED = 16
 def scan(file: str) -> list[Unit]:
     """One unit: records can only be found one after the other. Their types are known when they are read."""
     # A gzipped record takes about six times its bytes once it is a row.
-    size = files.size_of(file) * (6 if files.is_compressed(file) else 1)
+    size = filesystem.size(file) * (6 if files.is_compressed(file) else 1)
     return [Unit(file, "tfrecord", 0, None, 1, size)] if size else []
 
 
@@ -43,7 +44,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
         except Exception as error:
             raise UserError(
                 f"{unit.file}, between rows {row} and {row + len(records) - 1}: a record is no tf.Example: "
-                f"{str(error).splitlines()[0]}"
+                f"{first_line(error)}"
             ) from error
         if columns is not None:
             table = table.select([name for name in table.column_names if name in columns])
@@ -93,12 +94,12 @@ def _whole_records(path: str, kind: str) -> int:
 @contextlib.contextmanager
 def _local(file: str) -> Iterator[str]:
     """A path that TensorFlow can read; of a remote file, a copy on local disk."""
-    if not files.is_remote(file):
+    if not filesystem.is_remote(file):
         yield file
         return
     with (
         tempfile.NamedTemporaryFile(suffix=Path(file).suffix) as copy,
-        files.open_file(file, decompress=False) as stream,
+        filesystem.open_file(file) as stream,
     ):
         shutil.copyfileobj(stream, copy, 16 << 20)
         copy.flush()

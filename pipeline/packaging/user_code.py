@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UserError
+from pipeline.filesystem import new_file
 from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_names, normalised, repository_modules
 from pipeline.settings.repository import REPOSITORY
 
@@ -194,11 +195,8 @@ def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: P
     files[f"{dist_info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: pipeline\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{dist_info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{dist_info}/RECORD"])
 
-    folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    partial = wheel.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+    with new_file(wheel) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in files.items():
             archive.writestr(zipfile.ZipInfo(path), text)
-    partial.replace(wheel)
     return wheel

@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from pipeline import filesystem
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.report import data, evaluation, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text
@@ -45,10 +46,8 @@ def write(run: FinishedRun) -> Path:
     )
     title = f"{run.config.name}, run {run.record.run}: {run.record.verdict}"
     html = environment.get_template("page.html.j2").render(title=title, sections=sections)
-    run.folder.mkdir(parents=True, exist_ok=True)
-    partial = run.folder / f"{FILE}.partial"
-    partial.write_text(html, encoding="utf-8", errors="replace")
-    return partial.replace(run.folder / FILE)
+    filesystem.write(run.folder / FILE, html.encode("utf-8", "replace"))
+    return run.folder / FILE
 
 
 def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:

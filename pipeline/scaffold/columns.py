@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipeline.data import csv_files
 from pipeline.data.table import type_name
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 from pipeline.training.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
 
 Role = Literal["category", "number", "code", "time", "amount", "none"]
@@ -72,9 +72,7 @@ def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
     try:
         return _described(name, values, from_text)
     except pa.ArrowInvalid as error:
-        raise UserError(
-            f"column {name!r}: {str(error).splitlines()[0]}; correct it, or leave the column out"
-        ) from error
+        raise UserError(f"column {name!r}: {first_line(error)}; correct it, or leave the column out") from error
 
 
 def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 from pipeline.serving.features import shortened
 from pipeline.serving.numbers import finite
 
@@ -51,7 +51,7 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         try:
             table = table.cast(self._schema)
         except (pa.ArrowInvalid, ValueError) as error:
-            raise UserError(f"a column is of other types further on: {str(error).splitlines()[0]}") from error
+            raise UserError(f"a column is of other types further on: {first_line(error)}") from error
         if self._file.suffix == ".jsonl":
             for row in pa.table({name: _short(table.column(name)) for name in table.column_names}).to_pylist():
                 self._sink.write(_json(row) + "\n")

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.errors import first_line
 from pipeline.progress import Progress
 from pipeline.training.callbacks import every_training, write_elsewhere
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
@@ -228,11 +229,11 @@ class Fit:
         if self.distribution.workers > 1:
             raise OutOfMemoryError(
                 f"{what}; several workers cannot change that while they train together: halve training.batch_size and "
-                f"double training.accumulate. {_first_line(error)}"
+                f"double training.accumulate. {first_line(error)}"
             ) from error
         smaller = next((size for size in range(per_part // 2, 0, -1) if self.batch_size % size == 0), None)
         if smaller is None:
-            raise OutOfMemoryError(f"{what}: take a smaller model or a larger machine. {_first_line(error)}") from error
+            raise OutOfMemoryError(f"{what}: take a smaller model or a larger machine. {first_line(error)}") from error
         logger.warning(
             "%s: going on with %d at a time, %d times per step, which gives the same result.",
             what[0].upper() + what[1:],
@@ -349,10 +350,6 @@ def _build(model: keras.Model, batch_spec: Any) -> None:
     model._symbolic_build(data_batch=batch_spec)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def delete_checkpoints(folder: str, distribution: Distribution) -> None:

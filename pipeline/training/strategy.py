@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from pipeline.errors import first_line
 from pipeline.training.errors import TrainingError
 
 NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
@@ -178,7 +179,7 @@ def _tpu(variable: str | None, reason: str, connect: Callable[[str], tf.distribu
         strategy = (connect or _connect_to_tpu)(name)
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise TrainingError(
-            f"strategy 'tpu' could not start the TPU {name!r}: {str(error).splitlines()[0]}; check TPU_NAME and that "
+            f"strategy 'tpu' could not start the TPU {name!r}: {first_line(error)}; check TPU_NAME and that "
             "libtpu is installed, or take strategy 'auto'"
         ) from error
     return Distribution(strategy, f"Training on {strategy.num_replicas_in_sync} TPU cores: {reason}.", tpu=True)

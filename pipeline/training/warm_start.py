@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 import tensorflow_transform as tft
 
+from pipeline.errors import first_line
 from pipeline.training.errors import TrainingError
 
 logger = logging.getLogger("pipeline.training")
@@ -36,7 +37,7 @@ def start_from(saved_model: str | None, model: keras.Model, transform_output: tf
     except (ValueError, AssertionError) as error:
         raise TrainingError(
             f"cannot start from {saved_model}: its weights are not those of this model "
-            f"({str(error).splitlines()[0]}). Build the same layers, or train with training.warm_start=False once"
+            f"({first_line(error)}). Build the same layers, or train with training.warm_start=False once"
         ) from error
     logger.info("Starting from the weights of %s.", saved_model)
 

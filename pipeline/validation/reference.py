@@ -11,44 +11,40 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tfx.dsl.io import fileio
-
+from pipeline import filesystem
 from pipeline.validation.statistics import Statistics
 
 MANIFEST = "manifest.json"
 
 
 def write(root: str, version: str, statistics: Mapping[str, Statistics], manifest: Mapping[str, Any]) -> None:
-    """Keeps the statistics by split of a pushed version, which is a number as text."""
+    """Keep the statistics by split of a pushed version, which is a number as text."""
     folder = f"{root}/{version}"
-    fileio.makedirs(folder)
-    for split, one in statistics.items():
-        with fileio.open(f"{folder}/{split}.pb", "wb") as file:
-            file.write(one.SerializeToString())
-    with fileio.open(f"{folder}/{MANIFEST}", "w") as file:
-        file.write(json.dumps({**manifest, "splits": list(statistics)}, indent=2))
+    for split, of_split in statistics.items():
+        filesystem.write(f"{folder}/{split}.pb", of_split.SerializeToString())
+    filesystem.write(f"{folder}/{MANIFEST}", json.dumps({**manifest, "splits": list(statistics)}, indent=2))
+
+
+def versions(root: str) -> list[str]:
+    """Return the versions whose statistics were kept, oldest first."""
+    found = [file.split("/")[-2] for file in filesystem.find_files(root, f"*/{MANIFEST}")]
+    return sorted(found, key=lambda version: (len(version), version))
 
 
 def read_newest(root: str) -> dict[str, Statistics]:
-    """Statistics by split of the version pushed last; empty when there is none."""
-    if not fileio.exists(root):
+    """Read the statistics by split of the version pushed last; empty when there is none."""
+    if not (kept := versions(root)):
         return {}
-    versions = sorted((name.strip("/") for name in fileio.listdir(root)), key=lambda name: (len(name), name))
-    for version in reversed(versions):
-        folder = f"{root}/{version}"
-        if fileio.exists(f"{folder}/{MANIFEST}"):
-            with fileio.open(f"{folder}/{MANIFEST}") as file:
-                splits = json.load(file)["splits"]
-            return {split: _read(f"{folder}/{split}.pb") for split in splits}
-    return {}
+    folder = f"{root}/{kept[-1]}"
+    splits = json.loads(filesystem.read_bytes(f"{folder}/{MANIFEST}"))["splits"]
+    return {split: _read(f"{folder}/{split}.pb") for split in splits}
 
 
 def read(root: str, version: str, split: str) -> Statistics | None:
-    """Statistics of a split of a pushed version's data; None where they were not kept."""
+    """Read the statistics of a split of a pushed version's data; None where they were not kept."""
     folder = f"{root}/{version}"
-    return _read(f"{folder}/{split}.pb") if fileio.exists(f"{folder}/{MANIFEST}") else None
+    return _read(f"{folder}/{split}.pb") if filesystem.exists(f"{folder}/{MANIFEST}") else None
 
 
 def _read(path: str) -> Statistics:
-    with fileio.open(path, "rb") as file:
-        return Statistics.FromString(file.read())
+    return Statistics.FromString(filesystem.read_bytes(path))

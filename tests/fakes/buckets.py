@@ -1,13 +1,65 @@
-"""gs:// for TFX's file functions as folders here: TensorFlow's own client asks Google and no emulator."""
+"""gs:// as folders here, for TFX's and Beam's file functions: TensorFlow's own client asks Google and no emulator."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+from apache_beam.io.filesystem import FileMetadata
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.localfilesystem import LocalFileSystem
+from tfx.dsl.io.filesystem_registry import DEFAULT_FILESYSTEM_REGISTRY
 from tfx.dsl.io.plugins.local import LocalFilesystem
+
+
+def fake_buckets(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let gs://bucket/name be ``folder/bucket/name`` for the rest of the test."""
+    schemes = DEFAULT_FILESYSTEM_REGISTRY._preferred_filesystem_by_scheme
+    monkeypatch.setitem(schemes, "gs://", buckets_in(folder))
+    real = FileSystems.get_filesystem
+    fake = BeamBuckets(folder)
+    monkeypatch.setattr(
+        FileSystems, "get_filesystem", staticmethod(lambda path: fake if path.startswith("gs://") else real(path))
+    )
+
+
+class BeamBuckets(LocalFileSystem):
+    """A Beam file system as the one of Google Cloud Storage: objects only, no folders, and an object has no parts."""
+
+    def __init__(self, folder: Path):
+        super().__init__(None)
+        self._folder = folder
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "test-buckets"  # Beam takes one class for a scheme, and gs is taken
+
+    def _here(self, address: str) -> str:
+        return str(self._folder / address.removeprefix("gs://"))
+
+    def has_dirs(self) -> bool:
+        return False
+
+    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
+        for path in sorted(self._folder.rglob("*")):
+            address = f"gs://{path.relative_to(self._folder)}"
+            if path.is_file() and address.startswith(dir_or_prefix):
+                yield FileMetadata(address, path.stat().st_size)
+
+    def exists(self, path: str) -> bool:
+        return Path(self._here(path)).is_file()
+
+    def metadata(self, path: str) -> FileMetadata:
+        return FileMetadata(path, Path(self._here(path)).stat().st_size)
+
+    def open(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().open(self._here(path), *args, **more)
+
+    def create(self, path: str, *args: Any, **more: Any) -> Any:
+        return super().create(self._here(path), *args, **more)
 
 
 def buckets_in(folder: Path) -> type[LocalFilesystem]:

@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tfx.dsl.io.filesystem_registry import DEFAULT_FILESYSTEM_REGISTRY
 
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target, Vertex
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.pipelines.compile import compile
-from tests.fakes.buckets import buckets_in
+from tests.fakes.buckets import fake_buckets
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
 from tests.vertex.serving import Pushes, answers_right
 
@@ -65,8 +64,7 @@ def vertex(there: GoogleCloud) -> Vertex:
 @pytest.fixture
 def pushes(there: GoogleCloud, vertex: Vertex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pushes:
     """Models to push to a bucket that is a folder here; every version answers as in the model check."""
-    schemes = DEFAULT_FILESYSTEM_REGISTRY._preferred_filesystem_by_scheme
-    monkeypatch.setitem(schemes, "gs://", buckets_in(tmp_path / "buckets"))
+    fake_buckets(monkeypatch, tmp_path / "buckets")
     answers_right(there, *map(str, range(1, 9)))
     return Pushes(there, vertex, tmp_path / "buckets")
 

@@ -14,9 +14,10 @@ from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRunner, KubeflowV2DagRunnerConfig
 from tfx.orchestration.pipeline import Pipeline
 
-from pipeline.data.files import is_remote
+from pipeline import filesystem
 from pipeline.data.location import find_files
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.graph import create_pipeline
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
@@ -129,7 +130,5 @@ def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineC
 
 def _write(path: Path, content: Mapping[str, Any]) -> Path:
     """Writes JSON, there whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(path)
+    filesystem.write(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
     return path

@@ -15,6 +15,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.data import files
 from pipeline.data.location import locate, query_of
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.endpoint import Endpoint
@@ -245,7 +246,7 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("data", "ok", f"BigQuery, {int(answer.get('totalBytesProcessed', 0)) / 1e6:,.1f} MB to read")
         return
     folder, patterns = locate(data)
-    if not files.is_remote(folder):
+    if not is_remote(folder):
         yield Finding("data", "ok", f"{folder} on this machine, uploaded with the job")
         return
     if not folder.startswith("gs://"):

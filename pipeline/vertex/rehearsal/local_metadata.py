@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pipeline import filesystem
 from pipeline.errors import UserError
 
 # Artifacts, as the executors get them (RuntimeArtifact): name, uri, type, metadata.
@@ -53,9 +54,7 @@ class LocalMetadata:
                 self._artifacts.setdefault(artifact["name"], {**artifact, "created": now})
         if cache_key:
             self._cache[cache_key] = {key: [one["name"] for one in several] for key, several in artifacts.items()}
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps({"artifacts": self._artifacts, "cache": self._cache}, indent=1), "utf-8")
-        partial.replace(self._file)
+        filesystem.write(self._file, json.dumps({"artifacts": self._artifacts, "cache": self._cache}, indent=1))
 
     def cached(self, key: str) -> dict[str, list[Artifact]] | None:
         """The outputs of a task that ran with this key; None if there was none or its files are gone."""

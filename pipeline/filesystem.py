@@ -1,0 +1,114 @@
+"""Files on this machine and in buckets, by one small set of functions.
+
+An address such as ``gs://bucket/name`` is given to Apache Beam's ``FileSystems``, which Dataflow workers and Vertex AI
+tasks have as well; Beam is imported when the first address is met. Any other path is the standard library's. What
+TensorFlow itself reads and writes (checkpoints, SavedModels, records for ``tf.data``) stays with ``tf.io.gfile``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+
+def is_remote(path: str | Path) -> bool:
+    """Return whether a path is an address such as ``gs://bucket/data``."""
+    return "://" in str(path)
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Open a file for reading bytes; it is seekable."""
+    if is_remote(path):
+        return cast(IO[bytes], _beam().open(str(path), compression_type=_uncompressed()))
+    return open(path, "rb")
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def read_text(path: str | Path) -> str:
+    """Return the content of a UTF-8 file."""
+    return read_bytes(path).decode("utf-8")
+
+
+def exists(path: str | Path) -> bool:
+    """Return whether there is such a file; a bucket has no folders."""
+    return bool(_beam().exists(str(path))) if is_remote(path) else os.path.exists(path)
+
+
+def size(path: str | Path) -> int:
+    """Return the bytes of a file as it is stored."""
+    return int(_match(str(path))[0].size_in_bytes) if is_remote(path) else os.path.getsize(path)
+
+
+def find_files(folder: str | Path, pattern: str) -> list[str]:
+    """Return the files below a folder that match a pattern, sorted.
+
+    Args:
+        folder: Taken as it is.
+        pattern: Relative to it: "*" matches in one name, "**" across folders.
+    """
+    if is_remote(folder):
+        return sorted(item.path for item in _match(f"{str(folder).rstrip('/')}/{pattern}"))
+    return sorted(str(path) for path in Path(folder).glob(pattern) if path.is_file())
+
+
+def write(path: str | Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, with the folders above it; text as UTF-8."""
+    with new_file(path) as partial:
+        Path(partial).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def new_file(path: str | Path, partial_folder: str | Path | None = None) -> Iterator[str]:
+    """Yield a local path to write to; the file appears whole at ``path`` when the block ends without an error.
+
+    Args:
+        path: Of the file; the folders above it are made.
+        partial_folder: Where the unfinished file lies, on the same filesystem; beside ``path`` if not given. The
+            leftover of a killed process is then out of sight of whoever reads the folder.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"{folder}/new"
+            with (
+                open(f"{folder}/new", "rb") as source,
+                _beam().create(str(path), compression_type=_uncompressed()) as target,
+            ):
+                shutil.copyfileobj(source, target, 16 << 20)
+        return
+    path = Path(path)
+    # Two processes may write the same file, so each has a name of its own. Some writers go by the ending.
+    partial = Path(partial_folder or path.parent) / f".{uuid.uuid4().hex}.partial{path.suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield str(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _match(pattern: str) -> Any:
+    return _beam().match([pattern])[0].metadata_list
+
+
+def _beam() -> Any:
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
+
+
+def _uncompressed() -> str:
+    from apache_beam.io.filesystem import CompressionTypes
+
+    return cast(str, CompressionTypes.UNCOMPRESSED)
