@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
-from pipeline.validation.findings import SHOWN, Finding
+from pipeline.validation.findings import Finding
 
 BLOCK = 16_384
 # Rows of a split that a column is judged by: an AUC of 0.98 is told from one of 0.97 with far fewer.
@@ -161,26 +160,6 @@ def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
     yield from _tables(files, BLOCK)
 
 
-def wrong_values(
-    tables: Iterable[pa.Table], tests: Mapping[str, Callable[[pa.Array], pa.Array]]
-) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
-    """Counts, column by column, the rows with a wrong value, and the most frequent such values.
-
-    Args:
-        tables: Of lists.
-        tests: By column, what tells wrong values [n] from right ones, as booleans [n].
-    """
-    counts: dict[str, Counter[str]] = {name: Counter() for name in tests}
-    for table in tables:
-        for name, is_wrong in tests.items():
-            # A column without any value in these rows has no type either.
-            if name in table.column_names and not pa.types.is_null(table.column(name).type):
-                values = pc.list_flatten(table.column(name)).combine_chunks()
-                for one in pc.value_counts(values.filter(is_wrong(values))).tolist():
-                    counts[name][_text(one["values"])] += one["counts"]
-    return {name: (count.total(), tuple(count.most_common(SHOWN))) for name, count in counts.items()}
-
-
 def _rows_finding(kind: str, split: str, share: float, what: str, limit: float, rows: int) -> Finding:
     return Finding(
         kind,
@@ -248,9 +227,3 @@ def _scalars(column: pa.ChunkedArray) -> Any:
         return None
     ends = np.cumsum(lengths) - 1
     return lists.flatten().take(pa.array(np.where(lengths == 1, ends, 0), mask=lengths == 0))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -14,8 +14,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
 from pipeline.validation.findings import Finding, with_severity
-from pipeline.validation.rows import wrong_values
 from pipeline.validation.statistics import SERVING, Remedies, Statistics, validate
+from pipeline.validation.wrong_values import with_values
 
 SPLIT = "serving"
 _TYPES = {
@@ -92,11 +92,9 @@ def findings(
     Returns:
         What stops first.
     """
-    _, drafts = validate({SPLIT: statistics}, schema, label, checks, remedies, {}, train=train, environment=SERVING)
-    tests = {draft.finding.feature: draft.is_wrong for draft in drafts if draft.is_wrong}
-    wrong = wrong_values([asked], tests)
-    found = with_severity([draft.with_values(wrong) for draft in drafts], checks.severity, schema)
-    return sorted(found, key=lambda one: one.severity != "stop")
+    _, found = validate({SPLIT: statistics}, schema, label, checks, remedies, {}, train=train, environment=SERVING)
+    found = with_severity(with_values(found, [asked], schema), checks.severity, schema)
+    return sorted(found, key=lambda finding: finding.severity != "stop")
 
 
 def _values(value: Any, type_: pa.DataType) -> list[Any] | None:

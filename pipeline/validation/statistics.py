@@ -1,16 +1,13 @@
-"""Statistics against the schema, by TensorFlow Data Validation, and its anomalies as findings."""
+"""Compare statistics with the schema, by TensorFlow Data Validation, and turn its anomalies into findings."""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
@@ -19,6 +16,8 @@ from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
 TRAINING, SERVING = "TRAINING", "SERVING"
+# In the text of a finding about values, until wrong_values.py has counted the rows.
+ROWS = "{rows}"
 # TFDV's reasons by the words in their names, most special first.
 KINDS = {
     "SCHEMA_NEW_COLUMN": "new_column",
@@ -47,42 +46,28 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A finding and, where rows have to be looked at for the values, how to tell those that are wrong."""
-
-    finding: Finding
-    is_wrong: Callable[[pa.Array], pa.Array] | None = None
-
-    def with_values(self, wrong: Mapping[str, tuple[int, tuple[tuple[str, int], ...]]]) -> Finding:
-        """The finding with what ``rows.wrong_values`` counted, where it is about values."""
-        if self.is_wrong is None:
-            return self.finding
-        count, values = wrong[self.finding.feature]
-        text = self.finding.found.replace("{rows}", f"{count:,} rows")
-        return dataclasses.replace(self.finding, found=text, values=values)
-
-
-@dataclass(frozen=True)
 class Remedies:
-    """Where a person accepts a finding.
+    """Files in which a person accepts a finding.
 
     Attributes:
         schema: The reviewed schema; None where there is none.
-        statistics: The statistics that it was held against.
+        statistics: The statistics that it was compared with.
     """
 
     schema: str | None
     statistics: str
 
     def accept(self, feature: str) -> str:
-        """The command that changes the schema to what was found."""
+        """Return the command that changes the schema to what was found."""
         if not self.schema:
             return "have a schema to review: python -m pipeline schema write --to FILE"
-        command = " ".join(["python -m pipeline schema accept", *([shlex.quote(feature)] if feature else [])])
-        return f"accept it: {command} --schema {self.schema} --statistics {self.statistics}"
+        column = f" {shlex.quote(feature)}" if feature else ""
+        return (
+            f"accept it: python -m pipeline schema accept{column} --schema {self.schema} --statistics {self.statistics}"
+        )
 
     def comparator(self, kind: str, measure: str, feature: str, value: float) -> str:
-        """The edit that allows a distance."""
+        """Return the edit that allows a distance."""
         name = "infinity_norm" if measure == "L-infinity" else "jensen_shannon_divergence"
         limit = f"{name} {{ threshold: {value * 1.1:.2g} }}"
         return f"accept it: {kind}_comparator {{ {limit} }} of {feature} in {self.schema}"
@@ -99,46 +84,46 @@ def validate(
     *,
     train: Statistics | None = None,
     environment: str = TRAINING,
-) -> tuple[dict[str, anomalies_pb2.Anomalies], list[Draft]]:
-    """Holds the statistics of every split against the schema, the train split, and those of an earlier model.
+) -> tuple[dict[str, anomalies_pb2.Anomalies], list[Finding]]:
+    """Compare the statistics of every split with the schema, the train split, and those of an earlier model.
 
     Args:
         statistics: By split.
         schema: With skew_comparators against the train split and drift_comparators against ``reference``.
         label: Column of the numbers of classes, or of any numbers.
         checks: The limits that are not in the schema.
-        remedies: Where findings are accepted.
+        remedies: Files in which findings are accepted.
         reference: By split, the statistics of the data that the model pushed last was trained on; may be empty.
         classes: How many classes there are; 0 where the label is a number.
         train: Of the train split, where it is not among ``statistics``.
         environment: Of the schema, if it has any.
 
     Returns:
-        TFDV's anomalies by split, and the findings.
+        TFDV's anomalies by split, and the findings; for those about values, see ``wrong_values.with_values``.
     """
     train = statistics.get("train", train)
     anomalies: dict[str, anomalies_pb2.Anomalies] = {}
-    drafts: list[Draft] = []
-    for split, ours in statistics.items():
+    findings: list[Finding] = []
+    for split, of_split in statistics.items():
         other = None if split == "train" else train
-        found = tfdv.validate_statistics(
-            ours,
+        anomalies[split] = tfdv.validate_statistics(
+            of_split,
             schema,
             environment=environment if environment in schema.default_environment else None,
             previous_statistics=reference.get(split),
             serving_statistics=other,
         )
-        anomalies[split] = found
-        translate = _Translator(split, ours, schema, label, remedies, classes)
-        drafts += translate.anomalies(found)
-        drafts += translate.distances(found, other, reference.get(split))
-        drafts += translate.label(checks, {draft.finding.kind for draft in drafts if draft.finding.split == split})
-    drafts += _constants(statistics["train"], remedies) if "train" in statistics else []
-    return anomalies, drafts
+        translator = _Translator(split, of_split, schema, label, remedies, classes)
+        of_schema = list(translator.anomalies(anomalies[split]))
+        findings += of_schema
+        findings += translator.distances(anomalies[split], other, reference.get(split))
+        findings += translator.label(checks, has_finding="label" in {finding.kind for finding in of_schema})
+        findings += translator.constants() if split == "train" else []
+    return anomalies, findings
 
 
 class _Translator:
-    """TFDV's findings about one split in our words."""
+    """Turn what TFDV finds about one split into findings."""
 
     def __init__(
         self,
@@ -150,178 +135,132 @@ class _Translator:
         classes: int,
     ):
         self.split = split
-        self.rows = _dataset(statistics).num_examples
-        self.by_name = features_of(statistics)
+        self.rows = statistics.datasets[0].num_examples
+        self.columns = features_of(statistics)
         self.schema = schema
         self.features = {feature.name: feature for feature in schema.feature}
         self.label_name = label
         self.classes = classes
         self.remedies = remedies
 
-    def anomalies(self, found: anomalies_pb2.Anomalies) -> Iterator[Draft]:
-        """A draft for each kind of thing that is wrong with a column."""
-        for info in found.anomaly_info.values():
+    def anomalies(self, anomalies: anomalies_pb2.Anomalies) -> Iterator[Finding]:
+        """Yield a finding for each kind of thing that is wrong with a column."""
+        for info in anomalies.anomaly_info.values():
             name = ".".join(info.path.step)
-            by_kind: dict[str, Any] = {}
+            by_kind: dict[str, str] = {}
             for reason in info.reason:
                 type_name = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
-                if type_name.startswith("COMPARATOR"):
-                    continue  # in ``distances``, with the numbers
-                by_kind.setdefault(self._kind_of(type_name, name), reason)
+                if not type_name.startswith("COMPARATOR"):  # these are in ``distances``, with the numbers
+                    by_kind.setdefault(self._kind_of(type_name, name), reason.description)
             if "presence" in by_kind:
                 by_kind.pop("value_count", None)  # the shape that a column with gaps cannot have
-            for kind, reason in by_kind.items():
-                yield self._draft(kind, name, reason.description)
-        for reason in found.dataset_anomaly_info.reason:
-            yield Draft(
-                Finding("other", self.split, "", reason.description, "see the schema", self.remedies.accept(""))
-            )
+            for kind, description in by_kind.items():
+                yield self._of_schema(kind, name, description)
+        for reason in anomalies.dataset_anomaly_info.reason:
+            yield Finding("other", self.split, "", reason.description, "see the schema", self.remedies.accept(""))
 
     def distances(
-        self, found: anomalies_pb2.Anomalies, train: Statistics | None, reference: Statistics | None
-    ) -> Iterator[Draft]:
-        """A draft for each distribution that lies too far from another."""
-        for info in found.drift_skew_info:
+        self, anomalies: anomalies_pb2.Anomalies, train: Statistics | None, reference: Statistics | None
+    ) -> Iterator[Finding]:
+        """Yield a finding for each distribution that lies too far from another."""
+        for info in anomalies.drift_skew_info:
             name = ".".join(info.path.step)
             for kind, measurements, other, whose in (
                 ("skew", info.skew_measurements, train, "the train split"),
                 ("drift", info.drift_measurements, reference, "the data of the model pushed last"),
             ):
-                for one in measurements:
-                    if one.value <= one.threshold:
-                        continue
-                    measure = MEASURES.get(one.type, "distance")
-                    finding = Finding(
-                        kind,
-                        self.split,
-                        name,
-                        f"{measure} distance {one.value:.3f} from {whose}{self._compared(name, other)}",
-                        f"at most {one.threshold:g}",
-                        self.remedies.comparator(kind, measure, name, one.value),
-                    )
-                    yield Draft(finding)
+                for measurement in measurements:
+                    if measurement.value > measurement.threshold:
+                        measure = MEASURES.get(measurement.type, "distance")
+                        compared = self._compared(name, other)
+                        found = f"{measure} distance {measurement.value:.3f} from {whose}{compared}"
+                        remedy = self.remedies.comparator(kind, measure, name, measurement.value)
+                        yield Finding(kind, self.split, name, found, f"at most {measurement.threshold:g}", remedy)
 
-    def label(self, checks: DataChecks, kinds: set[str]) -> Iterator[Draft]:
-        """Labels that are none of the classes and that the schema lets pass, and how they are spread."""
+    def label(self, checks: DataChecks, has_finding: bool) -> Iterator[Finding]:
+        """Yield findings about labels that are none of the classes though the schema allows them, and about shares."""
         name = self.label_name
-        numbers = self.by_name[name].num_stats if name in self.by_name else None
-        if numbers is None or self.by_name[name].WhichOneof("stats") != "num_stats":
+        if name not in self.columns or not self.columns[name].HasField("num_stats"):
             return
+        numbers = self.columns[name].num_stats
         if numbers.min == numbers.max and self.rows > 1 and self.classes != 2:
-            yield Draft(
-                Finding(
-                    "label_share",
-                    self.split,
-                    name,
-                    f"the label is {numbers.min:g} in all of {self.rows:,} rows",
-                    "a model learns from labels that differ",
-                    "give this split other rows: data.split_by in the config",
-                )
-            )
+            found = f"the label is {numbers.min:g} in all of {self.rows:,} rows"
+            remedy = "give this split other rows: data.split_by in the config"
+            yield Finding("label_share", self.split, name, found, "a model learns from labels that differ", remedy)
         if not self.classes:
             return
-        if numbers.min < 0 or numbers.max > self.classes - 1:
-            if "label" not in kinds:
-                yield self._draft("label", name, "")
-            return
         low, high = checks.label_share
-        if self.classes == 2 and not low <= numbers.mean <= high:
-            finding = Finding(
-                "label_share",
-                self.split,
-                name,
-                f"label 1 is {_percent(numbers.mean)} of {self.rows:,} rows",
-                f"from {_percent(low)} to {_percent(high)}",
-                "accept it: DataChecks(label_share=...) in the config",
-            )
-            yield Draft(finding)
+        if numbers.min < 0 or numbers.max > self.classes - 1:
+            if not has_finding:
+                yield self._of_schema("label", name, "")
+        elif self.classes == 2 and not low <= numbers.mean <= high:
+            found = f"label 1 is {_percent(numbers.mean)} of {self.rows:,} rows"
+            remedy = "accept it: DataChecks(label_share=...) in the config"
+            yield Finding("label_share", self.split, name, found, f"from {_percent(low)} to {_percent(high)}", remedy)
+
+    def constants(self) -> Iterator[Finding]:
+        """Yield a finding for each column with one value in every row."""
+        for name, column in self.columns.items():
+            numbers, text = column.num_stats, column.string_stats
+            if column.HasField("num_stats"):
+                value, same = f"{numbers.min:g}", numbers.min == numbers.max
+            else:
+                value, same = text.top_values[0].value if text.top_values else "", text.unique == 1
+            if same and self.rows > 1 and present(column) == self.rows:
+                tag, schema = 'annotation { tag: "constant: ignore" }', self.remedies.schema
+                remedy = f"accept it: {tag} of {name} in {schema}" if schema else "leave the column out"
+                limit = "a column that never changes teaches nothing"
+                yield Finding("constant", self.split, name, f"{value} in every row", limit, remedy)
 
     def _kind_of(self, type_name: str, name: str) -> str:
         kind = next((kind for part, kind in KINDS.items() if part in type_name), "other")
         is_label = name == self.label_name and self.classes and kind in ("range", "type", "domain")
         return "label" if is_label else kind
 
-    def _draft(self, kind: str, name: str, description: str) -> Draft:
+    def _of_schema(self, kind: str, name: str, description: str) -> Finding:
         feature = self.features.get(name, schema_pb2.Feature())
-        statistics = self.by_name.get(name, statistics_pb2.FeatureNameStatistics())
-        found, limit = description.strip().rstrip("."), "see the schema"
-        is_wrong: Callable[[pa.Array], pa.Array] | None = None
+        column = self.columns.get(name, statistics_pb2.FeatureNameStatistics())
+        found, limit, remedy = description.strip().rstrip("."), "see the schema", self.remedies.accept(name)
         if kind == "missing_column":
             found, limit = "there is no such column", "the schema has it"
         elif kind == "new_column":
             found, limit = "the schema does not have this column", "no step uses it until the schema does"
         elif kind == "type":
+            found = f"is {statistics_pb2.FeatureNameStatistics.Type.Name(column.type)}"
             limit = f"the schema says {schema_pb2.FeatureType.Name(feature.type)}"
-            found = f"is {statistics_pb2.FeatureNameStatistics.Type.Name(statistics.type)}"
         elif kind == "presence":
-            missing = self.rows - present(statistics)
+            missing = self.rows - present(column)
             found = f"{_percent(missing / max(1, self.rows))} of the rows have no value ({missing:,} of {self.rows:,})"
             limit = f"at most {_percent(1 - feature.presence.min_fraction)} may have none"
         elif kind == "domain":
-            allowed = self._domain_of(feature)
-            found = "{rows} have a value that the schema does not list"
-            limit = f"it lists {_shortened(allowed)}"
-            is_wrong = _not_in(allowed)
+            values = listed_values(feature, self.schema)
+            more = f" and {len(values) - 6} more" if len(values) > 8 else ""
+            found = f"{ROWS} have a value that the schema does not list"
+            limit = f"it lists {', '.join(values[:6] if more else values)}{more}"
         elif kind == "range":
-            low, high = _range_of(feature)
-            found = "{rows} are out of range"
-            limit = f"the schema allows {low:g} to {high:g}"
-            is_wrong = _outside(low, high)
+            low, high = range_of(feature)
+            found, limit = f"{ROWS} are out of range", f"the schema allows {low:g} to {high:g}"
         elif kind == "label":
-            found = "{rows} have a label that is none"
+            found = f"{ROWS} have a label that is none"
             limit = f"a label is {'0 or 1' if self.classes == 2 else f'0 to {self.classes - 1}'}"
-            is_wrong = _no_label(self.classes)
-        remedy = self.remedies.accept(name)
-        if kind == "label":
             remedy = "put the labels right, or leave these rows out"
-        return Draft(Finding(kind, self.split, name, found, limit, remedy), is_wrong)
-
-    def _domain_of(self, feature: schema_pb2.Feature) -> list[str]:
-        if feature.HasField("string_domain"):
-            return list(feature.string_domain.value)
-        return [
-            value for domain in self.schema.string_domain if domain.name == feature.domain for value in domain.value
-        ]
+        return Finding(kind, self.split, name, found, limit, remedy)
 
     def _compared(self, name: str, other: Statistics | None) -> str:
-        """The same column here and there: means of numbers, or the text whose share changed most."""
-        mine, theirs = self.by_name.get(name), features_of(other).get(name) if other else None
+        """Compare a column with the same one elsewhere: means of numbers, or the text whose share changed most."""
+        mine, theirs = self.columns.get(name), features_of(other).get(name) if other else None
         if mine is None or theirs is None:
             return ""
         if mine.HasField("num_stats"):
             return f" (mean {mine.num_stats.mean:.4g}, there {theirs.num_stats.mean:.4g})"
-        shares = [_shares(one) for one in (mine, theirs)]
-        most = max({*shares[0], *shares[1]}, key=lambda one: abs(shares[0].get(one, 0) - shares[1].get(one, 0)))
-        return f" ({most}: {_percent(shares[0].get(most, 0))}, there {_percent(shares[1].get(most, 0))})"
-
-
-def _constants(train: Statistics, remedies: Remedies) -> Iterator[Draft]:
-    rows = _dataset(train).num_examples
-    for name, one in features_of(train).items():
-        if one.HasField("num_stats"):
-            value, same = f"{one.num_stats.min:g}", one.num_stats.min == one.num_stats.max
-        elif one.HasField("string_stats"):
-            same = one.string_stats.unique == 1
-            value = one.string_stats.top_values[0].value if one.string_stats.top_values else ""
-        else:
-            continue
-        if same and rows > 1 and present(one) == rows:
-            tag = 'annotation { tag: "constant: ignore" }'
-            remedy = f"accept it: {tag} of {name} in {remedies.schema}" if remedies.schema else "leave the column out"
-            finding = Finding(
-                "constant",
-                "train",
-                name,
-                f"{value} in every row",
-                "a column that never changes teaches nothing",
-                remedy,
-            )
-            yield Draft(finding)
+        here, there = _shares(mine), _shares(theirs)
+        text = max({*here, *there}, key=lambda text: abs(here.get(text, 0) - there.get(text, 0)))
+        return f" ({text}: {_percent(here.get(text, 0))}, there {_percent(there.get(text, 0))})"
 
 
 def features_of(statistics: Statistics) -> dict[str, statistics_pb2.FeatureNameStatistics]:
-    """Statistics by column."""
-    return {".".join(one.path.step) or one.name: one for one in _dataset(statistics).features}
+    """Return the statistics by column."""
+    return {".".join(column.path.step) or column.name: column for column in statistics.datasets[0].features}
 
 
 def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:
@@ -330,8 +269,18 @@ def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:
     return int(getattr(column, kind).common_stats.num_non_missing) if kind else 0
 
 
-def _dataset(statistics: Statistics) -> statistics_pb2.DatasetFeatureStatistics:
-    return statistics.datasets[0]
+def listed_values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> list[str]:
+    """Return the text values that the schema lists for a feature, there or in a domain that it names."""
+    if feature.HasField("string_domain"):
+        return list(feature.string_domain.value)
+    return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]
+
+
+def range_of(feature: schema_pb2.Feature) -> tuple[float, float]:
+    """Return the smallest and the largest number that the schema allows."""
+    domain = feature.int_domain if feature.HasField("int_domain") else feature.float_domain
+    low = domain.min if domain.HasField("min") else -math.inf
+    return low, domain.max if domain.HasField("max") else math.inf
 
 
 def _shares(column: statistics_pb2.FeatureNameStatistics) -> dict[str, float]:
@@ -340,36 +289,5 @@ def _shares(column: statistics_pb2.FeatureNameStatistics) -> dict[str, float]:
     return {bucket.label: bucket.sample_count / total for bucket in buckets}
 
 
-def _range_of(feature: schema_pb2.Feature) -> tuple[float, float]:
-    domain = feature.int_domain if feature.HasField("int_domain") else feature.float_domain
-    low = domain.min if domain.HasField("min") else -np.inf
-    high = domain.max if domain.HasField("max") else np.inf
-    return low, high
-
-
-def _outside(low: float, high: float) -> Callable[[pa.Array], pa.Array]:
-    return lambda values: pc.or_(pc.less(values, low), pc.greater(values, high))
-
-
-def _no_label(classes: int) -> Callable[[pa.Array], pa.Array]:
-    def is_wrong(values: pa.Array) -> pa.Array:
-        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-            return pc.invert(pc.is_in(values.cast(pa.float64()), pa.array(range(classes), pa.float64())))
-        return pa.array([True] * len(values))
-
-    return is_wrong
-
-
-def _not_in(allowed: list[str]) -> Callable[[pa.Array], pa.Array]:
-    def is_wrong(values: pa.Array) -> pa.Array:
-        return pc.invert(pc.is_in(values.cast(pa.string()), pa.array(allowed, pa.string())))
-
-    return is_wrong
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
-
-
-def _shortened(values: list[str]) -> str:
-    return ", ".join(values) if len(values) <= 8 else f"{', '.join(values[:6])} and {len(values) - 6} more"

@@ -17,7 +17,7 @@ from pipeline.data.examples import as_lists
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import rows
+from pipeline.validation import rows, wrong_values
 
 Write = Callable[[str, pd.DataFrame], list[str]]
 
@@ -141,12 +141,12 @@ def test_columns_without_any_value_are_passed_over(flights_of, write):
     table = sampled(files["train"], files["eval"])
     assert list(rows.leaks(table, "late", DataChecks())) == []
     assert list(rows.leaks(table, "nothing", DataChecks())) == []
-    assert rows.wrong_values(rows.tables_of(files["train"]), {"nothing": pc.is_valid}) == {"nothing": (0, ())}
+    assert wrong_values.count(rows.tables_of(files["train"]), {"nothing": pc.is_valid}) == {"nothing": (0, ())}
 
 
 def test_wrong_values_come_with_the_rows_that_have_them(flights_of, write):
     files = write("train", flights_of["train"])
-    found = rows.wrong_values(rows.tables_of(files), {"origin": lambda values: pc.equal(values, b"JFK")})
+    found = wrong_values.count(rows.tables_of(files), {"origin": lambda values: pc.equal(values, b"JFK")})
     count = int((flights_of["train"]["origin"] == "JFK").sum())
     assert found == {"origin": (count, (("JFK", count),))}
 

@@ -31,8 +31,7 @@ def found(rows: pd.DataFrame, before: pd.DataFrame | None = None, **checks) -> d
     earlier = {} if before is None else {"train": tfdv.generate_statistics_from_dataframe(before)}
     settings = DataChecks(**checks)
     _, drafts = validate(statistics, SCHEMA, "late", settings, REMEDIES, earlier)
-    with_it = with_severity([draft.finding for draft in drafts], settings.severity, SCHEMA)
-    return {(one.kind, one.feature): one for one in with_it}
+    return {(one.kind, one.feature): one for one in with_severity(drafts, settings.severity, SCHEMA)}
 
 
 def test_a_month_of_flights_has_only_its_calendar_to_be_warned_of(month):
@@ -114,7 +113,7 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
     def kinds(rows: pd.DataFrame, classes: int) -> set[str]:
         statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
         _, drafts = validate(statistics, schema, "late", DataChecks(), REMEDIES, {}, classes)
-        return {draft.finding.kind for draft in drafts if draft.finding.feature == "late"} - {"constant"}
+        return {draft.kind for draft in drafts if draft.feature == "late"} - {"constant"}
 
     rows = month.assign(late=np.arange(len(month)) % 3)
     schema = tfdv.infer_schema(tfdv.generate_statistics_from_dataframe(rows))
