@@ -255,13 +255,13 @@ def malformed(port: int, row: dict[str, Any]) -> bool:
 
 def predicting(latest: Path, temporary: Path) -> bool:
     """Compares predicting the files with calling the model on rows in memory, and memory with the rows."""
-    from pipeline.cli.predict import find, predict
+    from pipeline.cli.predict import find_files, predict
     from pipeline.data.shards import read
     from pipeline.data.table import Unit
 
     model = load(str(latest))
     inputs = model.rows.inputs
-    files = find(str(DATA))
+    files = find_files(str(DATA))
     batches = [
         from_table(rows, file, inputs) for file in files for rows in read(Unit(file, "parquet"), {}, list(inputs))
     ]
@@ -296,7 +296,7 @@ def predicting(latest: Path, temporary: Path) -> bool:
 def peak_memory(model: Path, data: Path, to: Path) -> float:
     """MiB that python -m pipeline predict takes at most."""
     code = (
-        "import resource, sys; from pipeline.predict import main; sys.argv[0] = 'predict'; code = main(); "
+        "import resource, sys; from pipeline.cli.predict import main; code = main(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
     )
     command = [sys.executable, "-c", code, "--model", str(model), "--data", str(data), "--to", str(to)]

@@ -1,4 +1,4 @@
-"""The flags that say which pipeline, of every command; those of both runners that say WHAT runs; and their config."""
+"""What the command lines have in common: help texts, the flags that choose a pipeline, and its config."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import difflib
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -15,16 +16,42 @@ from pipeline.filesystem import is_remote
 from pipeline.packaging.user_code import read_module
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig, TuningMode, load_config
+from pipeline.settings.names import shortened
 from pipeline.settings.repository import shown
 
 PIPELINE = "flights"
+SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
+
+
+def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note: str = "") -> argparse.ArgumentParser:
+    """Return a parser whose help ends with the exit codes.
+
+    Args:
+        prog: The command as it is typed.
+        description: One sentence that says what it does.
+        exit_codes: Meanings, by code; those that all commands have in common are added.
+        note: For the end of the help.
+    """
+    codes = {FAILED: "failed", WRONG_ARGUMENTS: "wrong arguments", INTERRUPTED: "interrupted", **exit_codes}
+    listed = ", ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
+    return argparse.ArgumentParser(prog=prog, description=description, epilog=f"{note} Exit codes: {listed}.".strip())
 
 
 def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which pipeline."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pipeline", default=PIPELINE, help="name of the pipeline: configs/NAME.py (%(default)s)")
-    which.add_argument("--config", help="config file, in place of the pipeline's")
+    """Add the flags that choose a pipeline."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--pipeline", default=PIPELINE, help="name of the pipeline: configs/NAME.py (%(default)s)")
+    group.add_argument("--config", help="config file, in place of the pipeline's")
+
+
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the output folder of a pipeline's runs."""
+    parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
+
+
+def output_folder(arguments: argparse.Namespace, root: Path, config: PipelineConfig) -> Path:
+    """Return the output folder of a pipeline's runs."""
+    return Path(arguments.output).absolute() if arguments.output else root / "output" / config.name
 
 
 def chosen_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
@@ -54,16 +81,16 @@ def config_file(root: Path, name: str) -> Path:
     if not path.is_file():
         # configs/ also holds machines and endpoints.
         texts = {file.stem: file.read_text(encoding="utf-8", errors="replace") for file in path.parent.glob("*.py")}
-        there = sorted(stem for stem, text in texts.items() if re.search(r"^CONFIG\b", text, re.MULTILINE))
-        close = difflib.get_close_matches(name, there, 3)
-        names = f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(there[:30]) or 'none'}."
-        make = f"python -m pipeline new {name if name.isidentifier() else 'NAME'} --data FILE --label COLUMN"
-        raise ConfigError(f"no pipeline {name!r} in {shown(path.parent)}: {names} To make one of your data: {make}")
+        names = sorted(stem for stem, text in texts.items() if re.search(r"^CONFIG\b", text, re.MULTILINE))
+        close = difflib.get_close_matches(name, names, 3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there is {shortened(names) or 'none'}."
+        command = f"python -m pipeline new {name if name.isidentifier() else 'NAME'} --data FILE --label COLUMN"
+        raise ConfigError(f"no pipeline {name!r} in {shown(path.parent)}: {hint} To make one of your data: {command}")
     return path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the runners."""
+    """Add the flags of both runners that choose a pipeline and replace settings of its config."""
     add_pipeline_arguments(parser)
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
@@ -71,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
-    """The config with what the command line says instead; its relative paths start at ``root``.
+    """Return the config with the settings of the command line; its relative paths start at ``root``.
 
     Raises:
         ConfigError: there is no such config, or it is wrong.
@@ -88,10 +115,10 @@ def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
 
 
 def check_files(config: PipelineConfig) -> None:
-    """Checks what can be checked of schema and module file without TensorFlow.
+    """Check schema and module file as far as that needs no TensorFlow.
 
     Raises:
-        UserError: one is not there, or the module file is none.
+        UserError: one is missing, or the module file is none.
     """
     if config.schema and not Path(config.schema).is_file():
         raise UserError(

@@ -16,6 +16,7 @@ from pipeline.cli.command_line import add_pipeline_arguments, chosen_config
 from pipeline.cli.terminal import silent
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
+from pipeline.settings.names import shortened
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.validation.request_rows import CROSSED, FINDINGS, MIN_ROWS, ROWS, WITHIN, Asked, lines_of
 
@@ -89,8 +90,6 @@ def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
             if len(instances) >= rows:
                 break
     if not instances:
-        from pipeline.serving.features import shortened
-
         there = f"it has rows of the versions {shortened(map(str, sorted(versions)))}" if versions else "it has none"
         raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {there}")
     assert version is not None
@@ -108,7 +107,6 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
         UserError: there is nothing to compare with.
     """
     with silent():
-        from pipeline.serving.features import shortened
         from pipeline.validation import reference, serving_skew
         from pipeline.validation.findings import to_json
         from pipeline.validation.schema_text import parse

@@ -1,4 +1,4 @@
-"""Answers for files of raw rows: python -m pipeline predict --help.
+"""Write a pushed model's answers for files of raw rows: python -m pipeline predict --help.
 
 CSV, Parquet and TFRecord files are read as ExampleGen reads them, batch by batch; JSON lines as the server reads an
 instance.
@@ -7,18 +7,20 @@ instance.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
-from pipeline.cli.terminal import silent
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pipeline.cli import command_line
+from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.repository import find_root, runner, shown
@@ -27,7 +29,6 @@ from pipeline.settings.tasks import ANSWERS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.serving.features import Input
     from pipeline.serving.model import Model, Signature
 
 JSON_LINES = "JSON lines"
@@ -41,8 +42,8 @@ class Batch:
     """Some rows, in the order of their file.
 
     Attributes:
-        columns: What the signature takes, [rows, ...] each.
-        kept: The columns to be written beside the answers.
+        columns: Inputs of the signature, [rows, ...] each.
+        kept: Columns to write beside the answers.
     """
 
     columns: dict[str, Any]
@@ -50,16 +51,16 @@ class Batch:
 
 
 def main(argv: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code."""
+    """Write the answers as the command line says; return the exit code."""
     arguments = parse_arguments(argv)
-    files = find(arguments.data)
+    files = find_files(arguments.data)
     to = Path(arguments.to)
     if not to.name.endswith(OUTPUTS):
         raise UserError(f"--to {to}: expected a name that ends with one of {', '.join(OUTPUTS)}")
     if to.exists() and not arguments.replace:
         raise UserError(f"{to} exists; write to another file with --to, or over it with --replace")
     address, number = locate(arguments.model or pushed_by(arguments), arguments.version)
-    with silent():
+    with silence_stderr():
         from pipeline.serving.model import load
 
         model = load(address, number)
@@ -70,30 +71,25 @@ def main(argv: list[str]) -> int:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline predict",
-        description="Write a pushed model's answers for files of raw rows, of any size.",
-        epilog="Columns that the model does not take, such as the label, are passed over. Rows keep their order. "
-        "Exit codes: 0 written, 1 failed and nothing written, 2 wrong arguments, 130 interrupted.",
+    """Return the arguments of the command line."""
+    parser = command_line.make_parser(
+        "python -m pipeline predict",
+        "Write a pushed model's answers for files of raw rows, of any size.",
+        {0: "written", 1: "failed, and nothing is written"},
+        "Columns that the model does not take, such as the label, are ignored. Rows keep their order.",
     )
+    command_line.add_pipeline_arguments(parser)
+    parser.add_argument("--model", help="folder of versions, or of one model (output/<name>/serving/<name>)")
+    parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
     parser.add_argument("--data", required=True, help="file or folder of CSV, Parquet, TFRecord or JSON lines files")
-    parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write beside the answers")
+    parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--replace", action="store_true", help="write over an existing file")
-    add_model_arguments(parser)
     return parser.parse_args(argv)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say which model, of every command that asks one."""
-    add_pipeline_arguments(parser)
-    parser.add_argument("--model", help="folder of versions, or of one model (output/<name>/serving/<name>)")
-    parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
-
-
 def locate(model: str, version: str) -> tuple[str, int]:
-    """The address of a model and its number, 0 where it is in no folder of versions.
+    """Return the address of a model and its number, 0 where it is in no folder of versions.
 
     Args:
         model: A folder of versions, or the address of one model.
@@ -104,11 +100,11 @@ def locate(model: str, version: str) -> tuple[str, int]:
     """
     from pipeline.serving.versions import model_at
 
-    there = model_at(model)
-    if isinstance(there, str):
-        return there, 0
-    number = there.resolve(version)
-    return str(there.path(number)), number
+    versions = model_at(model)
+    if isinstance(versions, str):
+        return versions, 0
+    number = versions.resolve(version)
+    return str(versions.path(number)), number
 
 
 def pushed_by(arguments: argparse.Namespace) -> str:
@@ -118,16 +114,16 @@ def pushed_by(arguments: argparse.Namespace) -> str:
         UserError: there is no such pipeline, or it has pushed nothing.
     """
     root = find_root()
-    name = chosen_config(arguments, root).name
+    name = command_line.chosen_config(arguments, root).name
     folder = root / "output" / name / "serving" / name
     if not folder.is_dir():
-        command = f"{runner()}{pipeline_flags(arguments)}"
+        command = f"{runner()}{command_line.pipeline_flags(arguments)}"
         raise UserError(f"{name} has no pushed model yet: there is no {shown(folder)}; run {command}, which pushes one")
     return str(folder)
 
 
-def find(data: str) -> dict[str, str]:
-    """The format of every file, in the order in which they are read.
+def find_files(data: str) -> dict[str, str]:
+    """Return the format of every file, in the order in which they are read.
 
     Raises:
         UserError: there are none, or of an unknown format.
@@ -145,19 +141,19 @@ def find(data: str) -> dict[str, str]:
     names = [data]
     if path.is_dir():
         names = sorted(str(file) for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
-    kinds = {name: JSON_LINES if name.lower().endswith(JSON_ENDINGS) else format_of(name) for name in names}
-    unknown = [name for name, kind in kinds.items() if kind is None]
-    if unknown or not kinds:
+    formats = {name: JSON_LINES if name.lower().endswith(JSON_ENDINGS) else format_of(name) for name in names}
+    unknown = [name for name, format in formats.items() if format is None]
+    if unknown or not formats:
         found = f"found {unknown[0]}" if unknown else f"{data} has no files"
         raise UserError(f"{found}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed")
-    return {name: kind for name, kind in kinds.items() if kind}
+    return {name: format for name, format in formats.items() if format}
 
 
 def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] = ()) -> tuple[int, float]:
-    """Asks the model every row and writes its answers, which appear at ``to`` at once, when all are there.
+    """Write the model's answers for every row; the file appears when it is complete.
 
     Args:
-        model: Of which the signature for rows is asked.
+        model: Whose signature for rows is called.
         files: Format by file.
         to: A .parquet, .csv or .jsonl file.
         kept: Columns of the data to write too.
@@ -166,12 +162,12 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
         Rows, and seconds.
 
     Raises:
-        UserError: a row cannot be asked; nothing is written.
+        UserError: a row is not valid; nothing is written.
     """
     import pyarrow as pa
     import tensorflow as tf
 
-    from pipeline.serving.features import rows_in
+    from pipeline.serving.features import row_count
     from pipeline.serving.table_writer import TableWriter
 
     signature = model.rows
@@ -179,119 +175,110 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
     if clash:
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
-    done = 0
+    rows = 0
     partial = to.with_name(f".{to.stem}.partial{to.suffix}")
+    # In CSV, the probabilities are columns with the names of the classes.
+    value_names = {ANSWERS["multiclass"]: model.classes} if model.classes else {}
     try:
-        with _progress() as progress, TableWriter(partial, _value_names(model)) as writer:
-            for file, kind in files.items():
-                for batch in _read(file, kind, signature, list(kept)):
+        with _progress() as progress, TableWriter(partial, value_names) as writer:
+            for file, format in files.items():
+                read = _read_json_lines if format == JSON_LINES else _read_table
+                for batch in read(file, format, signature, list(kept)):
                     try:
-                        answers = signature.answer(batch.columns)
+                        answers = signature.predict(batch.columns)
                     except tf.errors.OpError as error:
                         raise UserError(
-                            f"{file}, after {done:,} rows: the model refuses a row: {error.message}"
+                            f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
                         ) from error
                     columns = {name: _as_arrow(values) for name, values in sorted(answers.items())}
                     writer.write(pa.table({**batch.kept, **columns}))
-                    done += rows_in(batch.columns)
-                    progress(done)
-        if not done:
+                    rows += row_count(batch.columns)
+                    progress.update(progress.task_ids[0], completed=rows)
+        if not rows:
             raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
         partial.replace(to)
     except OSError as error:
         raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
-    return done, time.monotonic() - started
+    return rows, time.monotonic() - started
 
 
-def _read(file: str, kind: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """The rows of a file, batch by batch.
+def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
+    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch.
 
     Raises:
-        UserError: the file or a row is not usable.
+        UserError: the file or a row is not valid.
     """
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.shards import read
     from pipeline.data.table import Unit
-    from pipeline.serving.features import check_columns, from_table, shortened
+    from pipeline.serving.features import check_columns, from_table
+    from pipeline.settings.names import shortened
 
-    if kind == JSON_LINES:
-        yield from _read_json_lines(file, signature, kept)
-        return
     inputs = signature.inputs
-    wanted = [*inputs, *kept]
     types: dict[str, str] = {}
-    names: list[str] | None = None
-    if kind == "csv":
+    names: list[str] | None = None  # TFRecord files do not list them
+    if format == "csv":
         names = csv_files.read_header(file)
-        types = {name: one.kind for name, one in inputs.items()} | dict.fromkeys(
-            set(kept) - set(inputs), csv_files.TEXT
-        )
-        if signature.takes_examples:  # which says nothing of their columns
-            types = csv_files.scan(file, {}).types
-    elif kind == "parquet":
+        types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
+        if signature.takes_examples:  # and does not say of which columns
+            types = csv_files.scan(file, {})[0]
+    elif format == "parquet":
         names = list(parquet_files.scan(file)[0])
-        types = {name: one.kind for name, one in inputs.items()}
-    absent = [name for name in kept if names is not None and name not in names]
-    if absent:
-        raise UserError(
-            f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {shortened(names or ())}"
-        )
-    if names is not None and not signature.takes_examples:
-        lacking = check_columns(file, names, inputs)
-        if lacking:
-            print(f"note: {file} has no column {shortened(map(repr, lacking))}; taken as missing", file=sys.stderr)
-    columns = None if signature.takes_examples else [name for name in wanted if names is None or name in names]
-    for rows in read(Unit(file, kind), types, columns):
+        types = {name: column.kind for name, column in inputs.items()}
+    if names is not None:
+        absent = [name for name in kept if name not in names]
+        if absent:
+            raise UserError(
+                f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {shortened(names)}"
+            )
+        missing = [] if signature.takes_examples else check_columns(file, names, inputs)
+        if missing:
+            print(f"note: {file} has no column {shortened(map(repr, missing))}; taken as missing", file=sys.stderr)
+    wanted = [name for name in (*inputs, *kept) if names is None or name in names]
+    for rows in read(Unit(file, format), types, None if signature.takes_examples else wanted):
         if rows.bad:
             raise UserError(f"{rows.bad[0]}; correct it, for every row needs its answer")
         if len(rows.numbers):
-            there = {name: rows.table.column(name) for name in kept}
-            yield Batch(from_table(rows, file, inputs), there)
+            yield Batch(from_table(rows, file, inputs), {name: rows.table.column(name) for name in kept})
 
 
-def _read_json_lines(file: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
+def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
+    """Yield the rows of a file of JSON objects, one a line.
+
+    Raises:
+        UserError: a row is not valid.
+    """
     import pyarrow as pa
 
     from pipeline.data.files import open_decompressed
-    from pipeline.serving.features import Refused, check_columns, from_instances
+    from pipeline.serving.features import Refused, check_common_columns, from_instances
 
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-        while some := list(itertools.islice(numbered, BATCH_ROWS)):
+        while lines := list(itertools.islice(numbered, BATCH_ROWS)):
             instances = []
-            for number, line in some:
+            for number, line in lines:
                 try:
                     instances.append(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{file}, line {number}: no JSON: {error}; expected one object a line") from error
-            if not signature.takes_examples and all(isinstance(one, dict) for one in instances):
-                check_columns(file, list(dict.fromkeys(itertools.chain(*instances))), _optional(signature.inputs))
+            if not signature.takes_examples and all(isinstance(row, dict) for row in instances):
+                check_common_columns(file, list(dict.fromkeys(itertools.chain(*instances))), signature.inputs)
             try:
-                columns = from_instances(instances, signature.inputs, others=True)
+                columns = from_instances(instances, signature.inputs, ignore_others=True)
             except Refused as refused:
-                line_number = some[refused.row or 0][0]
-                raise UserError(f"{file}, line {line_number}: {refused.reason}") from refused
+                raise UserError(f"{file}, line {lines[refused.row or 0][0]}: {refused.reason}") from refused
             try:
-                there = {name: pa.array([one.get(name) for one in instances]) for name in kept}
+                arrays = {name: pa.array([row.get(name) for row in instances]) for name in kept}
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UserError(f"{file}: the values of {', '.join(kept)} are of several types: {error}") from error
-            yield Batch(columns, there)
-
-
-def _optional(inputs: Mapping[str, Input]) -> dict[str, Input]:
-    """The inputs as if none were required: which row lacks one, and on which line, is said elsewhere."""
-    return {name: replace(one, required=False) for name, one in inputs.items()}
-
-
-def _value_names(model: Model) -> dict[str, Sequence[str]]:
-    """Names of the values of list columns in CSV: of probabilities, the classes that the model names."""
-    return {ANSWERS["multiclass"]: model.classes} if model.classes else {}
+            yield Batch(columns, arrays)
 
 
 def _as_arrow(values: Any) -> pa.Array:
-    """An answer [rows, ...] as a column; what a row has several of, as a list of fixed size."""
+    """Return an output [rows, ...] as a column; of several values a row, as lists of fixed size."""
     import pyarrow as pa
 
     if values.ndim > 1:
@@ -303,17 +290,12 @@ def _as_arrow(values: Any) -> pa.Array:
     return pa.array(values)
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Any]:
-    """Shows the rows so far, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    text = TextColumn("{task.completed:,.0f} rows, {task.speed:,.0f} rows/s")
+def _progress() -> Progress:
+    """Return a line with the rows so far, which is shown on a terminal only."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done: None
-        return
-    with Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)
+    text = TextColumn("{task.completed:,} rows")
+    progress = Progress(
+        SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    )
+    progress.add_task("", total=None)
+    return progress

@@ -1,94 +1,50 @@
-"""The line of the step that runs, on a terminal: its name, the seconds so far, and how far it is."""
+"""The last line of a terminal while a step runs: its name, the seconds so far, and its progress."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
 import time
-from collections.abc import Iterator
 
 from rich.console import Console
-from rich.control import Control
-from rich.segment import ControlType
+from rich.live import Live
 from rich.text import Text
 
-from pipeline.progress import LOGGER
 
-EVERY = 0.5  # seconds
-
-
-class RunningLine(logging.Handler):
-    """Writes the line anew twice a second, and takes it away before another one is written."""
+class RunningLine:
+    """Writes the line anew twice a second, below what the console prints; only on a terminal."""
 
     def __init__(self, console: Console):
-        super().__init__(logging.INFO)
         self._console = console
-        self._line = threading.RLock()
+        self._live: Live | None = None
         self._step = ""
         self._started = 0.0
-        self._details: dict[str, str] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._progress: dict[str, str] = {}
 
-    def __enter__(self) -> RunningLine:
-        if self._console.is_terminal:
-            logging.getLogger(LOGGER).addHandler(self)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._ended.set()
-            self._thread.join()
-            logging.getLogger(LOGGER).removeHandler(self)
-
-    def show(self, step: str) -> None:
-        """Begins the line of a step."""
-        with self._line:
-            self._step, self._started, self._details = step, time.monotonic(), {}
-            self._write()
-
-    def clear(self) -> None:
-        """Takes the line away, for another one to be written."""
-        with self._line:
-            self._step = ""
-            self._erase()
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Makes room for a line above the one of the step, which goes on."""
-        with self._line:
-            self._erase()
-            yield
-            if self._step:
-                self._write()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Takes up how far a step is."""
-        with self._line:
-            self._details[record.name] = record.getMessage()
-
-    def _tick(self) -> None:
-        while not self._ended.wait(EVERY):
-            with self._line:
-                if self._step:
-                    self._write()
-
-    def _write(self) -> None:
-        if not self._console.is_terminal:
-            return
-        seconds = time.monotonic() - self._started
-        line = Text.assemble(
-            f"  {self._step:<20}",
-            ("running   ", "dim"),
-            f"{seconds:7.1f} s  ",
-            ("; ".join(self._details.values()), "dim"),
+    def start(self, step: str) -> None:
+        """Show the line for a step."""
+        self.stop()
+        self._step, self._started, self._progress = step, time.monotonic(), {}
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._render,
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        line.truncate(max(20, self._console.width - 1), overflow="ellipsis")
-        self._erase()
-        self._console.print(line, end="\r", soft_wrap=True)
+        self._live.start(refresh=True)
 
-    def _erase(self) -> None:
-        if self._console.is_terminal:
-            self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))
+    def stop(self) -> None:
+        """Remove the line."""
+        if self._live:
+            self._live.stop()
+        self._live = None
+
+    def progress(self, topic: str, text: str) -> None:
+        """Show how far the step is with one kind of work."""
+        self._progress = {**self._progress, topic: text}
+
+    def _render(self) -> Text:
+        seconds = f"{time.monotonic() - self._started:7.1f} s  "
+        details = "; ".join(self._progress.values())
+        parts = (f"  {self._step:<20}", ("running   ", "dim"), seconds, (details, "dim"))
+        return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""What the person at the terminal sees; everything else goes to a log file."""
+"""The terminal of a run: what it shows, while all other output goes to a log file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from pipeline import progress
 from pipeline.cli.running_line import RunningLine
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from pipeline.runs.results import Results
     from pipeline.runs.run_graph import Step
 
-# Of what a table shows of a slice's name.
-NAME_WIDTH = 60
+NAME_WIDTH = 60  # characters of a slice's name in a table
 STATE_STYLES = {
     "ran": "green",
     "ok": "green",
@@ -48,64 +48,67 @@ STATE_STYLES = {
 
 
 @contextlib.contextmanager
-def only_ours(log: Path, verbose: bool = False) -> Iterator[Screen]:
-    """Sends all that this process prints, down to TensorFlow's C++ lines, to ``log``; yields what still shows.
+def redirect_output(log: Path, verbose: bool = False) -> Iterator[Screen]:
+    """Redirect all output of this process, TensorFlow's C++ lines too, to a log file; yield the screen.
 
-    With ``verbose``, it shows as well.
+    Args:
+        log: File to write; the folders above it are made.
+        verbose: Whether the terminal shows the log as well.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        _open_log(log, verbose) as file,
+        os.fdopen(os.dup(1), "w", encoding="utf-8") as terminal,
+        _redirected(file, 1, 2),
+    ):
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        # Among the lines of the log, a line that is written anew would be lost.
+        console = Console(file=terminal, markup=False, highlight=False, force_terminal=False if verbose else None)
+        screen = Screen(console, log)
+        handler, logger = _ScreenHandler(screen), logging.getLogger("pipeline")
+        logger.addHandler(handler)
+        try:
+            yield screen
+        finally:
+            logger.removeHandler(handler)
+            screen.close()
+
+
+@contextlib.contextmanager
+def silence_stderr() -> Iterator[None]:
+    """Discard what this process writes to stderr, TensorFlow's C++ lines too."""
+    with open(os.devnull, "w", encoding="utf-8") as null, _redirected(null.fileno(), 2):
+        yield
+
+
+@contextlib.contextmanager
+def _redirected(target: int, *descriptors: int) -> Iterator[None]:
+    """Let file descriptors write to another one."""
     sys.stdout.flush()
     sys.stderr.flush()
-    terminal_out, terminal_err = os.dup(1), os.dup(2)
-    with (
-        _everything(log, verbose) as file,
-        os.fdopen(os.dup(1), "w", encoding="utf-8") as ours,
-    ):
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-        # Among the lines of the log, one that is written over would be lost.
-        console = Console(file=ours, markup=False, highlight=False, force_terminal=False if verbose else None)
-        try:
-            with RunningLine(console) as running, _once(Screen(console, log, running)) as screen:
-                yield screen
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.dup2(terminal_out, 1)
-            os.dup2(terminal_err, 2)
-            os.close(terminal_out)
-            os.close(terminal_err)
+    copies = [os.dup(descriptor) for descriptor in descriptors]
+    try:
+        for descriptor in descriptors:
+            os.dup2(target, descriptor)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, copy in zip(descriptors, copies, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Keeps what C++ writes off the terminal."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        os.dup2(nothing.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-
-
-@contextlib.contextmanager
-def _everything(log: Path, verbose: bool) -> Iterator[int]:
-    """Descriptor of what takes all that is printed: the log, or what copies it to the log and to the terminal."""
-    with log.open("wb") as file:
-        if not verbose:
+def _open_log(log: Path, verbose: bool) -> Iterator[int]:
+    """Yield a file descriptor that writes to the log and, with ``verbose``, to the terminal."""
+    if not verbose:
+        with log.open("wb") as file:
             yield file.fileno()
-            return
-        tee = subprocess.Popen(["tee", str(log)], stdin=subprocess.PIPE, start_new_session=True)
+        return
+    with subprocess.Popen(["tee", str(log)], stdin=subprocess.PIPE, start_new_session=True) as tee:
         assert tee.stdin
-        try:
-            yield tee.stdin.fileno()
-        finally:
-            tee.stdin.close()
-            tee.wait()
+        yield tee.stdin.fileno()
 
 
 def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -129,60 +132,56 @@ def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence
 
 
 def _one_line(text: str) -> str:
-    """Text from data, without what a terminal would obey, and not too long."""
+    """Return text from data without control characters, and not too long."""
     line = printable(text).replace("\n", "\\n")
     return line if len(line) <= NAME_WIDTH else f"{line[: NAME_WIDTH - 1]}…"
 
 
-class _Warnings(logging.Handler):
-    """Shows the warnings of our own code, each once; those of the libraries are in the log."""
+class _ScreenHandler(logging.Handler):
+    """Shows the progress and the warnings of our own code; what libraries log is in the log only."""
 
     def __init__(self, screen: Screen):
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._screen = screen
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.WARNING:
+        if record.name.startswith(progress.LOGGER):
+            self._screen.progress(record.name, record.getMessage())
+        elif record.levelno == logging.WARNING:
             self._screen.warning(record.getMessage())
 
 
-@contextlib.contextmanager
-def _once(screen: Screen) -> Iterator[Screen]:
-    handler = _Warnings(screen)
-    logging.getLogger("pipeline").addHandler(handler)
-    try:
-        yield screen
-    finally:
-        logging.getLogger("pipeline").removeHandler(handler)
-
-
 class Screen:
-    """The lines of a run: what starts, how each step ended, and what came of it."""
+    """The lines of a run: its settings, how each step ended, metrics and verdict."""
 
-    def __init__(self, console: Console, log: Path, running: RunningLine | None = None):
+    def __init__(self, console: Console, log: Path):
         self._console = console
         self._log = log
-        self._running = running or RunningLine(console)
+        self._running = RunningLine(console)
         self._warned: set[str] = set()
 
     def start(self, config: PipelineConfig, run_id: str) -> None:
-        """Says what is about to run."""
-        self._console.print(Text(f"{config.name}, run {run_id}", style="bold"))
+        """Show the run and its settings."""
+        self._print(f"{config.name}, run {run_id}", "bold")
         for name, value in (("data", config.data.path), ("module", config.module), ("log", str(self._log))):
-            self._console.print(f"  {name:<8}{shown(value)}", soft_wrap=True)
-        self._console.print()
+            self._print(f"  {name:<8}{shown(value)}")
+        self._print()
+
+    def close(self) -> None:
+        """Remove the running line."""
+        self._running.stop()
 
     def note(self, text: str) -> None:
-        """A line of its own."""
-        self._clear_line()
-        self._console.print(text, soft_wrap=True)
+        """Show a line of its own."""
+        self._running.stop()
+        self._print(text)
 
     def step_starts(self, name: str) -> None:
-        """Shows the step that is running; on a terminal only, its final line takes the place."""
-        self._running.show(name)
+        """Show the step that is running; on a terminal only, where its final line replaces it."""
+        self._running.start(name)
 
     def step_ends(self, step: Step) -> None:
-        """The step's line: name, state, seconds, bad rows, and for a cached step since when nothing has changed."""
+        """Show the step's line: name, state, seconds, bad rows, and why a cached step did not run."""
         detail = step.reason
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
@@ -190,35 +189,47 @@ class Screen:
                 detail = f"{bad:,} bad rows left out, kept in {shown(examples.uri)}/bad_rows  {detail}"
         self.line(step.name, step.state, step.seconds, detail)
 
-    def finding(self, what: str, state: str, text: str, remedy: str) -> None:
-        """What a look at one thing came to, and below it what to do."""
-        self._console.print(Text.assemble(f"  {what:<17}", (f"{state:<14}", STATE_STYLES[state]), text), soft_wrap=True)
+    def line(self, name: str, state: str, seconds: float, detail: str) -> None:
+        """Show a step's line; of one that is running, on a terminal only until the next line."""
+        if state == "running" and self._console.is_terminal:
+            self._running.start(name)
+            return
+        self._running.stop()
+        parts = (f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim"))
+        self._print(Text.assemble(*parts))
+
+    def progress(self, topic: str, text: str) -> None:
+        """Show how far the running step is, on a terminal only."""
+        self._running.progress(topic, text)
+
+    def finding(self, name: str, state: str, text: str, remedy: str) -> None:
+        """Show the result of a check, and below it what to do."""
+        self._print(Text.assemble(f"  {name:<17}", (f"{state:<14}", STATE_STYLES[state]), text))
         if remedy:
-            self._console.print(f"{'':<33}-> {remedy}", soft_wrap=True)
+            self._print(f"{'':<33}-> {remedy}")
 
     def warning(self, sentence: str) -> None:
-        """Something that does not end the run; the same one once."""
+        """Show a warning above the running line; the same one once."""
         if sentence not in self._warned:
             self._warned.add(sentence)
-            with self._running.aside():
-                self._console.print(Text(f"    warning: {sentence}", style="yellow"), soft_wrap=True)
+            self._print(f"    warning: {sentence}", "yellow")
 
     def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> str:
-        """The failed step's line and one message with the cause, which it returns, the user's line, and the log."""
+        """Show the failed step, its cause, the line of the user's module and the log; return the step and the cause."""
         self.line(step, "failed", seconds, "")
         logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
-        self._console.print()
+        self._print()
         message = f"{step} failed: {_message(cause)}"
-        self._console.print(Text(message, style="bold red"), soft_wrap=True)
+        self._print(message, "bold red")
         place = _place_in_module(cause, Path(config.module))
         if place:
-            self._console.print(f"  at   {place}", soft_wrap=True)
-        self._console.print(f"  log  {shown(self._log)}", soft_wrap=True)
-        self._console.print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
+            self._print(f"  at   {place}")
+        self._print(f"  log  {shown(self._log)}")
+        self._print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
         return message
 
     def results(self, results: Results, config: PipelineConfig) -> None:
-        """Metrics on the test split, verdict, and where the model lies."""
+        """Show the metrics on the test split, the verdict, and where the model is."""
         columns = shown_metrics(config.label.task)
         threshold = f", threshold {config.evaluation.threshold:g}" if config.label.task == "binary" else ""
         rows = []
@@ -227,58 +238,37 @@ class Screen:
             values = [metrics.get(metric, math.nan) for metric in columns]
             texts = [f"{value:.4f}" if math.isfinite(value) else "-" for value in values]
             rows.append((name, *texts, f"{metrics.get('example_count', 0):,.0f}"))
-        self._console.print()
-        self._console.print(Text(f"Test split{threshold}", style="italic"))
+        self._print()
+        self._print(f"Test split{threshold}", "italic")
         print_table(self._console, ("", *(metric.title for metric in columns.values()), "examples"), rows)
-        self._console.print()
-        verdict = results.verdict
-        for sentence in [*verdict["passed_over"], *verdict["notes"]]:
-            self._console.print(Text(f"note: {sentence}", style="dim"), soft_wrap=True)
+        self._print()
+        for sentence in [*results.verdict["passed_over"], *results.verdict["notes"]]:
+            self._print(f"note: {sentence}", "dim")
         if results.blessed:
-            self._console.print(Text(f"blessed: {_held(results, config)}", style="bold green"), soft_wrap=True)
-        for sentence in verdict["failed"]:
-            self._console.print(Text(f"not blessed: {sentence}", style="bold red"), soft_wrap=True)
-        where = (
-            f"pushed to {shown(results.pushed_to)}"
-            if results.pushed_to
-            else "not pushed; the model pushed before stays"
-        )
-        self._console.print(where, soft_wrap=True)
+            self._print(f"blessed: {_gates_held(results, config)}", "bold green")
+        for sentence in results.verdict["failed"]:
+            self._print(f"not blessed: {sentence}", "bold red")
+        pushed_to = results.pushed_to
+        self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; the model pushed before stays")
 
     def report(self, write: Callable[[], Path]) -> None:
-        """Writes the report and says where it lies; a run is none the worse without it."""
-        self._running.show("report")
-        started = time.monotonic()
+        """Write the report and show where it is; an error of it is shown and does not fail the run."""
+        self._running.start("report")
+        logger, started = logging.getLogger("pipeline"), time.monotonic()
         try:
             text = f"report {shown(write())}"
-            logging.getLogger("pipeline").info("Report written in %.1f s", time.monotonic() - started)
+            logger.info("Report written in %.1f s", time.monotonic() - started)
         except Exception as error:
-            logging.getLogger("pipeline").error("No report", exc_info=error)
+            logger.error("No report", exc_info=error)
             text = f"no report could be written: {_message(error)}; the log has more: {shown(self._log)}"
-        self._clear_line()
-        self._console.print(text, soft_wrap=True)
+        self.note(text)
 
-    def line(self, name: str, state: str, seconds: float, detail: str) -> None:
-        """A step's line; one that runs is shown on a terminal only until there is the next line."""
-        if state == "running" and self._console.is_terminal:
-            self._clear_line()
-            self.step_starts(name)
-            return
-        self._clear_line()
-        self._console.print(
-            Text.assemble(
-                f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim")
-            ),
-            soft_wrap=True,
-        )
-
-    def _clear_line(self) -> None:
-        """Takes away what says on a terminal that a step runs."""
-        self._running.clear()
+    def _print(self, text: str | Text = "", style: str | None = None) -> None:
+        self._console.print(text, style=style, soft_wrap=True)
 
 
-def _held(results: Results, config: PipelineConfig) -> str:
-    """The gates over all rows, with their values; the number of the others."""
+def _gates_held(results: Results, config: PipelineConfig) -> str:
+    """Return the gates over all rows, with their values, and the number of the others."""
     overall = results.metrics["overall"]
     parts = []
     for gate in config.evaluation.gates:
@@ -293,6 +283,7 @@ def _held(results: Results, config: PipelineConfig) -> str:
 
 
 def _message(cause: BaseException | None) -> str:
+    """Return the message of an error and of what caused it, in a line."""
     if cause is None:
         return "no cause was given"
     if isinstance(cause, UserError):
@@ -307,7 +298,7 @@ def _message(cause: BaseException | None) -> str:
 
 
 def _place_in_module(cause: BaseException | None, module: Path) -> str | None:
-    """Where in the user's module file the error arose; the wheel keeps its line numbers."""
+    """Return where in the user's module file the error arose; the wheel keeps its line numbers."""
     frames = traceback.extract_tb(cause.__traceback__) if cause else []
     for frame in reversed(frames):
         if Path(frame.filename).name == module.name and "site-packages" not in frame.filename:

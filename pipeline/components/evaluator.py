@@ -36,7 +36,7 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation import slicing
 from pipeline.evaluation.tfma_config import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
 from pipeline.evaluation.verdict import Verdict, judge
-from pipeline.serving.inputs_file import read_inputs
+from pipeline.serving.export_format import ROWS_SIGNATURE, examples_signature, read_inputs
 from pipeline.settings import gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
@@ -203,7 +203,7 @@ def examine_baseline(inputs: dict[str, list[types.Artifact]]) -> tuple[str | Non
     examples = artifact_utils.get_split_uri(inputs["examples"], "test")
     records = next(read_records(files.find(examples, {"test": "*"}).by_split["test"][0], PROBE))
     try:
-        answer = signatures["predict" if "predict" in signatures else "serving_default"]
+        answer = examples_signature(signatures)
         answer(**{next(iter(answer.structured_input_signature[1])): tf.constant(records)})
     except Exception as error:
         return f"{name} does not answer the rows of today, its schema differs: {_first_line(error)}", None
@@ -223,7 +223,7 @@ def _columns(folder: str) -> set[str]:
     with fileio.open(f"{folder}/saved_model.pb", "rb") as file:
         graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
     described = read_inputs(folder)
-    tensors = graph.signature_def["serving_default"].inputs
+    tensors = graph.signature_def[ROWS_SIGNATURE].inputs
     return {described[tensor]["name"] if tensor in described else tensor for tensor in tensors}
 
 

@@ -33,7 +33,7 @@ from tfx.utils import io_utils, path_utils
 from pipeline.components import model_questions
 from pipeline.data import files
 from pipeline.data.tfrecord_files import read_records
-from pipeline.serving.inputs_file import read_inputs
+from pipeline.serving.export_format import read_inputs
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks
 from pipeline.settings.tasks import ANSWERS, task_of

@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipeline.data import files
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
+from pipeline.serving.export_format import examples_signature
 from pipeline.settings.tasks import ANSWERS, Task, task_of
 
 logger = logging.getLogger("pipeline.report")
@@ -174,7 +175,7 @@ def _label(row: tf.train.Example, label: str) -> float:
 def _signature(model: str, logits: bool) -> Any:
     """What takes serialized tf.Examples; it lives as long as the model it keeps."""
     loaded = tf.saved_model.load(model)
-    signature = loaded.signatures["predict" if "predict" in loaded.signatures else "serving_default"]
+    signature = examples_signature(loaded.signatures)
     signature.keeps = loaded
     signature.answers_logits = logits
     return signature

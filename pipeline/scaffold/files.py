@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.scaffold.table import SHARES, Table
-from pipeline.serving.features import shortened
 from pipeline.settings.config import SPLITS
+from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
 
 TEMPLATE = Path(__file__).with_name("module.txt")

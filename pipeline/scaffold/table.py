@@ -16,8 +16,8 @@ from pipeline.data.table import Rows
 from pipeline.errors import UserError
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
-from pipeline.serving.features import shortened
 from pipeline.settings.config import SPLITS, Data, HashSplit, Label
+from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
 
 # What is looked at; the run itself reads all.

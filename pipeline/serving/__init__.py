@@ -1,4 +1,4 @@
-"""From a pushed model to answers: the folder of versions, a loaded model, and the server in front of it.
+"""Serve pushed models: the folder of versions, a loaded model, and the server.
 
-Needs TensorFlow only to load a model, and neither TFX nor a cloud.
+Needs neither TFX nor a cloud, and TensorFlow only to load a model.
 """

@@ -1,4 +1,4 @@
-"""The server's addresses: TensorFlow Serving's REST calls, Vertex AI's container contract, health and metrics.
+"""The HTTP routes of the server: TensorFlow Serving's REST calls, Vertex AI's container contract, health and metrics.
 
 https://www.tensorflow.org/tfx/serving/api_rest
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
@@ -27,20 +27,20 @@ from pipeline.serving import refusals
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.current import Current, Served
 from pipeline.serving.description import describe
-from pipeline.serving.features import Refused, from_columns, from_instances, rows_in
+from pipeline.serving.export_format import ROWS_SIGNATURE
+from pipeline.serving.features import Refused, from_columns, from_instances, row_count
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.model import ROWS, Signature
 from pipeline.serving.numbers import finite, plain
 from pipeline.serving.request_log import RequestLog
 
-# A larger body is taken apart beside the event loop, which has others to answer meanwhile.
+# A larger body is parsed in a thread, for the event loop to answer others meanwhile.
 LARGE_BODY = 64 << 10
 EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may be.
+    """Limits of requests.
 
     Attributes:
         body_bytes: Size of its body.
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class VertexRoutes:
-    """Where Vertex AI asks, its AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE."""
+    """Paths that Vertex AI calls: its AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE."""
 
     health: str = "/health"
     predict: str = "/predict"
@@ -70,15 +70,15 @@ def create_app(
     request_log: RequestLog | None = None,
     look_every: float = 2.0,
 ) -> Starlette:
-    """The server, as an ASGI application.
+    """Return the server as an ASGI application.
 
     Args:
         current: Started.
         metrics: Shown at /metrics.
         limits: Of requests.
         vertex: Routes of Vertex AI.
-        request_log: Takes a sample of what is asked and answered.
-        look_every: Seconds between looks for another version.
+        request_log: Gets a sample of requests and answers.
+        look_every: Seconds between two looks for another version.
     """
     service = _Service(current, metrics, limits or Limits(), request_log)
     vertex = vertex or VertexRoutes()
@@ -121,7 +121,7 @@ class _Service:
         self.request_log = request_log
 
     async def predict(self, request: Request) -> Response:
-        """Answers instances, and counts how."""
+        """Answer instances, and count the response by its status."""
         status = 500
         try:
             response = await self._predict(request)
@@ -139,67 +139,63 @@ class _Service:
         started = time.monotonic()
         try:
             if len(body) > LARGE_BODY:
-                asked = await asyncio.get_running_loop().run_in_executor(None, self._read, body, served)
+                call = await asyncio.get_running_loop().run_in_executor(None, self._parse, body, served)
             else:
-                asked = self._read(body, served)
-            answers = await served.batcher(asked.signature.name).answer(asked.columns)
+                call = self._parse(body, served)
+            outputs = await served.batchers[call.signature].predict(call.columns)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused
         except tf.errors.OpError as error:
             raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
         except Overloaded as error:
             raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
-        rows = rows_in(asked.columns)
-        in_columns = asked.instances is None
-        content: dict[str, Any]
-        if in_columns:
-            columns = {name: _plain(values) for name, values in answers.items()}
-            content = {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
+        columns = {name: _to_json(values) for name, values in outputs.items()}
+        # Of a model with one output the values alone, as TensorFlow Serving has it.
+        only = next(iter(columns.values())) if len(columns) == 1 else None
+        if call.instances is None:
+            content = {"outputs": columns if only is None else only}
         else:
-            content = {"predictions": _rows(answers)}
-        if self.request_log is not None and asked.instances is not None:
-            self.request_log.add(served.model.number, asked.instances, content["predictions"])
-        self.metrics.rows.inc(rows)
+            rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            content = {"predictions": list(rows) if only is None else only}
+            if self.request_log is not None:
+                self.request_log.add(served.model.number, call.instances, content["predictions"])
+        self.metrics.rows.inc(row_count(call.columns))
         self.metrics.seconds.observe(time.monotonic() - started)
         return JSONResponse(content)
 
     async def status(self, request: Request) -> Response:
-        """TensorFlow Serving's model status."""
+        """Return TensorFlow Serving's model status."""
         served = self._served(request)
         state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
         return JSONResponse({"model_version_status": [{"version": str(served.model.number), **state}]})
 
     async def metadata(self, request: Request) -> Response:
-        """TensorFlow Serving's model metadata, and the manifest of the version."""
+        """Return TensorFlow Serving's model metadata, and the manifest of the version."""
         served = self._served(request)
-        signatures = {name: one.definition for name, one in served.model.signatures.items()}
+        signatures = {name: signature.definition for name, signature in served.model.signatures.items()}
         return JSONResponse(
             {
-                "model_spec": {
-                    "name": self.current.name,
-                    "signature_name": "",
-                    "version": str(served.model.number),
-                },
+                "model_spec": {"name": self.current.name, "signature_name": "", "version": str(served.model.number)},
                 "metadata": {"signature_def": {"signature_def": signatures}},
-                "manifest": finite(served.model.about),
+                "manifest": finite(served.model.manifest),
             }
         )
 
     async def health(self, request: Request) -> Response:
-        """200 as soon as a version is loaded."""
+        """Answer 200 as soon as a version is loaded."""
         return JSONResponse({"version": self._served(request).model.number})
 
     async def show_metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def description(self, request: Request) -> Response:
-        """The API in OpenAPI's words, with the features of the version that answers now."""
+        """Return the API in OpenAPI, with the features of the version that answers now."""
         served = self._served(request)
         return JSONResponse(describe(self.current.name, served.model, self.limits.instances))
 
     def _served(self, request: Request) -> Served:
-        """The version that answers, if it is the one that is asked for."""
+        """Return the version that answers, if it is the one that the path names."""
         served = self.current.served
         if served is None:
             raise HTTPException(503, "no version is loaded yet")
@@ -225,66 +221,64 @@ class _Service:
             raise HTTPException(400, "the client has gone") from error
         return bytes(body)
 
-    def _read(self, body: bytes, served: Served) -> _Asked:
+    def _parse(self, body: bytes, served: Served) -> _Call:
+        """Return what a body asks for.
+
+        Raises:
+            HTTPException: it is no valid request.
+            Refused: a row or a column is not valid.
+        """
         try:
             content = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error
         if not isinstance(content, dict):
             raise HTTPException(400, f"the body is no JSON object; {EXPECTED}")
-        name = content.get("signature_name", ROWS)
-        name = ROWS if name == "" else name
+        name = content.get("signature_name", "")
+        name = ROWS_SIGNATURE if name == "" else name
         if not isinstance(name, str) or name not in served.model.signatures:
             names = ", ".join(served.model.signatures)
             raise HTTPException(400, f"no signature {str(name)[:100]!r}; the model has {names}")
-        signature = served.model.signatures[name]
         if ("instances" in content) == ("inputs" in content):
             raise HTTPException(400, f'expected either "instances" or "inputs"; {EXPECTED}')
+        inputs, instances = served.model.signatures[name].inputs, content.get("instances")
         if "inputs" in content:
-            asked = _Asked(signature, from_columns(content["inputs"], signature.inputs), None)
+            columns = from_columns(content["inputs"], inputs)
+            self._check_number(row_count(columns))
+        elif not isinstance(instances, list):
+            raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
         else:
-            instances = content["instances"]
-            if not isinstance(instances, list):
-                raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
             self._check_number(len(instances))
-            asked = _Asked(signature, from_instances(instances, signature.inputs), instances)
-        self._check_number(rows_in(asked.columns))
-        return asked
+            columns = from_instances(instances, inputs)
+        return _Call(name, columns, instances)
 
     def _check_number(self, rows: int) -> None:
         if not rows:
             raise HTTPException(400, f"there are no instances; {EXPECTED}")
-        if rows > self.limits.instances:
+        limit = self.limits.instances
+        if rows > limit:
             raise HTTPException(
-                413,
-                f"{rows:,} instances; at most {self.limits.instances:,} in a request: send several, or use "
-                "pipeline predict",
+                413, f"{rows:,} instances; at most {limit:,} in a request: send several, or use pipeline predict"
             )
 
 
 @dataclass(frozen=True)
-class _Asked:
-    signature: Signature
+class _Call:
+    """A request, checked: the name of a signature, its columns, and the rows as they came; None for columns."""
+
+    signature: str
     columns: dict[str, np.ndarray]
     instances: list[Any] | None
 
 
-def _rows(answers: dict[str, np.ndarray]) -> list[Any]:
-    """Answers row by row; of a model with one output, its values alone, as TensorFlow Serving has it."""
-    columns = {name: _plain(values) for name, values in answers.items()}
-    if len(columns) == 1:
-        return list(next(iter(columns.values())))
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def _to_json(values: np.ndarray) -> Any:
+    """Return an output as nested lists; bytes that are no text in TensorFlow Serving's way."""
+    return _to_text(values.tolist()) if values.dtype == object else plain(values)
 
 
-def _plain(values: np.ndarray) -> Any:
-    """What JSON can say of an output; bytes that are no text in TensorFlow Serving's way."""
-    return _as_text(values.tolist()) if values.dtype == object else plain(values)
-
-
-def _as_text(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     if isinstance(value, list):
-        return [_as_text(one) for one in value]
+        return [_to_text(item) for item in value]
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,36 +1,23 @@
-"""The predict call in OpenAPI's words, with the features that the model takes."""
+"""Describe the predict call in OpenAPI, with the features that the model takes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pipeline.serving.features import EXAMPLES, Input
+from pipeline.serving.inputs import KINDS, Input
 from pipeline.serving.model import Model
 
-_BASE64 = {
-    "type": "object",
-    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
-    "required": ["b64"],
-    "additionalProperties": False,
-}
-_TYPES: dict[str, dict[str, Any]] = {
-    "integers": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    "floats": {"type": "number"},
-    "text": {"type": "string"},
-    EXAMPLES: _BASE64,
-}
 
-
-def describe(name: str, model: Model, most_instances: int) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
+    """Return an OpenAPI 3.1 document."""
     inputs = model.rows.inputs
     instance = {
         "type": "object",
-        "properties": {key: _schema(one) for key, one in inputs.items()},
-        "required": [key for key, one in inputs.items() if one.required],
+        "properties": {key: _schema(column) for key, column in inputs.items()},
+        "required": [key for key, column in inputs.items() if column.required],
         "additionalProperties": False,
     }
-    instances = {"type": "array", "items": instance, "minItems": 1, "maxItems": most_instances}
+    instances = {"type": "array", "items": instance, "minItems": 1, "maxItems": max_instances}
     body = {"type": "object", "properties": {"instances": instances}, "required": ["instances"]}
     error = {"description": 'What is wrong, as {"error": "..."}'}
     return {
@@ -50,8 +37,8 @@ def describe(name: str, model: Model, most_instances: int) -> dict[str, Any]:
     }
 
 
-def _schema(one: Input) -> dict[str, Any]:
-    schema = _TYPES[one.kind]
-    if one.values is not None:
-        schema = {"type": "array", "items": schema, "minItems": one.values, "maxItems": one.values}
-    return schema if one.required else {"anyOf": [schema, {"type": "null"}]}
+def _schema(column: Input) -> dict[str, Any]:
+    schema = dict(KINDS[column.kind].schema)
+    if column.values is not None:
+        schema = {"type": "array", "items": schema, "minItems": column.values, "maxItems": column.values}
+    return schema if column.required else {"anyOf": [schema, {"type": "null"}]}

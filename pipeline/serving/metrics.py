@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The metrics of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 
 class Metrics:
-    """The counters of one server."""
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -20,7 +20,7 @@ class Metrics:
         self.rows = Counter("serve_rows", "Rows answered", registry=registry)
         self.rows_per_call = Histogram(
             "serve_rows_per_call",
-            "Rows that went to the model at once",
+            "Rows in one call of the model",
             registry=registry,
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
         )
@@ -28,5 +28,5 @@ class Metrics:
         self.load_failures = Counter("serve_load_failures", "Versions that did not load", registry=registry)
 
     def text(self) -> bytes:
-        """In the format that Prometheus reads."""
+        """Return the metrics in the format that Prometheus reads."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""A SavedModel that answers: what its signatures take, and numpy in, numpy out."""
+"""Load a SavedModel and call its signatures: numpy in, numpy out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
-from pipeline.errors import UserError
-from pipeline.serving.features import EXAMPLES, Columns, Input
-from pipeline.serving.inputs_file import read_classes, read_inputs
-
-ROWS = "serving_default"
+from pipeline.errors import UserError, first_line
+from pipeline.serving.export_format import ROWS_SIGNATURE, read_classes, read_inputs
+from pipeline.serving.features import Columns, from_instances
+from pipeline.serving.inputs import EXAMPLES, Input, take_examples
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One way to ask a model.
+    """One signature of a model.
 
     Attributes:
-        name: As the SavedModel has it.
-        inputs: What it takes, by raw feature name.
+        name: In the SavedModel.
+        inputs: By raw feature name.
         outputs: Their dtype by name.
         definition: TensorFlow's SignatureDef, as JSON has it.
     """
@@ -37,11 +36,16 @@ class Signature:
 
     @property
     def takes_examples(self) -> bool:
-        """Whether it takes serialized tf.Examples, and nothing else."""
-        return len(self.inputs) == 1 and all(one.kind == EXAMPLES for one in self.inputs.values())
+        """Return whether it takes serialized tf.Examples, and nothing else."""
+        return take_examples(self.inputs)
 
-    def answer(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Asks the model.
+    @property
+    def example(self) -> dict[str, Any]:
+        """Return a row of zeros and empty texts, as JSON has it."""
+        return {name: column.example for name, column in self.inputs.items()}
+
+    def predict(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Call the signature.
 
         Args:
             columns: By raw feature, [rows] or [rows, values]; text as bytes.
@@ -50,10 +54,10 @@ class Signature:
             By output, [rows, ...].
 
         Raises:
-            tf.errors.OpError: the model refuses them.
+            tf.errors.OpError: the model refuses a row.
         """
         dtypes = self.function.structured_input_signature[1]
-        names = {name: one.tensor or name for name, one in self.inputs.items()}
+        names = {name: column.tensor or name for name, column in self.inputs.items()}
         tensors = {names[name]: tf.constant(values, dtypes[names[name]].dtype) for name, values in columns.items()}
         return {name: value.numpy() for name, value in self.function(**tensors).items()}
 
@@ -65,48 +69,48 @@ class Model:
     Attributes:
         number: Its version; 0 for a SavedModel that lies in no folder of versions.
         signatures: By name.
-        about: Its manifest.
+        manifest: Of the version; empty without one.
         classes: In words, in the order of the probabilities; empty where there are none or the model does not say.
     """
 
     number: int
     signatures: dict[str, Signature]
-    about: dict[str, Any]
+    manifest: dict[str, Any]
     classes: tuple[str, ...]
     loaded: Any = field(repr=False)
 
     @property
     def rows(self) -> Signature:
-        """The signature for rows of raw features; of a model that has none, the one for tf.Examples."""
-        return self.signatures[ROWS]
+        """Return the signature for rows of raw features; of a model that has none, the one for tf.Examples."""
+        return self.signatures[ROWS_SIGNATURE]
 
     def warm_up(self) -> None:
-        """Answers once, for the first request not to wait for what TensorFlow does only then."""
+        """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
         if not self.rows.takes_examples:
-            self.rows.answer({name: one.warm_up_values() for name, one in self.rows.inputs.items()})
+            self.rows.predict(from_instances([self.rows.example], self.rows.inputs))
 
 
-def load(folder: str, number: int = 0, about: Mapping[str, Any] | None = None) -> Model:
-    """Loads a SavedModel, here or gs://bucket/folder.
+def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None) -> Model:
+    """Load a SavedModel, here or gs://bucket/folder.
 
     Raises:
-        UserError: it does not load, or has no signature to ask.
+        UserError: it does not load, or has no signature to call.
     """
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         raise UserError(
-            f"the model in {folder} does not load: {_first_line(error)}; push it again with python local_runner.py"
+            f"the model in {folder} does not load: {first_line(error)[:300]}; push it again with python local_runner.py"
         ) from error
     described, definitions = read_inputs(folder), _definitions(folder)
     signatures = {
         name: _signature(name, function, described, definitions.get(name, {}))
         for name, function in loaded.signatures.items()
     }
-    if ROWS not in signatures:
+    if ROWS_SIGNATURE not in signatures:
         names = ", ".join(signatures) or "none"
-        raise UserError(f"the model in {folder} has the signatures {names}; expected {ROWS!r} among them")
-    return Model(number, signatures, dict(about or {}), read_classes(folder), loaded)
+        raise UserError(f"the model in {folder} has the signatures {names}; expected {ROWS_SIGNATURE!r} among them")
+    return Model(number, signatures, dict(manifest or {}), read_classes(folder), loaded)
 
 
 def _definitions(folder: str) -> dict[str, dict[str, Any]]:
@@ -125,23 +129,19 @@ def _signature(
     name: str, function: Any, described: Mapping[str, Mapping[str, Any]], definition: dict[str, Any]
 ) -> Signature:
     specs = function.structured_input_signature[1]
-    alone = len(specs) == 1 and next(iter(specs.values())).dtype == tf.string
+    single_text = [spec.dtype for spec in specs.values()] == [tf.string]
     inputs = {}
     for key, spec in sorted(specs.items()):
         values = spec.shape[1] if spec.shape.rank == 2 else None
         column = key
         if key in described:
             column, kind, required = (described[key][part] for part in ("name", "type", "required"))
-        elif alone:
+        elif single_text:
             kind, required = EXAMPLES, True
         else:
-            # Nobody says whether one may be missing; an integer has nothing to say that it is.
+            # The model does not say which may be missing; an integer has no value for it.
             kind = "text" if spec.dtype == tf.string else "integers" if spec.dtype.is_integer else "floats"
             required = kind == "integers"
         inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,4 +1,4 @@
-"""Numbers of an answer as text formats have them: as few digits as tell them apart, and null where there is none."""
+"""Convert numbers for text formats: as few digits as tell them apart, and null for NaN and infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of what was asked and answered, as JSON lines: what ``python -m pipeline monitor`` reads.
+"""Log a sample of requests and answers as JSON lines, for ``python -m pipeline monitor``.
 
 ``{"time": "2026-11-21T15:00:00+00:00", "version": 1795275791, "instance": {...}, "prediction": {...}}``, a file a day.
 """
@@ -17,10 +17,10 @@ logger = logging.getLogger("pipeline.serve")
 
 
 class RequestLog:
-    """Writes ``requests-<day>.jsonl``.
+    """Appends to ``requests-<day>.jsonl``.
 
     Args:
-        folder: Made when it is not there.
+        folder: Created if missing.
         share: Of the rows that are logged, 0 to 1.
     """
 
@@ -31,17 +31,14 @@ class RequestLog:
         self._failing = False
 
     def add(self, version: int, instances: Sequence[Any], predictions: Sequence[Any]) -> None:
-        """Logs some of the rows. A disk that is full costs the log, not the answer."""
+        """Log a sample of the rows; a full disk costs the log, not the answer."""
         pairs = zip(instances, predictions, strict=True)
         chosen = [pair for pair in pairs if self._share >= 1 or random.random() < self._share]
         if not chosen:
             return
         now = datetime.datetime.now(datetime.timezone.utc)
-        about = {"time": now.isoformat(timespec="milliseconds"), "version": version}
-        lines = [
-            json.dumps({**about, "instance": instance, "prediction": prediction}) + "\n"
-            for instance, prediction in chosen
-        ]
+        common = {"time": now.isoformat(timespec="milliseconds"), "version": version}
+        lines = [json.dumps({**common, "instance": row, "prediction": answer}) + "\n" for row, answer in chosen]
         try:
             with (self._folder / f"requests-{now:%Y-%m-%d}.jsonl").open("a", encoding="utf-8") as file:
                 file.write("".join(lines))

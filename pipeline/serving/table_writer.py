@@ -1,4 +1,4 @@
-"""Tables, one after the other, into one Parquet, CSV or JSON lines file."""
+"""Write tables, one after the other, to one Parquet, CSV or JSON lines file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipeline.errors import UserError, first_line
-from pipeline.serving.features import shortened
 from pipeline.serving.numbers import finite
+from pipeline.settings.names import shortened
 
 Names = Mapping[str, Sequence[str]]
 
 
 class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
-    """Writes tables of equal columns to a file, in the format that its name says.
+    """Write tables of equal columns to a file, in the format of its ending.
 
     Parquet and JSON lines keep lists. CSV has none: there, a list of fixed size becomes one column for each value
     (``probabilities_0`` or, with names, ``probabilities_setosa``), and any other nested value becomes JSON.
@@ -38,10 +38,10 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         self._schema: pa.Schema | None = None
 
     def write(self, table: pa.Table) -> None:
-        """Adds the rows.
+        """Append the rows.
 
         Raises:
-            UserError: a column is of another type than in the tables before, or CSV would have two of one name.
+            UserError: a column changes its type, or CSV would have two of one name.
         """
         if self._file.suffix == ".csv":
             table = flat(table, self._names)
@@ -61,7 +61,7 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the file; without any row it is empty."""
+        """Close the file; without any row it is empty."""
         if self._sink is not None:
             self._sink.close()
         elif error is None:
@@ -88,14 +88,14 @@ def flat(table: pa.Table, names: Names) -> pa.Table:
     columns: list[tuple[str, Any]] = []
     for name in table.column_names:
         columns += _flat(name, table.column(name).combine_chunks(), names.get(name, ()))
-    found = [name for name, _ in columns]
-    twice = sorted({name for name in found if found.count(name) > 1})
+    flat_names = [name for name, _ in columns]
+    twice = sorted({name for name in flat_names if flat_names.count(name) > 1})
     if twice:
         raise UserError(
-            "CSV would have two columns of one name, for one is a value of a list; write to a .parquet file, or leave "
-            f"out of --columns: {shortened(twice)}"
+            "CSV would have two columns of one name, for a value of a list becomes a column; write to a .parquet "
+            f"file, or leave out of --columns: {shortened(twice)}"
         )
-    return pa.table([column for _, column in columns], names=found)
+    return pa.table([column for _, column in columns], names=flat_names)
 
 
 def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]:
@@ -118,13 +118,13 @@ def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]
 
 
 def _short(column: Any) -> Any:
-    """The column, with float32 as those float64 numbers that Python writes with the fewest digits."""
+    """Return the column with its float32 as the float64 numbers that Python writes with the fewest digits."""
     texts, numbers = _with_floats(column.type, pa.string()), _with_floats(column.type, pa.float64())
     return column if texts == column.type else column.cast(texts).cast(numbers)
 
 
 def _with_floats(type_: pa.DataType, instead: pa.DataType) -> pa.DataType:
-    """The type with another one in place of float32, also in lists."""
+    """Return the type with another one in place of float32, also in lists."""
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_with_floats(type_.value_type, instead), type_.list_size)
     if pa.types.is_list(type_):
@@ -140,7 +140,7 @@ def _json(value: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """Bytes as the text that they mostly are; times as ISO 8601."""
+    """Return bytes as the text that they mostly are, and times as ISO 8601."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return None if value is None else str(value)

@@ -1,7 +1,7 @@
 """The folder of pushed versions, as TensorFlow Serving watches one: ``<folder>/<number>/``, the greatest is served.
 
-A version appears whole or not at all, and a rollback takes the newest out of the folder, so that every server that
-watches it, TensorFlow Serving or ours, comes to the same conclusion. What is served is said by nothing but the folder.
+A version appears whole or not at all. A rollback takes the newest out of the folder, so that every server that watches
+it, TensorFlow Serving or ours, changes over: nothing but the folder decides what is served.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pipeline.errors import UserError
 from pipeline.settings.repository import runner, shown
 
 MANIFEST = "manifest.json"
-# Model servers look for folders whose name is a number, so they pass over these.
+# Model servers look for folders whose name is a number, so they ignore these.
 STAGING, WITHDRAWN, LOCK = ".being-pushed", ".withdrawn", ".lock"
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a rollback does, or with ``--dry-run`` would do.
+class Rollback:
+    """A rollback, done or planned.
 
     Attributes:
         withdrawn: The version that is no longer served.
-        served: The one that is instead.
-        kept_in: Where the withdrawn one lies.
+        served: The version that is served instead.
+        kept_in: Folder of the withdrawn version.
     """
 
     withdrawn: int
@@ -49,126 +49,125 @@ class Versions:
 
     folder: Path
 
-    def numbers(self) -> list[int]:
-        """The whole versions, oldest first; a folder without a SavedModel is none."""
-        return [number for number in self._all() if is_whole(self.path(number))]
-
-    def incomplete(self) -> list[int]:
-        """Versions that are no SavedModel, which no push of ours leaves behind."""
-        return [number for number in self._all() if not is_whole(self.path(number))]
+    @property
+    def withdrawn(self) -> Versions:
+        """Return the versions that were taken back by rollbacks."""
+        return Versions(self.folder / WITHDRAWN)
 
     def path(self, number: int) -> Path:
-        """The folder of a version."""
+        """Return the folder of a version."""
         return self.folder / str(number)
 
-    def resolve(self, which: str = "latest") -> int:
-        """The number of "latest", "previous" or a number as text.
+    def numbers(self) -> list[int]:
+        """Return the complete versions, oldest first; a folder without a SavedModel is none."""
+        return [number for number in self._folders() if is_saved_model(self.path(number))]
+
+    def resolve(self, version: str = "latest") -> int:
+        """Return the number of "latest", "previous" or a number as text.
 
         Raises:
             UserError: there is no such version.
         """
-        numbers = self.numbers()
-        there = f"there {'are' if len(numbers) > 1 else 'is'} {', '.join(map(str, numbers))}" if numbers else ""
+        numbers, where = self.numbers(), shown(self.folder)
         if not numbers:
-            half = self.incomplete()
-            found = f"only {', '.join(map(str, half))}, without saved_model.pb" if half else "nothing pushed yet"
-            raise UserError(f"no version in {shown(self.folder)}: {found}; run {runner()}, which pushes one")
-        if which == "latest":
+            incomplete = ", ".join(map(str, self._folders()))
+            found = f"only {incomplete}, without saved_model.pb" if incomplete else "nothing pushed yet"
+            raise UserError(f"no version in {where}: {found}; run {runner()}, which pushes one")
+        there = f"there {'are' if len(numbers) > 1 else 'is'} {', '.join(map(str, numbers))}"
+        if version == "latest":
             return numbers[-1]
-        if which == "previous":
+        if version == "previous":
             if len(numbers) < 2:
-                raise UserError(f"no previous version in {shown(self.folder)}: {there} only")
+                raise UserError(f"no previous version in {where}: {there} only")
             return numbers[-2]
-        if not which.isdecimal() or int(which) not in numbers:
-            where = shown(self.folder)
-            raise UserError(f"no version {which} in {where}: {there}; expected one of them, latest or previous")
-        return int(which)
+        if not version.isdecimal() or int(version) not in numbers:
+            raise UserError(f"no version {version} in {where}: {there}; expected one of them, latest or previous")
+        return int(version)
 
     def manifest(self, number: int) -> dict[str, Any]:
-        """What is known of a version; empty for one that our Pusher has not written."""
+        """Return the manifest of a version; empty for one that our Pusher has not written."""
         with contextlib.suppress(FileNotFoundError):
-            text = (self.path(number) / MANIFEST).read_text(encoding="utf-8")
-            found: dict[str, Any] = json.loads(text)
-            return found
+            manifest: dict[str, Any] = json.loads((self.path(number) / MANIFEST).read_text(encoding="utf-8"))
+            return manifest
         return {}
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty folder to gather a version in, on the same filesystem; a push that was cut off is cleared away.
+        """Yield an empty folder to gather a version in, on the same filesystem; what it holds at the end is deleted.
 
         Raises:
             UserError: another push is at work.
         """
         with self._locked():
             staging = self.folder / STAGING
-            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)  # of a push that was killed
             staging.mkdir()
             yield staging
             shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staged: Path, number: int, manifest: Mapping[str, Any], keep: int) -> Path:
-        """Makes a gathered model a version: on the disk first, then visible at once. Older ones than ``keep`` go.
+        """Make a gathered model a version, on the disk first and then visible at once; delete the oldest ones.
 
         Args:
             staged: Below ``staging``.
             number: At least; it becomes greater than all that is there, or was withdrawn.
-            manifest: What is to be known of it; "version" is added.
+            manifest: "version" is added.
             keep: Newest versions that stay, and as many withdrawn ones.
 
         Returns:
             The version's folder.
         """
-        taken = [*self._all(), *self.withdrawn()]
-        number = max(number, *(one + 1 for one in taken)) if taken else number
+        number = max([number, *(taken + 1 for taken in (*self._folders(), *self.withdrawn._folders()))])
         text = json.dumps({"version": number, **manifest}, indent=2)
         (staged / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        _to_disk(staged)
-        version = self.path(number)
-        staged.rename(version)
+        for folder, _, names in os.walk(staged, topdown=False):
+            for path in (*(Path(folder, name) for name in names), Path(folder)):
+                _sync(path)
+        staged.rename(self.path(number))
         _sync(self.folder)
         for old in self.numbers()[:-keep]:
-            _remove(self.path(old), self.folder / STAGING)
-        for old in self.withdrawn()[:-keep]:
-            shutil.rmtree(self.folder / WITHDRAWN / str(old))
-        return version
+            # Out of sight at once: deleted file by file, a server could find half of it.
+            self.path(old).rename(self.folder / STAGING / str(old))
+        for old in self.withdrawn.numbers()[:-keep]:
+            shutil.rmtree(self.withdrawn.path(old))
+        return self.path(number)
 
-    def roll_back(self, dry_run: bool = False) -> Change:
-        """Takes the newest version out of the folder, so that the previous one is served again.
+    def roll_back(self, dry_run: bool = False) -> Rollback:
+        """Take the newest version out of the folder, so that the previous one is served again.
 
         Raises:
             UserError: there is no previous version, or a push is at work.
         """
-        self.resolve("previous")  # before a lock is made in a folder that is none
+        self.resolve("previous")  # before a lock is made in a folder without versions
         with self._locked():
             latest, previous = self.resolve("latest"), self.resolve("previous")
-            change = Change(latest, previous, self.folder / WITHDRAWN / str(latest))
+            rollback = Rollback(latest, previous, self.withdrawn.path(latest))
             if not dry_run:
-                change.kept_in.parent.mkdir(exist_ok=True)
-                shutil.rmtree(change.kept_in, ignore_errors=True)
-                self.path(latest).rename(change.kept_in)
+                self.withdrawn.folder.mkdir(exist_ok=True)
+                shutil.rmtree(rollback.kept_in, ignore_errors=True)
+                self.path(latest).rename(rollback.kept_in)
                 _sync(self.folder)
-            return change
+            return rollback
 
     def restore(self) -> int:
-        """Puts the version that was withdrawn last back; it is served again if it is the greatest.
+        """Put the version that was withdrawn last back; it is served again if it is the greatest.
 
         Raises:
             UserError: there is none.
         """
-        if not self.withdrawn():
+        if not self.withdrawn.numbers():
             raise UserError(f"nothing to restore in {shown(self.folder)}: no version was taken back by a rollback")
         with self._locked():
-            number = self.withdrawn()[-1]
-            (self.folder / WITHDRAWN / str(number)).rename(self.path(number))
+            number = self.withdrawn.numbers()[-1]
+            self.withdrawn.path(number).rename(self.path(number))
             _sync(self.folder)
             return number
 
-    def withdrawn(self) -> list[int]:
-        """Versions taken back, oldest first."""
-        return _numbers_in(self.folder / WITHDRAWN)
-
-    def _all(self) -> list[int]:
-        return _numbers_in(self.folder)
+    def _folders(self) -> list[int]:
+        """Return the numbers of all folders of versions, oldest first, also of incomplete ones."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -183,39 +182,19 @@ class Versions:
             yield
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a folder holds a SavedModel."""
+def is_saved_model(folder: Path) -> bool:
+    """Return whether a folder holds a SavedModel."""
     return (folder / "saved_model.pb").is_file() or (folder / "saved_model.pbtxt").is_file()
 
 
 def model_at(address: str) -> Versions | str:
-    """A folder of versions; or, where a SavedModel lies there or it is in a bucket, its address as it is."""
-    return address if "://" in address or is_whole(Path(address)) else Versions(Path(address))
+    """Return a folder of versions; or the address as it is, where a SavedModel lies there or it is in a bucket."""
+    return address if "://" in address or is_saved_model(Path(address)) else Versions(Path(address))
 
 
 def was_withdrawn(version: Path) -> bool:
-    """Whether a version that is no longer in its folder was taken back by a rollback."""
+    """Return whether a version that is no longer in its folder was taken back by a rollback."""
     return (version.parent / WITHDRAWN / version.name).is_dir()
-
-
-def _numbers_in(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
-
-
-def _remove(version: Path, staging: Path) -> None:
-    """Out of sight at once; deleted file by file, a server could find half of it."""
-    staging.mkdir(exist_ok=True)
-    version.rename(staging / version.name)
-    shutil.rmtree(staging / version.name)
-
-
-def _to_disk(folder: Path) -> None:
-    for path, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            _sync(Path(path, name))
-        _sync(Path(path))
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Columns' names as TensorFlow, Keras and files take them; standard library only."""
+"""Names of columns as TensorFlow, Keras, files and messages take them; standard library only."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
 def printable(text: str) -> str:
     """Return text from data for a terminal: what is not printable is escaped, an escape sequence above all."""
     return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
+def shortened(names: Iterable[str], most: int = 30) -> str:
+    """Return names for the end of a message: no more than ``most``, and the number of the others."""
+    listed = list(names)
+    return ", ".join(listed if len(listed) <= most else [*listed[:most], f"and {len(listed) - most} more"])
 
 
 def _is_plain(name: str) -> bool:

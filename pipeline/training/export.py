@@ -10,15 +10,11 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.serving.inputs_file import CLASSES, INPUTS
+from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, INPUTS, ROWS_SIGNATURE
 from pipeline.settings.names import plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.errors import TrainingError
 
-# What TFMA looks for first, and what it calls with serialized tf.Examples.
-EXAMPLES_SIGNATURE = "predict"
-EXAMPLES_INPUT = "examples"
-ROWS_SIGNATURE = "serving_default"
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from pipeline.serving.inputs_file import INPUTS
+from pipeline.serving.export_format import INPUTS
 from pipeline.serving.versions import Versions
 
 DESCRIBED = {

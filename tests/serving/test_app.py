@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 
 from pipeline.serving.app import Limits, VertexRoutes, create_app
 from pipeline.serving.current import Current
-from pipeline.serving.features import Input, Refused, from_instances
+from pipeline.serving.features import Refused, from_columns, from_instances
+from pipeline.serving.inputs import Input
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import Versions
@@ -82,19 +83,28 @@ def test_an_answer_that_is_no_number_is_null(tmp_path):
 
 
 BAD = [
-    ({"carier": "UA", "distance": 1}, "instances[1]: unknown feature 'carier'; did you mean 'carrier'?"),
-    ({"distance": 1}, "instances[1]: feature 'carrier' is missing; expected text"),
-    ({"carrier": None, "distance": 1}, "instances[1]: feature 'carrier' is missing; expected text"),
-    ({"carrier": 7, "distance": 1}, "instances[1]: feature 'carrier': expected text, got 7"),
-    ({"carrier": ["UA"], "distance": 1}, "instances[1]: feature 'carrier': expected text, got a list"),
-    ({"carrier": {"b64": "?"}, "distance": 1}, "instances[1]: feature 'carrier': '?' is no base64"),
-    ({"carrier": "UA", "distance": 1.5}, "instances[1]: feature 'distance': expected a whole number, got 1.5"),
-    ({"carrier": "UA", "distance": "1"}, "instances[1]: feature 'distance': expected a whole number, got '1'"),
-    ({"carrier": "UA", "distance": 7, "temp": True}, "instances[1]: feature 'temp': expected a number"),
-    ({"carrier": "UA", "distance": 2**63}, "instances[1]: feature 'distance': 9223372036854775808 does not fit"),
-    ({"carrier": "UA", "distance": 1, "temp": "warm"}, "instances[1]: feature 'temp': expected a number, or null"),
-    ({"carrier": "UA", "distance": 1, "temp": 1e39}, "instances[1]: feature 'temp': 1e+39 is too large"),
-    ("UA", "instances[1]: expected an object of features and their values, got 'UA'"),
+    ({"carier": "UA", "distance": 1}, "unknown feature 'carier'; did you mean 'carrier'?"),
+    ({"distance": 1}, "feature 'carrier' is missing; expected text"),
+    ({"carrier": None, "distance": 1}, "feature 'carrier' is missing; expected text"),
+    ({"carrier": 7, "distance": 1}, "feature 'carrier': expected text, got 7"),
+    ({"carrier": ["UA"], "distance": 1}, "feature 'carrier': expected text, got a list"),
+    (
+        {"carrier": {"b64": "?"}, "distance": 1},
+        "feature 'carrier': expected text, got '?', which is no base64: ",
+    ),
+    ({"carrier": "UA", "distance": 1.5}, "feature 'distance': expected a whole number, got 1.5"),
+    ({"carrier": "UA", "distance": "1"}, "feature 'distance': expected a whole number, got '1'"),
+    ({"carrier": "UA", "distance": 7, "temp": True}, "feature 'temp': expected a number"),
+    (
+        {"carrier": "UA", "distance": 2**63},
+        "feature 'distance': expected a whole number, got 9223372036854775808, which",
+    ),
+    ({"carrier": "UA", "distance": 1, "temp": "warm"}, "feature 'temp': expected a number, or null"),
+    (
+        {"carrier": "UA", "distance": 1, "temp": 1e39},
+        "feature 'temp': expected a number, or null where it is missing, got 1e+39,",
+    ),
+    ("UA", "expected an object of features and their values, got 'UA'"),
 ]
 
 
@@ -102,13 +112,35 @@ BAD = [
 def test_a_bad_instance_is_refused_with_its_number_and_feature(client, instance, message):
     answer = client.post(PREDICT, json={"instances": [ROWS[0], instance]})
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith(message)
+    assert answer.json()["error"].startswith(f"instances[1]: {message}")
 
 
 def test_an_unknown_feature_of_a_wide_model_gets_thirty_names_and_the_number_of_the_others():
     inputs = {f"c{number}": Input(f"c{number}", "floats", False, np.dtype("float32")) for number in range(1000)}
-    with pytest.raises(Refused, match=r"unknown feature 'xyz'; expected c0, c1, .*, c29, and 970 more$"):
+    message = r"'xyz': the model does not take it; leave it out, or use one of c0, c1, .*, and 970 more$"
+    with pytest.raises(Refused, match=message):
         from_instances([{"xyz": 1}], inputs)
+
+
+TRACTS = {
+    name: Input(name, "floats", False, np.dtype("float32")) for name in ("dropoff_census_tract", "fare", "tip_seconds")
+}
+
+
+def test_a_name_that_the_row_has_already_is_not_suggested():
+    whole = dict.fromkeys(TRACTS, 1.0)
+    with pytest.raises(Refused, match=r"'pickup_census_tract': the model does not take it; leave it out$"):
+        from_instances([{**whole, "pickup_census_tract": 2.0}], TRACTS)
+    with pytest.raises(Refused, match=r"'pickup_census_tract': the model does not take it; leave it out$"):
+        from_columns({name: [value] for name, value in whole.items()} | {"pickup_census_tract": [2.0]}, TRACTS)
+    part = {"dropoff_census_tract": 1.0, "fare": 1.0, "pickup_census_tract": 2.0}
+    with pytest.raises(Refused, match=r"'pickup_census_tract': .*; leave it out, or use one of tip_seconds$"):
+        from_instances([part], TRACTS)
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest_that_the_row_lacks():
+    with pytest.raises(Refused, match=r"unknown feature 'dropof_census_tract'; did you mean 'dropoff_census_tract'\?$"):
+        from_instances([{"dropof_census_tract": 1.0, "fare": 1.0}], TRACTS)
 
 
 @pytest.mark.parametrize(

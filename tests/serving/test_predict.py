@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from rich.console import Console
 
 from pipeline.cli import predict
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
-from pipeline.serving.inputs_file import CLASSES
+from pipeline.serving.export_format import CLASSES
 from pipeline.serving.model import Model, load
 from tests.serving.conftest import ROWS, expected, save
 
@@ -51,7 +53,7 @@ def write(folder: Path, kind: str, rows: list[dict]) -> Path:
 
 
 def run(model: Model, data: Path, to: Path, *columns: str) -> list[dict]:
-    predict.predict(model, predict.find(str(data)), to, columns)
+    predict.predict(model, predict.find_files(str(data)), to, columns)
     if to.suffix == ".parquet":
         return pq.read_table(to).to_pylist()
     if to.suffix == ".csv":
@@ -177,7 +179,14 @@ def test_a_line_that_is_no_json_is_named(model, tmp_path):
 )
 def test_data_that_cannot_be_read_is_refused_with_what_can(data, message):
     with pytest.raises(UserError, match=message):
-        predict.find(data)
+        predict.find_files(data)
+
+
+def test_a_terminal_shows_the_rows_so_far(model, tmp_path, monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(predict, "Console", lambda stderr: Console(file=shown, force_terminal=stderr))
+    run(model, write(tmp_path, "csv", ROWS), tmp_path / "answers.parquet")
+    assert "3 rows" in shown.getvalue()
 
 
 def test_a_model_of_another_make_is_asked_serialized_examples(tmp_path):

@@ -13,8 +13,8 @@ import tensorflow as tf
 from pipeline.cli import predict
 from pipeline.errors import UserError
 from pipeline.serving.description import describe
+from pipeline.serving.export_format import INPUTS
 from pipeline.serving.features import Refused, from_instances
-from pipeline.serving.inputs_file import INPUTS
 from pipeline.serving.model import Model, load
 from pipeline.settings.names import plain_names
 
@@ -53,11 +53,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_files_and_rows_are_answered_by_the_columns_own_names(model, table, tmp_path):
     expected = table.to_numpy() @ 2.0 ** np.arange(len(NAMES))
     table.to_csv(tmp_path / "rows.csv", index=False)
-    predict.predict(model, predict.find(str(tmp_path / "rows.csv")), tmp_path / "answers.parquet")
+    predict.predict(model, predict.find_files(str(tmp_path / "rows.csv")), tmp_path / "answers.parquet")
     assert pd.read_parquet(tmp_path / "answers.parquet")["prediction"].to_numpy() == pytest.approx(expected, rel=1e-5)
 
     instances = [{str(name): float(value) for name, value in row.items()} for row in table.to_dict("records")]
-    answers = model.rows.answer(from_instances(instances, model.rows.inputs))
+    answers = model.rows.predict(from_instances(instances, model.rows.inputs))
     assert answers["prediction"] == pytest.approx(expected, rel=1e-5)
     instance = describe("odd", model, 10)["paths"]["/v1/models/odd:predict"]["post"]["requestBody"]["content"][
         "application/json"
@@ -85,11 +85,11 @@ def test_a_file_of_another_table_is_refused_and_nothing_is_written(model, tmp_pa
     else:
         getattr(other, f"to_{ending}")(file, index=False)
     with pytest.raises(UserError, match="no column in common with the model.*species, mean_radius"):
-        predict.predict(model, predict.find(str(file)), tmp_path / "answers.csv")
+        predict.predict(model, predict.find_files(str(file)), tmp_path / "answers.csv")
     assert not (tmp_path / "answers.csv").exists()
 
 
 def test_columns_that_a_file_lacks_and_a_row_may_lack_are_named_once(model, table, tmp_path, capsys):
     table.drop(columns=["class", "🙂"]).to_csv(tmp_path / "rows.csv", index=False)
-    predict.predict(model, predict.find(str(tmp_path / "rows.csv")), tmp_path / "answers.parquet")
+    predict.predict(model, predict.find_files(str(tmp_path / "rows.csv")), tmp_path / "answers.parquet")
     assert capsys.readouterr().err.count("has no column 'class', '🙂'; taken as missing") == 1

@@ -56,7 +56,6 @@ def test_a_folder_without_a_model_is_no_version(versions):
     push(versions, 10)
     (versions.folder / "11/variables").mkdir(parents=True)
     assert versions.numbers() == [10]
-    assert versions.incomplete() == [11]
     assert versions.resolve() == 10
 
 

@@ -1,4 +1,4 @@
-"""The two files in which an exported model describes itself to whoever asks it.
+"""Names in an exported model: its signatures, their inputs, and the two files in which it describes itself.
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
 without the label. ``input`` is the name in the signature; types are integers, floats and text.
@@ -15,9 +15,19 @@ from typing import Any
 
 from pipeline.settings.names import plain_names
 
-# In the folder of a SavedModel: where its format has room for what is not TensorFlow's.
+# One tensor for each raw feature: what TensorFlow Serving calls unless a request names another signature.
+ROWS_SIGNATURE = "serving_default"
+# Serialized tf.Examples, in one input: what TFMA looks for first. Models of stock TFX have only the one above.
+EXAMPLES_SIGNATURE = "predict"
+EXAMPLES_INPUT = "examples"
+# In the folder of a SavedModel, where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"
+
+
+def examples_signature(signatures: Mapping[str, Any]) -> Any:
+    """Return the signature of a model that takes serialized tf.Examples."""
+    return signatures[EXAMPLES_SIGNATURE if EXAMPLES_SIGNATURE in signatures else ROWS_SIGNATURE]
 
 
 def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
@@ -29,7 +39,7 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
     """
     described: Mapping[str, Mapping[str, Any]] = _read(folder, INPUTS) or {}
     plain = plain_names(described)  # models that were exported before it was written down follow this rule
-    return {one.get("input", plain[name]): {**one, "name": name} for name, one in described.items()}
+    return {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
 
 
 def read_classes(folder: str) -> tuple[str, ...]:

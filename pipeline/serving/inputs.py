@@ -1,0 +1,139 @@
+"""The inputs of a signature: kinds of values, and what JSON's values become in a tensor."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+EXAMPLES = "examples"
+_INT64 = 2**63
+
+
+def quoted(value: Any) -> str:
+    """Return a value from JSON for a message, with no more than 40 characters."""
+    words = {dict: "an object", list: "a list", bool: str(value).lower(), type(None): "null"}
+    text = words.get(type(value)) or repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _integer(value: Any, dtype: np.dtype) -> int:
+    if type(value) is bool or (type(value) is float and value.is_integer()):
+        value = int(value)  # booleans are read as 0 and 1
+    if type(value) is not int:
+        raise ValueError(quoted(value))
+    if not -_INT64 <= value < _INT64:
+        raise ValueError(f"{quoted(value)}, which does not fit into 64 bits")
+    return value
+
+
+def _float(value: Any, dtype: np.dtype) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise ValueError(quoted(value))
+    if not abs(value) <= float(np.finfo(dtype).max):
+        raise ValueError(f"{quoted(value)}, which is too large")
+    return float(value)
+
+
+def _text(value: Any, dtype: np.dtype) -> bytes:
+    if not isinstance(value, str):
+        return _base64(value, dtype)
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{quoted(value)}, which is no valid Unicode") from error
+
+
+def _base64(value: Any, dtype: np.dtype) -> bytes:
+    """Return the bytes that TensorFlow Serving's JSON writes as {"b64": "..."}."""
+    if not isinstance(value, dict) or value.keys() != {"b64"} or not isinstance(value["b64"], str):
+        raise ValueError(quoted(value))
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except ValueError as error:
+        raise ValueError(f"{quoted(value['b64'])}, which is no base64: {error}") from error
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value.
+
+    Attributes:
+        expected: For messages.
+        zero: A value that is always valid, as JSON has it.
+        schema: JSON schema of a value.
+        convert: Maps a value from JSON and the tensor's dtype to the tensor's value; raises a ValueError that says
+            what was found instead.
+    """
+
+    expected: str
+    zero: Any
+    schema: Mapping[str, Any]
+    convert: Callable[[Any, np.dtype], Any]
+
+
+_BASE64_SCHEMA = {
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "required": ["b64"],
+    "additionalProperties": False,
+}
+_INT64_SCHEMA = {"type": "integer", "minimum": -_INT64, "maximum": _INT64 - 1}
+KINDS = {
+    "integers": Kind("a whole number", 0, _INT64_SCHEMA, _integer),
+    "floats": Kind("a number", 0.0, {"type": "number"}, _float),
+    "text": Kind("text", "", {"type": "string"}, _text),
+    EXAMPLES: Kind('a serialized tf.Example as {"b64": "..."}', {"b64": ""}, _BASE64_SCHEMA, _base64),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a signature.
+
+    Attributes:
+        name: Raw feature, as people and files name it.
+        kind: A key of ``KINDS``: "integers", "floats", "text", or "examples" for serialized tf.Examples.
+        required: Whether every row must have it.
+        dtype: Of the tensor; optional integers come as float64, to have a NaN.
+        values: Number of values in a row; None: one, in a tensor [rows].
+        tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
+    """
+
+    name: str
+    kind: str
+    required: bool
+    dtype: np.dtype
+    values: int | None = None
+    tensor: str = ""
+
+    @property
+    def expected(self) -> str:
+        """Describe a valid value, for messages."""
+        value = KINDS[self.kind].expected
+        text = value if self.values is None else f"a list of {self.values} values, each {value}"
+        return text if self.required else f"{text}, or null where it is missing"
+
+    @property
+    def example(self) -> Any:
+        """Return a valid value as JSON has it: zeros or empty texts."""
+        zero = KINDS[self.kind].zero
+        return zero if self.values is None else [zero] * self.values
+
+    @property
+    def missing(self) -> float | bytes:
+        """Return the tensor's value where a row has none."""
+        return b"" if self.dtype == object else math.nan
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of the tensor: [rows] or [rows, values]."""
+        return (rows,) if self.values is None else (rows, self.values)
+
+
+def take_examples(inputs: Mapping[str, Input]) -> bool:
+    """Return whether a signature takes serialized tf.Examples, and nothing else."""
+    return [column.kind for column in inputs.values()] == [EXAMPLES]
