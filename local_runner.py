@@ -82,7 +82,7 @@ def run(
 ) -> int:
     """Runs the graph, shows how it went, and writes verdict.json, the record of the run and its report."""
     started = datetime.now()
-    with terminal.only_ours(output / "logs" / f"{run_id}.log", arguments.verbose) as screen:
+    with terminal.redirect_output(output / "logs" / f"{run_id}.log", arguments.verbose) as screen:
         screen.start(config, run_id)
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays:
         # to look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.

@@ -150,7 +150,7 @@ def configure(arguments: argparse.Namespace) -> PipelineConfig:
 
 def compile_to(out: Path, config: PipelineConfig, vertex: Vertex) -> int:
     """Writes the job; nothing is asked of Google Cloud."""
-    with terminal.only_ours(out / "compile.log") as screen:
+    with terminal.redirect_output(out / "compile.log") as screen:
         job = compile_here(out, config, vertex)
         uploads = json.loads((job.parent / "uploads.json").read_text(encoding="utf-8"))
         screen.note(f"wrote {job}\nand the {len(uploads)} files to upload before it runs are in uploads.json beside it")
@@ -176,7 +176,7 @@ def run_there(arguments: argparse.Namespace, config: PipelineConfig, vertex: Ver
     """Checks, submits and waits, or what the command line wants of it."""
     run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     folder = output / "vertex" / run_id
-    with terminal.only_ours(folder / "log") as screen:
+    with terminal.redirect_output(folder / "log") as screen:
         from pipeline.cli import vertex_commands
         from pipeline.vertex import cloud as google_cloud
         from pipeline.vertex.pipelines import preflight
@@ -254,7 +254,7 @@ def rehearse(config: PipelineConfig, machines: Machines, endpoint: Endpoint | No
         )
     folder = output / "rehearsal"
     run_id = datetime.now().strftime("%Y%m%d%H%M%S")
-    with only_run_in(folder), terminal.only_ours(folder / "logs" / f"{run_id}.log") as screen:
+    with only_run_in(folder), terminal.redirect_output(folder / "logs" / f"{run_id}.log") as screen:
         screen.start(config, f"{run_id}, a rehearsal of Vertex AI")
         # Imported here, with the log in place: TensorFlow and TFX take seconds and print a lot.
         from pipeline.runs.results import read_results

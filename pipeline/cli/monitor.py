@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.command_line import add_pipeline_arguments, chosen_config
-from pipeline.cli.terminal import silent
+from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.names import shortened
@@ -106,7 +106,7 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
     Raises:
         UserError: there is nothing to compare with.
     """
-    with silent():
+    with silence_stderr():
         from pipeline.validation import reference, serving_skew
         from pipeline.validation.findings import to_json
         from pipeline.validation.schema_text import parse

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from pipeline import filesystem
-from pipeline.cli.terminal import silent
+from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import SPLITS, Data
 from pipeline.settings.names import printable
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     data = Path(arguments.data).absolute()
     if not data.exists():
         raise UserError(f"no data at {arguments.data}; give a .csv or .parquet file, or a folder of them")
-    with silent():
+    with silence_stderr():
         # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
         import pipeline.validation.schema_text  # noqa: F401
         from pipeline.scaffold import beforehand, files

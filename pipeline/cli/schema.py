@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
-from pipeline.cli.terminal import silent
+from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import find_root, runner, shown
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     output = Path(arguments.output) if arguments.output else root / "output" / config.name
     which = pipeline_flags(arguments)
     folder = arguments.statistics or newest(output, which)
-    with silent():
+    with silence_stderr():
         # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
         import pipeline.validation.schema_text  # noqa: F401
     statistics = read_statistics(folder)

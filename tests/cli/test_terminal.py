@@ -26,7 +26,7 @@ from pathlib import Path
 from pipeline.cli import terminal
 from pipeline.progress import Progress
 
-with terminal.only_ours(Path(sys.argv[1]), verbose="--verbose" in sys.argv) as screen:
+with terminal.redirect_output(Path(sys.argv[1]), verbose="--verbose" in sys.argv) as screen:
     os.write(2, b"noise of C++\\n")
     screen.step_starts("Trainer")
     Progress("search").tell("trial 2 of 6, best auc so far 0.7000")
