@@ -19,8 +19,9 @@ from tfx.orchestration.pipeline import Pipeline
 
 from pipeline.cli.terminal import Screen
 from pipeline.components.arrow_example_gen import job_of
+from pipeline.components.example_gen import create_example_gen
 from pipeline.errors import UserError
-from pipeline.graph import create_pipeline, example_gen_of
+from pipeline.graph import create_pipeline
 from pipeline.runs.run_graph import run_graph
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit, load_config
 from pipeline.settings.target import Dataflow, Target
@@ -98,7 +99,7 @@ def only_example_gen(config, data, target):
     return Pipeline(
         pipeline_name="flights",
         pipeline_root=target.pipeline_root,
-        components=[example_gen_of(replace(config, data=data), target)],
+        components=[create_example_gen(replace(config, data=data), target)],
         metadata_connection_config=sqlite_metadata_connection_config(target.metadata),
         beam_pipeline_args=list(target.beam_args),
     )
@@ -151,7 +152,7 @@ def test_the_gates_are_in_the_job_that_vertex_ai_runs(config, few_flights, tmp_p
     }
     assert blessings == {"model": "Trainer", "model_blessing": "Evaluator", "infra_blessing": "ModelCheck"}
     arguments = job["deploymentSpec"]["executors"]["DataGate_executor"]["container"]["args"]
-    assert "pipeline.components.data_gate.GateExecutor" in arguments
+    assert "pipeline.components.data_gate.DataGateExecutor" in arguments
 
 
 @pytest.mark.parametrize(

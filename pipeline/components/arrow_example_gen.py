@@ -1,7 +1,7 @@
-"""Raw files → tf.Examples, vectorised from end to end: an executor for TFX's FileBasedExampleGen.
+"""Raw files → tf.Examples, vectorised from end to end: TFX's FileBasedExampleGen with our executor.
 
-Scan every file → plan shards from what was found → write every shard. What a shard holds, and in which order, is
-decided by the files alone, never by how Beam bundles or schedules: the same files give the same bytes, on one machine
+Scan every file → plan shards from the scans → write every shard. The rows of a shard and their order depend on the
+files alone, never on how Beam bundles or schedules: the same files give the same bytes, on one machine
 or many. A shard takes its parts from all over the files and mixes its rows, because rows that lie as they were
 collected, by time mostly, would reach the training in that order.
 """
@@ -14,13 +14,15 @@ from typing import Any
 
 import apache_beam as beam
 from google.protobuf import any_pb2, wrappers_pb2
-from tfx import types
+from tfx import components as tfx_components
 from tfx.components.example_gen import utils
 from tfx.components.util import examples_utils
+from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import proto_utils
 
+from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, shards
 from pipeline.errors import UserError
@@ -33,21 +35,19 @@ def settings(
     types: dict[str, str],
     time_column: str | None,
     max_bad_rows: float,
-    code: str,
     label: str = "",
     classes: Mapping[str, int] | None = None,
 ) -> example_gen_pb2.CustomConfig:
-    """What the executor needs beside TFX's own settings, as FileBasedExampleGen's ``custom_config``.
+    """Return the settings of the executor that TFX does not have, as FileBasedExampleGen's ``custom_config``.
 
     Args:
         patterns: File pattern by input split; "{SPAN}" stands for the number of a span.
         last_spans: How many of the newest spans are read; None reads all.
-        types: Types of columns that a reviewed schema has decided.
-        time_column: Column by whose order rows are dealt to the output splits; None deals by hash.
+        types: Types of columns from a reviewed schema.
+        time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         max_bad_rows: Share of CSV rows that may be bad.
-        code: Fingerprint of the executor's code, so that a change of it runs the step again.
-        label: Column that holds a class, in words or as a number; it becomes its number.
-        classes: That number by what stands in the data; empty where the label is no class.
+        label: Column of classes, in words or as numbers; written as numbers.
+        classes: Number of a class by its value in the data; empty where the label is not a class.
     """
     text = json.dumps(
         {
@@ -58,7 +58,6 @@ def settings(
             "max_bad_rows": max_bad_rows,
             "label": label,
             "classes": dict(classes or {}),
-            "code": code,
         },
         sort_keys=True,
     )
@@ -67,21 +66,15 @@ def settings(
     return example_gen_pb2.CustomConfig(custom_config=packed)
 
 
-class Executor(BeamExecutor):
-    """Reads CSV, Parquet and TFRecord files from any filesystem that Beam can read."""
+class ExampleGenExecutor(BeamExecutor):
+    """Read CSV, Parquet and TFRecord files from any filesystem that Beam can read."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Writes "examples", and beside its splits summary.json and, if there are any, the bad rows.
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write "examples", and beside its splits summary.json and, if there are any, the bad rows.
 
         Raises:
             UserError: a file is refused, or a split has no rows.
         """
-        self._log_startup(input_dict, output_dict, exec_properties)
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
         job, span = job_of(exec_properties, examples.uri)
         with self._make_beam_pipeline() as pipeline:
@@ -99,7 +92,7 @@ class Executor(BeamExecutor):
 
 
 def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
-    """What is to be done, from the component's settings; and the newest span that is read."""
+    """Return the job of a component's settings, and the newest span that is read."""
     input_config, output_config = example_gen_pb2.Input(), example_gen_pb2.Output()
     proto_utils.json_to_proto(exec_properties[standard_component_specs.INPUT_CONFIG_KEY], input_config)
     proto_utils.json_to_proto(exec_properties[standard_component_specs.OUTPUT_CONFIG_KEY], output_config)
@@ -129,14 +122,14 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
 
 
 class WriteExamples(beam.PTransform):
-    """The Beam graph of a job: scan → plan → write → summary."""
+    """Beam graph of a job: scan → plan → write → summary."""
 
     def __init__(self, job: shards.Job):
         super().__init__()
         self._job = job
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Returns the one summary."""
+        """Return the summary."""
         job = self._job
         scans = (
             pipeline
@@ -156,3 +149,9 @@ class WriteExamples(beam.PTransform):
             | "End" >> beam.Create([job])
             | "Summary" >> beam.Map(shards.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
         )
+
+
+class ArrowExampleGen(FingerprintedComponent, tfx_components.FileBasedExampleGen):
+    """TFX's FileBasedExampleGen with our executor."""
+
+    EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(ExampleGenExecutor)

@@ -1,4 +1,4 @@
-"""The model that a candidate has to beat."""
+"""The model that a candidate is compared with."""
 
 from __future__ import annotations
 
@@ -8,31 +8,68 @@ from typing import Any
 from ml_metadata import errors
 from ml_metadata.proto import metadata_store_pb2
 from tfx import types
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.dsl.components.common.importer import Importer
+from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.orchestration import metadata
+from tfx.types import BaseChannel, Channel, standard_artifacts
 
 from pipeline.errors import UserError
+from pipeline.settings.gates import LAST_BLESSED, NO_BASELINE
+from pipeline.settings.target import Target
+
+
+def find_baseline(
+    setting: str, trainer: BaseComponent, target: Target
+) -> tuple[Resolver | Importer, BaseChannel] | tuple[None, None]:
+    """Return the node that finds the model to compare with, and the model; None if the config wants none.
+
+    Args:
+        setting: ``Evaluation.baseline``.
+        trainer: Node that trains the candidate.
+        target: Where the runs' metadata is, and whether Vertex AI resolves.
+
+    Raises:
+        UserError: the setting names a run that does not exist.
+    """
+    if setting == NO_BASELINE:
+        return None, None
+    if setting != LAST_BLESSED:
+        address = model_of_run(target.metadata, setting)
+        importer = Importer(address, standard_artifacts.Model).with_id("BaselineModel")
+        return importer, importer.outputs["result"]
+    channels = {
+        "model": Channel(type=standard_artifacts.Model),
+        "model_blessing": Channel(type=standard_artifacts.ModelBlessing),
+    }
+    if target.vertex is None:
+        resolver = Resolver(LatestOtherBlessedModelStrategy, candidate=trainer.outputs["model"], **channels)
+    else:
+        # Vertex AI resolves by its own queries and knows TFX's strategies only.
+        resolver = Resolver(LatestBlessedModelStrategy, **channels)
+        resolver.add_upstream_node(trainer)
+    return resolver.with_id("LatestBlessedModel"), resolver.outputs["model"]
 
 
 class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
-    """The latest blessed model other than the candidate.
+    """Resolve the latest blessed model other than the candidate.
 
     TFX's strategy finds the candidate itself as soon as it is blessed: a second run of an unchanged pipeline would get
-    another baseline than the first, so evaluate and push again. Leaving the candidate out gives it the same baseline
-    every time.
+    another baseline than the first, and evaluate and push again. Without the candidate the baseline is the same.
     """
 
     def resolve_artifacts(
         self, store: Any, input_dict: dict[str, list[types.Artifact]]
     ) -> dict[str, list[types.Artifact]] | None:
-        """Resolves "model" and "model_blessing", leaving out the models in "candidate".
+        """Resolve "model" and "model_blessing", leaving out the models in "candidate".
 
         Args:
             store: The metadata store.
             input_dict: All models and blessings of this pipeline, and the candidate.
 
         Returns:
-            At most one model and its blessing, and the candidate as it came.
+            At most one model and its blessing, and the candidate unchanged.
         """
         candidates = input_dict["candidate"]
         candidate_ids = {artifact.id for artifact in candidates}
@@ -47,11 +84,11 @@ class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
 
 
 def model_of_run(store_file: str | None, run: str) -> str:
-    """The address of the model that a run has trained.
+    """Return the address of the model that a run has trained.
 
     Args:
         store_file: SQLite file with the metadata of the runs.
-        run: Name of a run, such as "2026-11-21T09-47-15", or the address of a model itself, which is given back.
+        run: Name of a run, such as "2026-11-21T09-47-15", or the address of a model, which is returned.
 
     Raises:
         UserError: there is no such run, or it trained no model.
@@ -76,14 +113,15 @@ def _models_by_run(store: Any) -> dict[str, str]:
         contexts = store.get_contexts_by_type("pipeline_run")
     except errors.NotFoundError:
         return {}
-    found = {}
+    models_by_run = {}
     for context in contexts:
-        executions = [one.id for one in store.get_executions_by_context(context.id) if one.type.endswith(".Trainer")]
-        if not executions:
+        executions = store.get_executions_by_context(context.id)
+        trainings = [execution.id for execution in executions if execution.type.endswith(".Trainer")]
+        if not trainings:
             continue
-        events = store.get_events_by_execution_ids(executions)
-        made = [one.artifact_id for one in events if one.type == metadata_store_pb2.Event.OUTPUT]
-        models = [one.uri for one in store.get_artifacts_by_id(made) if one.type == "Model"]
+        events = store.get_events_by_execution_ids(trainings)
+        outputs = [event.artifact_id for event in events if event.type == metadata_store_pb2.Event.OUTPUT]
+        models = [artifact.uri for artifact in store.get_artifacts_by_id(outputs) if artifact.type == "Model"]
         if models:
-            found[context.name] = models[-1]
-    return found
+            models_by_run[context.name] = models[-1]
+    return models_by_run

@@ -1,4 +1,4 @@
-"""Beam pipelines that are put together and run faster."""
+"""Beam pipelines that are built and run faster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.transforms import userstate
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
-# Milliseconds between two looks at what a worker is busy with.
+# Milliseconds between two samples of a worker's state.
 SAMPLING_PERIOD = 10
 _get_dofn_specs = userstate.get_dofn_specs
 _known_specs: weakref.WeakKeyDictionary[beam.DoFn, Any] = weakref.WeakKeyDictionary()
 
 
 class Options(PipelineOptions):
-    """Options of which there is one view of each kind.
+    """Pipeline options that keep their views.
 
-    Beam asks for one several times for every transform, and each time parses all options anew: 2 of the 30 seconds of
-    Transform. Views share their values, so that one is as good as another.
+    Beam asks for a view several times for every transform, and parses all options each time: 2 of the 30 seconds of
+    Transform. Views share their values, so one of each class is enough.
     """
 
     def __init__(self, flags: list[str]):
@@ -31,29 +31,30 @@ class Options(PipelineOptions):
         super().__init__(flags)
 
     def view_as(self, cls: type[PipelineOptions]) -> PipelineOptions:
-        """Returns the view that there is, or makes it."""
+        """Return the view of a class, the same each time."""
         if cls not in self._views:
             self._views[cls] = super().view_as(cls)
         return self._views[cls]
 
 
 class BeamExecutor(BaseBeamExecutor):
-    """An executor whose pipelines have such options."""
+    """Executor whose pipelines have ``Options`` and the patches of ``patch_beam_overheads``."""
 
     def _make_beam_pipeline(self) -> beam.Pipeline:
-        hasten()
+        patch_beam_overheads()
         if self._make_beam_pipeline_fn is not None:
             return super()._make_beam_pipeline()
         return beam.Pipeline(options=Options(self._beam_pipeline_args))
 
 
-def hasten() -> None:
-    """Spares Beam in this process some work for which it has no option: a seventh of Transform's time."""
-    # The end of a bundle waits for the thread that looks what a worker is busy with, every 200 ms.
+def patch_beam_overheads() -> None:
+    """Work around three slow paths of Beam that have no option: a seventh of Transform's time."""
+    # The end of a bundle waits for the thread that samples the state of the worker, every 200 ms.
     statesampler.StateSampler.__init__.__defaults__ = (SAMPLING_PERIOD,)
-    # What another bundle may need is measured by a walk through all modules of Python. A bundle keeps its own anyway.
+    # Beam measures the objects that it caches across bundles by a walk through all Python modules. A bundle has its own
+    # cache anyway.
     worker_handlers.STATE_CACHE_SIZE_MB = 0
-    # Whether a DoFn has states or timers is asked seven times, and told by the signatures of all its methods.
+    # Beam looks for states and timers in the signatures of all methods of a DoFn, seven times.
     userstate.get_dofn_specs = _specs_of
 
 

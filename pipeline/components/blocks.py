@@ -1,6 +1,6 @@
-"""Examples read in blocks whose sizes depend on the data alone, on any Beam runner.
+"""Read examples in blocks whose sizes depend on the data alone, on any Beam runner.
 
-TFX hands each record from step to step in Python, and puts together batches whose sizes depend on the clock.
+TFX passes single records between steps in Python, and makes batches whose sizes depend on the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfx_bsl.tfxio import record_based_tfxio
 from pipeline.data import files
 from pipeline.data.tfrecord_files import read_records
 
-# Examples that a step handles at once, at most.
+# Most examples that a step handles at once.
 BLOCK = 4_096
 
 
@@ -27,8 +27,8 @@ class ReadBlocks(beam.PTransform):
     """Serialized tf.Examples in gzipped TFRecords → Arrow record batches of at most ``BLOCK`` rows.
 
     Args:
-        paths: Of the files; each is read by one worker.
-        schema: Names the features to decode, and their types; None decodes all, with the types they have.
+        paths: Files; each is read by one worker.
+        schema: Features to decode, and their types; None decodes all, with the types they have.
         raw: Name of one more column, with the serialized examples.
     """
 
@@ -39,25 +39,25 @@ class ReadBlocks(beam.PTransform):
         self._raw = raw
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Returns the batches, the rows of a file in their order."""
+        """Return the batches; the rows of a file stay in their order."""
         decoded = beam.FlatMap(_decode, self._schema, self._raw).with_output_types(pa.RecordBatch)
         return pipeline | "Files" >> Spread(self._paths) | "Decode" >> decoded
 
 
 class Spread(beam.PTransform):
-    """Elements that any worker may take, in one order: Reshuffle draws its keys at random."""
+    """Distribute elements over the workers in a fixed order; Reshuffle draws its keys at random."""
 
     def __init__(self, elements: list[Any]):
         super().__init__()
         self._elements = list(enumerate(elements))
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Returns the elements."""
+        """Return the elements."""
         return pipeline | beam.Create(self._elements) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
 
 
 def files_of(examples: types.Artifact, split: str) -> list[str]:
-    """Paths of the files of a split."""
+    """Return the paths of the files of a split."""
     folder = artifact_utils.get_split_uri([examples], split)
     return list(files.find(folder, {split: "*"}).by_split[split])
 

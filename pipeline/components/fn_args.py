@@ -1,7 +1,7 @@
 """TFX's FnArgs with the steps of one pass over a split, where the config names none.
 
-With TFX alone ``fn_args.train_steps`` is then None, and ``steps_per_epoch=None`` over a dataset that repeats trains
-without end.
+With TFX alone ``fn_args.train_steps`` is then None, and Keras trains for ever on a dataset that repeats if
+``steps_per_epoch`` is None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ logger = logging.getLogger("pipeline.training")
 
 
 class FnArgs(fn_args_utils.FnArgs):
-    """The arguments of ``run_fn`` and ``tuner_fn``.
+    """Arguments of ``run_fn`` and ``tuner_fn``.
 
-    The steps are counted when they are asked for. By then the module has usually made its datasets, and told
-    ``data_accessor`` its batch size; of a module that reads files in another way, it is ``training.batch_size``.
+    The steps are counted when they are read. By then the module has usually created its datasets, and ``data_accessor``
+    knows the batch size; for a module that reads files in another way, it is ``training.batch_size``.
     """
 
     def __init__(self) -> None:
@@ -31,21 +31,21 @@ class FnArgs(fn_args_utils.FnArgs):
         super().__init__()
 
     @classmethod
-    def of(cls, given: fn_args_utils.FnArgs) -> FnArgs:
-        """Return the same arguments, with steps."""
-        made = cls()
-        for name, value in vars(given).items():
-            setattr(made, name, value)
-        accessor = given.data_accessor
-        made.data_accessor = accessor._replace(
-            tf_dataset_factory=made._noting_batch_size(accessor.tf_dataset_factory),
-            record_batch_factory=made._noting_batch_size(accessor.record_batch_factory),
+    def of(cls, stock: fn_args_utils.FnArgs) -> FnArgs:
+        """Return the arguments that TFX made, with steps."""
+        fn_args = cls()
+        for name, value in vars(stock).items():
+            setattr(fn_args, name, value)
+        accessor = stock.data_accessor
+        fn_args.data_accessor = accessor._replace(
+            tf_dataset_factory=fn_args._record_batch_size(accessor.tf_dataset_factory),
+            record_batch_factory=fn_args._record_batch_size(accessor.record_batch_factory),
         )
-        return made
+        return fn_args
 
     @property
     def train_steps(self) -> int:
-        """Those of the config, or of one pass over the train split; a last batch that is not full counts."""
+        """Steps of the config, or of one pass over the train split; a last batch that is not full counts."""
         return self._train_steps or self._steps_of_one_pass("train", self.train_files)
 
     @train_steps.setter
@@ -54,38 +54,32 @@ class FnArgs(fn_args_utils.FnArgs):
 
     @property
     def eval_steps(self) -> int:
-        """Those of the config, or of one pass over the eval split; a last batch that is not full counts."""
+        """Steps of the config, or of one pass over the eval split; a last batch that is not full counts."""
         return self._eval_steps or self._steps_of_one_pass("eval", self.eval_files)
 
     @eval_steps.setter
     def eval_steps(self, steps: int | None) -> None:
         self._eval_steps = steps
 
-    def _noting_batch_size(self, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a factory of ``data_accessor``: remember the batch size by the files that are read."""
+    def _record_batch_size(self, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a factory of ``data_accessor``: record the batch size by the files that are read."""
 
-        def make(file_pattern: str | Sequence[str], options: Any, *args: Any, **kwargs: Any) -> Any:
+        def create(file_pattern: str | Sequence[str], options: Any, *args: Any, **kwargs: Any) -> Any:
             self._batch_sizes[_key(file_pattern)] = options.batch_size
             return factory(file_pattern, options, *args, **kwargs)
 
-        return make
+        return create
 
     def _steps_of_one_pass(self, split: str, patterns: Sequence[str]) -> int:
         batch_size = self._batch_sizes.get(_key(patterns), self.custom_config["batch_size"])
         examples = count_examples(patterns)
         steps = max(1, -(-examples // batch_size))
-        logger.info(
-            "One pass over %s: %s steps of %s examples for %s examples",
-            split,
-            f"{steps:,}",
-            batch_size,
-            f"{examples:,}",
-        )
+        logger.info(f"One pass over {split}: {steps:,} steps of {batch_size} examples for {examples:,} examples")
         return steps
 
 
 def count_examples(patterns: Sequence[str]) -> int:
-    """Return how many records the files of some patterns hold."""
+    """Return the number of records in the files of some patterns."""
     files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
     return sum(len(records) for file in files for records in read_records(file, BLOCK))
 

@@ -1,7 +1,7 @@
-"""Asks the exported model what a server will ask it, before it is pushed: fills the role of TFX's InfraValidator.
+"""Check the exported model as a server will use it, before it is pushed: in place of TFX's InfraValidator.
 
-That one starts a model server in Docker, and not at all on Vertex AI. Here a fresh Python process that can import
-nothing but TensorFlow loads the model, on any machine (``model_questions``).
+TFX's needs Docker for a model server and does not run on Vertex AI. Here a new Python process that can import nothing
+but TensorFlow loads the model (``model_probe``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import logging
 import re
@@ -23,15 +24,15 @@ import tensorflow as tf
 from tensorflow_transform.tf_metadata import schema_utils
 from tfx import types
 from tfx.dsl.components.base import executor_spec
-from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
-from tfx.utils import io_utils, path_utils
+from tfx.utils import io_utils
 
-from pipeline.components import model_questions
-from pipeline.data import files
+from pipeline.components import model_probe
+from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
+from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder, settings_of
+from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.export_format import read_inputs
 from pipeline.settings.config import Label
@@ -39,49 +40,36 @@ from pipeline.settings.gates import ModelChecks
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
 
-REPORT = "model_check.json"
-# Rows with their answers, for who asks the model where it serves: {"tolerance": ..., "rows": [{"instance", "answer"}]}.
-SMOKE_ROWS = "smoke_rows.json"
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
 logger = logging.getLogger("pipeline")
-# Of this repository, which is no installed package on a workstation.
+# Packages of this repository, which is not an installed distribution on a workstation.
 OURS = ("configs", "models", "pipeline")
 # TensorFlow brings it along, a model server does not.
 KERAS = "keras"
 
 
-class Executor(BaseExecutor):
-    """Blesses a model that answers."""
+class ModelCheckExecutor(BaseExecutor):
+    """Bless a model without problems."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Writes "blessing", TFX's InfraBlessing, with the report beside it."""
-        self._log_startup(input_dict, output_dict, exec_properties)
-        settings = json.loads(exec_properties["settings"])
-        model = artifact_utils.get_single_instance(input_dict["model"])
-        folder = path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model))
-        schema_folder = artifact_utils.get_single_uri(input_dict["schema"])
-        schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
-        spec = schema_utils.schema_as_feature_spec(schema).feature_spec
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write "blessing", TFX's InfraBlessing, with the report beside it."""
+        settings = settings_of(exec_properties)
+        folder = serving_model_folder(input_dict["model"])
+        spec = schema_utils.schema_as_feature_spec(read_schema(input_dict["schema"])).feature_spec
         spec.pop(settings["label"], None)
-        examples = artifact_utils.get_split_uri(input_dict["examples"], "eval")
-        first = _first_rows(list(files.find(examples, {"eval": "*"}).by_split["eval"]), ROWS)
-        report = ask(
+        records = _first_records(files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval"), ROWS)
+        report = probe(
             {
                 **settings,
                 "answer": ANSWERS[task_of(len(settings["classes"]))],
                 "model": folder,
-                "examples": [base64.b64encode(row).decode() for row in first],
+                "examples": [base64.b64encode(record).decode() for record in records],
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
-                "optional": sorted(name for name, one in spec.items() if not isinstance(one, tf.io.FixedLenFeature)),
-                "text": sorted(name for name, one in spec.items() if getattr(one, "dtype", None) == tf.string),
-                "columns": {tensor: one["name"] for tensor, one in read_inputs(folder).items()},
-                "refused": [*OURS, KERAS, *not_tensorflow()],
+                "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
+                "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
+                "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
+                "refused": [*OURS, KERAS, *packages_beside_tensorflow()],
             }
         )
         report["facts"]["size_bytes"] = _size(folder)
@@ -92,7 +80,7 @@ class Executor(BaseExecutor):
         io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
         rows = {"tolerance": settings["tolerance"], "rows": report.pop("rows", [])}
         io_utils.write_string_file(f"{blessing.uri}/{SMOKE_ROWS}", json.dumps(rows))
-        io_utils.write_string_file(f"{blessing.uri}/{REPORT}", json.dumps(report, indent=2))
+        io_utils.write_string_file(f"{blessing.uri}/{MODEL_REPORT}", json.dumps(report, indent=2))
         blessing.set_int_custom_property("blessed", int(blessed))
         blessing.set_int_custom_property("has_model", 0)
         blessing.set_string_custom_property("reasons", "; ".join(report["problems"]))
@@ -100,31 +88,31 @@ class Executor(BaseExecutor):
             blessing.set_float_custom_property(name, float(fact))
 
 
-def ask(questions: dict[str, Any]) -> dict[str, Any]:
-    """Runs ``model_questions`` in a fresh process; returns its answers, or why there are none."""
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Run ``model_probe`` in a new process; return its report, or one with the reason why there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder, "questions.json"), Path(folder, "answers.json")
-        asked.write_text(json.dumps(questions), encoding="utf-8")
-        command = [sys.executable, "-I", model_questions.__file__, str(asked), str(answered)]
+        request_file, report_file = Path(folder, "request.json"), Path(folder, "report.json")
+        request_file.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-I", model_probe.__file__, str(request_file), str(report_file)]
         problem = ""
         try:
-            asking = subprocess.run(
-                command, check=False, timeout=questions["timeout"], capture_output=True, text=True, errors="replace"
+            process = subprocess.run(
+                command, check=False, timeout=request["timeout"], capture_output=True, text=True, errors="replace"
             )
-            logger.info("What the process said that asked the model:\n%s%s", asking.stdout, asking.stderr)
-            if asking.returncode:
-                last = (asking.stderr.strip().splitlines() or ["nothing"])[-1]
-                problem = f"the process that asks the exported model ended with code {asking.returncode}, saying {last}"
+            logger.info("Output of the process that checked the model:\n%s%s", process.stdout, process.stderr)
+            if process.returncode:
+                last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+                problem = f"the process that checks the exported model ended with code {process.returncode}: {last}"
         except subprocess.TimeoutExpired:
-            problem = f"the exported model has not answered within {questions['timeout']} seconds"
+            problem = f"the exported model has not answered within {request['timeout']} seconds"
         if problem:
             return {"problems": [problem], "notes": [], "facts": {}}
-        answers: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-        return answers
+        report: dict[str, Any] = json.loads(report_file.read_text(encoding="utf-8"))
+        return report
 
 
-def not_tensorflow() -> list[str]:
-    """Installed packages, as they are imported, that TensorFlow does not bring along."""
+def packages_beside_tensorflow() -> list[str]:
+    """Return the import names of installed packages that TensorFlow does not require."""
     brought: set[str] = set()
     pending = ["tensorflow"]
     while pending:
@@ -136,44 +124,22 @@ def not_tensorflow() -> list[str]:
             required = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        pending += [re.split(r"[^\w.-]", one)[0] for one in required if "extra ==" not in one]
+        pending += [re.split(r"[^\w.-]", line)[0] for line in required if "extra ==" not in line]
     installed = importlib.metadata.packages_distributions()
     return sorted(name for name, owners in installed.items() if not brought & {_normal(owner) for owner in owners})
-
-
-def read_report(blessing_uri: str) -> dict[str, Any]:
-    """The answers that stand beside a blessing."""
-    with fileio.open(f"{blessing_uri}/{REPORT}") as file:
-        report: dict[str, Any] = json.load(file)
-        return report
-
-
-def read_smoke_rows(blessing_uri: str) -> dict[str, Any]:
-    """Rows with their answers that stand beside a blessing; none beside one of TFX's own InfraValidator."""
-    path = f"{blessing_uri}/{SMOKE_ROWS}"
-    if not fileio.exists(path):
-        return {"tolerance": 0.0, "rows": []}
-    with fileio.open(path) as file:
-        rows: dict[str, Any] = json.load(file)
-        return rows
 
 
 def _normal(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def _first_rows(of: list[str], most: int) -> list[bytes]:
-    rows: list[bytes] = []
-    for file in of:
-        for block in read_records(file, most):
-            rows += block
-            if len(rows) >= most:
-                return rows[:most]
-    return rows
+def _first_records(files: list[str], count: int) -> list[bytes]:
+    records = itertools.chain.from_iterable(block for file in files for block in read_records(file, count))
+    return list(itertools.islice(records, count))
 
 
 def _predictions(model_run: str) -> list[float] | None:
-    """What the model said of the same rows in training; None where its run_fn has not written it."""
+    """Return the predictions for the same rows in training; None where run_fn has not written them."""
     path = f"{model_run}/{PREDICTIONS}"
     if not fileio.exists(path):
         return None
@@ -182,54 +148,33 @@ def _predictions(model_run: str) -> list[float] | None:
 
 
 def _size(folder: str) -> int:
-    found = [f"{path}/{name}" for path, _, names in tf.io.gfile.walk(folder) for name in names]
-    return sum(tf.io.gfile.stat(path).length for path in found)
+    paths = [f"{path}/{name}" for path, _, names in tf.io.gfile.walk(folder) for name in names]
+    return sum(tf.io.gfile.stat(path).length for path in paths)
 
 
-class ModelCheckSpec(ComponentSpec):
-    """Ports of ModelCheck."""
+class ModelCheck(DeclaredComponent):
+    """Bless the exported model if it predicts raw rows as it did in training."""
 
-    PARAMETERS = {"settings": ExecutionParameter(type=str), "code": ExecutionParameter(type=str)}
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(ModelCheckExecutor)
     INPUTS = {
-        "model": ChannelParameter(type=standard_artifacts.Model),
-        "model_run": ChannelParameter(type=standard_artifacts.ModelRun),
-        "examples": ChannelParameter(type=standard_artifacts.Examples),
-        "schema": ChannelParameter(type=standard_artifacts.Schema),
+        "model": standard_artifacts.Model,
+        "model_run": standard_artifacts.ModelRun,
+        "examples": standard_artifacts.Examples,
+        "schema": standard_artifacts.Schema,
     }
-    OUTPUTS = {"blessing": ChannelParameter(type=standard_artifacts.InfraBlessing)}
-
-
-class ModelCheck(BaseComponent):
-    """Asks the exported model raw rows and blesses it if it answers as it did in training."""
-
-    SPEC_CLASS = ModelCheckSpec
-    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
+    OUTPUTS = {"blessing": standard_artifacts.InfraBlessing}
 
     def __init__(
-        self,
-        model: types.BaseChannel,
-        model_run: types.BaseChannel,
-        examples: types.BaseChannel,
-        schema: types.BaseChannel,
-        *,
-        checks: ModelChecks,
-        label: Label,
-        threshold: float,
-        logits: bool,
-        code: str,
+        self, *, checks: ModelChecks, label: Label, threshold: float, logits: bool, **inputs: types.BaseChannel
     ):
-        """Makes the component.
+        """Create the component.
 
         Args:
-            model: As the Trainer exported it.
-            model_run: Where the Trainer wrote what the model said of the first rows of eval.
-            examples: Raw, with a split "eval".
-            schema: Of the examples.
             checks: Tolerance and timeout.
-            label: Its classes are what the model answers in words.
-            threshold: Of two classes, the probability from which it answers the second.
-            logits: Whether it answers logits.
-            code: Fingerprint of this module, so that a change of it runs the step again.
+            label: Its classes are the model's predictions in words.
+            threshold: Of two classes, the probability from which the second is predicted.
+            logits: Whether the model returns logits.
+            **inputs: Model and model_run of the Trainer, raw examples with a split "eval", and their schema.
         """
         settings = {
             **dataclasses.asdict(checks),
@@ -238,14 +183,4 @@ class ModelCheck(BaseComponent):
             "threshold": threshold,
             "logits": logits,
         }
-        super().__init__(
-            ModelCheckSpec(
-                model=model,
-                model_run=model_run,
-                examples=examples,
-                schema=schema,
-                settings=json.dumps(settings, sort_keys=True),
-                code=code,
-                blessing=types.Channel(type=standard_artifacts.InfraBlessing),
-            )
-        )
+        super().__init__(settings, **inputs)

@@ -1,4 +1,4 @@
-"""A Pusher executor that never shows a model server half a model, and says of each version what it is."""
+"""A Pusher that never shows a model server an incomplete version, and writes a manifest for each version."""
 
 from __future__ import annotations
 
@@ -8,34 +8,31 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from tfx import types
+from tfx import components as tfx_components
 from tfx.components.pusher import executor as tfx_pusher
+from tfx.dsl.components.base import executor_spec
 from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, proto_utils
 
-from pipeline.components.evaluator import read_measured
+from pipeline.components.artifacts import read_measured
+from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.filesystem import is_remote
 from pipeline.serving.versions import Versions
 
-# What a model's answers can depend on besides our code.
+# Packages whose version may change a model's predictions.
 PACKAGES = ("tfx", "tensorflow", "keras", "tensorflow-transform", "numpy", "pyarrow")
 
 
-class AtomicExecutor(tfx_pusher.Executor):
-    """TFX's Pusher to a local folder, with the version appearing at once, when every file of it is there.
+class AtomicPusherExecutor(tfx_pusher.Executor):
+    """Push to a local folder; the version appears there at once, when all its files are written.
 
     TFX copies file by file into the folder that the server watches; cut off midway it leaves a version that fails to
     load, and it never removes one. Here it copies into a folder beside the versions (``pipeline.serving.versions``).
     """
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Pushes "model" if "model_blessing" allows it; sets "pushed_destination" and "pushed_version"."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Push "model" if "model_blessing" allows it; set "pushed_destination" and "pushed_version"."""
         destination = pusher_pb2.PushDestination()
         proto_utils.json_to_proto(exec_properties["push_destination"], destination)
         if is_remote(destination.filesystem.base_directory):
@@ -49,8 +46,8 @@ class AtomicExecutor(tfx_pusher.Executor):
         versions = Versions(Path(destination.filesystem.base_directory))
         with versions.staging() as staging:
             destination.filesystem.base_directory = str(staging)
-            there = {"push_destination": proto_utils.proto_to_json(destination)}
-            super().Do(input_dict, output_dict, {**exec_properties, **there})
+            staged_properties = {**exec_properties, "push_destination": proto_utils.proto_to_json(destination)}
+            super().Do(input_dict, output_dict, staged_properties)
             pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
             staged = staging / pushed.get_string_custom_property("pushed_version")
             run_id = self._context.pipeline_run_id if self._context else None
@@ -64,15 +61,13 @@ class AtomicExecutor(tfx_pusher.Executor):
         pushed.set_string_custom_property("pushed_version", version.name)
 
 
-def manifest(
-    input_dict: dict[str, list[types.Artifact]], run_id: str | None, fingerprints: dict[str, str]
-) -> dict[str, Any]:
-    """What is to be known of a pushed model, whichever way it is served.
+def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, str]) -> dict[str, Any]:
+    """Return the facts about a pushed model that its version keeps.
 
     Args:
-        input_dict: Of the Pusher.
-        run_id: Of the run that pushes.
-        fingerprints: Of the code that made the model, by entry point.
+        input_dict: Inputs of the Pusher.
+        run_id: Run that pushes.
+        fingerprints: Fingerprint of the user code by entry point.
     """
     blessings = input_dict.get("model_blessing", [])
     measured = read_measured(blessings[0].uri) if blessings else {}
@@ -93,3 +88,9 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+class Pusher(FingerprintedComponent, tfx_components.Pusher):
+    """TFX's Pusher with our executor."""
+
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(AtomicPusherExecutor)

@@ -1,37 +1,35 @@
-"""The executor of TFX's Trainer, for modules that call ``pipeline.training`` and for those of stock TFX."""
+"""TFX's Trainer, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tfx import types
+from tfx import components as tfx_components
 from tfx.components.trainer import executor as tfx_trainer
+from tfx.dsl.components.base import executor_spec
 
-from pipeline.components import endless
+from pipeline.components.base import Artifacts, UserCodeComponent
 from pipeline.components.fn_args import FnArgs
+from pipeline.components.infinite_data import reject_infinite_data
 
 
-class Executor(tfx_trainer.GenericExecutor):
-    """Give ``run_fn`` the steps of one pass, and refuse a training without end."""
+class TrainerExecutor(tfx_trainer.GenericExecutor):
+    """Give ``run_fn`` the steps of one pass, and refuse to train on a dataset that repeats for ever."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "model" and "model_run" as TFX's does.
 
         Raises:
-            EndlessError: ``run_fn`` trains on a dataset that repeats, without a number of steps.
+            InfiniteDataError: ``run_fn`` trains on a dataset that repeats, without a number of steps.
         """
-        with endless.refused():
+        with reject_infinite_data():
             super().Do(input_dict, output_dict, exec_properties)
 
-    def _GetFnArgs(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> FnArgs:
+    def _GetFnArgs(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> FnArgs:
         return FnArgs.of(super()._GetFnArgs(input_dict, output_dict, exec_properties))
+
+
+class Trainer(UserCodeComponent, tfx_components.Trainer):
+    """TFX's Trainer with our executor."""
+
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(TrainerExecutor)

@@ -20,10 +20,11 @@ import tensorflow_transform.beam as tft_beam
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform import impl_helper
 from tensorflow_transform.tf_metadata import dataset_metadata
-from tfx import types
+from tfx import components as tfx_components
 from tfx.components.transform import executor as tfx_transform
 from tfx.components.transform import executor_utils, labels
 from tfx.components.util import examples_utils, udf_utils
+from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import io_utils
@@ -31,6 +32,7 @@ from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 from tfx_bsl.public import tfxio
 from tfx_bsl.tfxio import tensor_adapter
 
+from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
 from pipeline.data.serialize import serialize
@@ -39,25 +41,18 @@ from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
 
 
-class Executor(BeamExecutor, tfx_transform.Executor):
-    """Analyses the splits that are to be analysed, then transforms those that are to be transformed."""
+class TransformExecutor(BeamExecutor, tfx_transform.Executor):
+    """Analyze some splits, then transform some."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Writes "transform_graph" and, unless the component is told not to, "transformed_examples"."""
-        self._log_startup(input_dict, output_dict, exec_properties)
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write "transform_graph" and, unless the component is told not to, "transformed_examples"."""
         examples = artifact_utils.get_single_instance(input_dict[standard_component_specs.EXAMPLES_KEY])
         graph = artifact_utils.get_single_uri(output_dict[standard_component_specs.TRANSFORM_GRAPH_KEY])
         transformed = output_dict.get(standard_component_specs.TRANSFORMED_EXAMPLES_KEY)
         splits = executor_utils.ResolveSplitsConfig(
             exec_properties.get(standard_component_specs.SPLITS_CONFIG_KEY), [examples]
         )
-        schema_folder = artifact_utils.get_single_uri(input_dict[standard_component_specs.SCHEMA_KEY])
-        schema = io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(schema_folder))
+        schema = read_schema(input_dict[standard_component_specs.SCHEMA_KEY])
 
         # The name without the wheel, which TFX would install a second time.
         key = exec_properties[standard_component_specs.MODULE_PATH_KEY]
@@ -72,30 +67,29 @@ class Executor(BeamExecutor, tfx_transform.Executor):
                 },
                 {},
             )
-            analysed = [file for split in splits.analyze for file in files_of(examples, split)]
+            analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
             with self._make_beam_pipeline() as pipeline:
-                _ = pipeline | Analyse(analysed, schema, preprocessing_fn, graph)
+                _ = pipeline | Analyze(analyzed, schema, preprocessing_fn, graph)
 
         if transformed is None:
             return
-        to = artifact_utils.get_single_instance(transformed)
-        to.split_names = artifact_utils.encode_split_names(list(splits.transform))
-        examples_utils.set_payload_format(to, example_gen_pb2.FORMAT_TF_EXAMPLE)
-        work = [
-            (
-                file,
-                f"{artifact_utils.get_split_uri([to], split)}/transformed_examples-{number:05d}-of-{len(found):05d}.gz",
-            )
-            for split in splits.transform
-            for found in [files_of(examples, split)]
-            for number, file in enumerate(found)
-        ]
+        output = artifact_utils.get_single_instance(transformed)
+        output.split_names = artifact_utils.encode_split_names(list(splits.transform))
+        examples_utils.set_payload_format(output, example_gen_pb2.FORMAT_TF_EXAMPLE)
+        sources_and_targets = []
+        for split in splits.transform:
+            folder, files = artifact_utils.get_split_uri([output], split), files_of(examples, split)
+            sources_and_targets += [
+                (file, f"{folder}/transformed_examples-{number:05d}-of-{len(files):05d}.gz")
+                for number, file in enumerate(files)
+            ]
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | "Files" >> Spread(work) | "Transform" >> beam.ParDo(_TransformFile(graph, to.uri))
+            transform_file = beam.ParDo(_TransformFile(graph, output.uri))
+            _ = pipeline | "Files" >> Spread(sources_and_targets) | "Transform" >> transform_file
 
 
-class Analyse(beam.PTransform):
-    """The Beam graph of the analysis: writes the transform graph and the metadata of what goes into it."""
+class Analyze(beam.PTransform):
+    """Write the transform graph and the metadata of the raw data."""
 
     def __init__(
         self, examples: list[str], schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any], graph: str
@@ -107,7 +101,7 @@ class Analyse(beam.PTransform):
         self._graph = graph
 
     def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Returns what the writing of the transform graph returns."""
+        """Return the output of TensorFlow Transform's writer."""
         needed, config = _projected(self._schema, self._preprocessing_fn)
         metadata = dataset_metadata.DatasetMetadata(self._schema)
         with tft_beam.Context(temp_dir=os.path.join(self._graph, ".temp_path"), use_deep_copy_optimization=True):
@@ -122,7 +116,7 @@ class Analyse(beam.PTransform):
 
 
 class _TransformFile(beam.DoFn):
-    """Transforms the examples of one file, block by block."""
+    """Transform the examples of a file, block by block."""
 
     def __init__(self, graph: str, uri: str):
         self._graph = graph
@@ -158,7 +152,7 @@ class _TransformFile(beam.DoFn):
 def _projected(
     schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any]
 ) -> tuple[schema_pb2.Schema, tensor_adapter.TensorAdapterConfig]:
-    """The schema with the features that the analysis reads, all of them where that is hard to say; and its tensors."""
+    """Return the schema and tensors of the features that the analysis reads, of all where that is unknown."""
     whole = _source(schema)
     type_specs = whole.TensorAdapter().OriginalTypeSpecs()
     read = tft.get_analyze_input_columns(preprocessing_fn, type_specs)
@@ -174,3 +168,9 @@ def _projected(
 
 def _source(schema: schema_pb2.Schema) -> Any:
     return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
+
+
+class Transform(UserCodeComponent, tfx_components.Transform):
+    """TFX's Transform with our executor."""
+
+    EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(TransformExecutor)

@@ -1,40 +1,37 @@
-"""The executor of TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
+"""TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras_tuner
-from tfx import types
+from tfx import components as tfx_components
 from tfx.components.trainer import fn_args_utils
 from tfx.components.tuner import executor as tfx_tuner
 from tfx.components.util import udf_utils
+from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
-from pipeline.components import endless
+from pipeline.components.base import Artifacts, UserCodeComponent
 from pipeline.components.fn_args import FnArgs
+from pipeline.components.infinite_data import reject_infinite_data
 
 
-class Executor(BaseExecutor):
-    """Search with the steps of one pass, and refuse a search without end."""
+class TunerExecutor(BaseExecutor):
+    """Search with the steps of one pass, and refuse trials on a dataset that repeats for ever."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "best_hyperparameters" and "tuner_results" as TFX's does.
 
         Raises:
-            EndlessError: a trial trains on a dataset that repeats, without a number of steps.
+            InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
         """
         tuner = search(input_dict, exec_properties, self._get_tmp_dir())
         tfx_tuner.write_best_hyperparameters(tuner, output_dict)
 
 
 def prepare(
-    input_dict: dict[str, list[types.Artifact]], exec_properties: dict[str, Any], working_dir: str
+    input_dict: Artifacts, exec_properties: dict[str, Any], working_dir: str
 ) -> tuple[keras_tuner.engine.base_tuner.BaseTuner, dict[str, Any]]:
     """Return the tuner and the ``fit_kwargs`` of the module's ``tuner_fn``."""
     fn_args = FnArgs.of(fn_args_utils.get_common_fn_args(input_dict, exec_properties, working_dir))
@@ -43,7 +40,7 @@ def prepare(
 
 
 def search(
-    input_dict: dict[str, list[types.Artifact]],
+    input_dict: Artifacts,
     exec_properties: dict[str, Any],
     working_dir: str,
     print_tuning_summary: bool = True,
@@ -52,8 +49,14 @@ def search(
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
     if print_tuning_summary:
         tuner.search_space_summary()
-    with endless.refused(tuner):
+    with reject_infinite_data(tuner):
         tuner.search(**fit_kwargs)
     if print_tuning_summary:
         tuner.results_summary()
     return tuner
+
+
+class Tuner(UserCodeComponent, tfx_components.Tuner):
+    """TFX's Tuner with our executor."""
+
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(TunerExecutor)

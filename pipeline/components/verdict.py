@@ -1,4 +1,4 @@
-"""The last step: what came of the model, in one artifact; and what the next run needs to know of a pushed one."""
+"""The last step: the results of all gates and the push in one artifact, and the reference for the next run's data."""
 
 from __future__ import annotations
 
@@ -9,31 +9,22 @@ from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import executor_spec
-from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 
-from pipeline.components.data_gate import read_statistics
-from pipeline.components.evaluator import read_verdict
-from pipeline.components.model_check import read_report
+from pipeline.components.artifacts import read_gate_result, read_model_report, read_statistics
+from pipeline.components.base import Artifacts, DeclaredComponent, settings_of
 from pipeline.validation import reference
 
 
-class Executor(BaseExecutor):
-    """Puts together what the gates said and what the Pusher did."""
+class VerdictExecutor(BaseExecutor):
+    """Combine the results of the gates and of the Pusher."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Writes "verdict" as JSON, and keeps the statistics of a pushed model's data for ``validation.reference``."""
-        self._log_startup(input_dict, output_dict, exec_properties)
-        gates = read_verdict(artifact_utils.get_single_uri(input_dict["model_blessing"]))
-        check = read_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write "verdict" as JSON, and keep the statistics of a pushed model's data for ``validation.reference``."""
+        gates = read_gate_result(artifact_utils.get_single_uri(input_dict["model_blessing"]))
+        check = read_model_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
         pushed_model = artifact_utils.get_single_instance(input_dict["pushed_model"])
         pushed = bool(pushed_model.get_int_custom_property("pushed"))
         pushed_to = pushed_model.get_string_custom_property("pushed_destination") if pushed else None
@@ -43,14 +34,14 @@ class Executor(BaseExecutor):
         if pushed:
             version = pushed_model.get_string_custom_property("pushed_version")
             reference.write(
-                exec_properties["reference"],
+                settings_of(exec_properties)["reference"],
                 version if version.isdigit() else str(int(time.time())),
                 read_statistics(statistics),
                 {"pushed_to": pushed_to, "span": statistics.span},
             )
 
         verdict = artifact_utils.get_single_instance(output_dict["verdict"])
-        found = {
+        content = {
             "blessed": not failed,
             "pushed_to": pushed_to,
             "failed": failed,
@@ -59,58 +50,23 @@ class Executor(BaseExecutor):
             "model_check": check["facts"],
         }
         fileio.makedirs(os.path.dirname(verdict.uri))  # a value's address is a file
-        verdict.write(json.dumps(found, indent=2))
+        verdict.write(json.dumps(content, indent=2))
         verdict.set_int_custom_property("blessed", int(not failed))
         verdict.set_string_custom_property("reasons", "; ".join(failed))
 
 
-class VerdictSpec(ComponentSpec):
-    """Ports of Verdict."""
+class Verdict(DeclaredComponent):
+    """Put the results of all gates and the push into one artifact."""
 
-    PARAMETERS = {"reference": ExecutionParameter(type=str), "code": ExecutionParameter(type=str)}
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(VerdictExecutor)
     INPUTS = {
-        "model_blessing": ChannelParameter(type=standard_artifacts.ModelBlessing),
-        "infra_blessing": ChannelParameter(type=standard_artifacts.InfraBlessing),
-        "pushed_model": ChannelParameter(type=standard_artifacts.PushedModel),
-        "statistics": ChannelParameter(type=standard_artifacts.ExampleStatistics),
+        "model_blessing": standard_artifacts.ModelBlessing,
+        "infra_blessing": standard_artifacts.InfraBlessing,
+        "pushed_model": standard_artifacts.PushedModel,
+        "statistics": standard_artifacts.ExampleStatistics,
     }
-    OUTPUTS = {"verdict": ChannelParameter(type=standard_artifacts.String)}
+    OUTPUTS = {"verdict": standard_artifacts.String}
 
-
-class Verdict(BaseComponent):
-    """Says what came of the model."""
-
-    SPEC_CLASS = VerdictSpec
-    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
-
-    def __init__(
-        self,
-        model_blessing: types.BaseChannel,
-        infra_blessing: types.BaseChannel,
-        pushed_model: types.BaseChannel,
-        statistics: types.BaseChannel,
-        *,
-        reference_root: str,
-        code: str,
-    ):
-        """Makes the component.
-
-        Args:
-            model_blessing: Of the Evaluator.
-            infra_blessing: Of ModelCheck.
-            pushed_model: Of the Pusher.
-            statistics: Of the data that the model was trained on.
-            reference_root: Where they are kept if it was pushed.
-            code: Fingerprint of this module, so that a change of it runs the step again.
-        """
-        super().__init__(
-            VerdictSpec(
-                model_blessing=model_blessing,
-                infra_blessing=infra_blessing,
-                pushed_model=pushed_model,
-                statistics=statistics,
-                reference=reference_root,
-                code=code,
-                verdict=types.Channel(type=standard_artifacts.String),
-            )
-        )
+    def __init__(self, *, reference_root: str, **inputs: types.BaseChannel):
+        """Create the component; statistics of pushed models are kept in ``reference_root``."""
+        super().__init__(settings={"reference": reference_root}, **inputs)

@@ -1,7 +1,7 @@
 """Confidence intervals of metrics, from the counts of their slice.
 
 TensorFlow Model Analysis computes them by resampling, which took 15 times as long as the whole evaluation and gave
-nothing usable for small slices (docs/decisions/0010). These are closed forms.
+no usable intervals for small slices (docs/decisions/0010). These are closed forms.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Interval = tuple[float, float]
 
 
 def interval(metric: str, values: Mapping[str, float], confidence: float) -> Interval | None:
-    """Where the true value of a metric lies with the given confidence.
+    """Return the confidence interval of a metric in a slice.
 
     Args:
         metric: A key of ``tasks.METRICS``.
         values: The metrics of a slice with example_count and, of two classes, the counts true_positives,
-            false_positives, true_negatives and false_negatives among them.
+            false_positives, true_negatives and false_negatives.
         confidence: Such as 0.95; 0 gives no interval.
 
     Returns:
-        Lowest and highest value; None where the metric is undefined or the slice has no such rows.
+        Lowest and highest value; None if the metric is undefined or the slice has no such rows.
     """
     value = values.get(metric, math.nan)
     if "true_positives" not in values:
@@ -44,20 +44,20 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
         return hanley_mcneil(value, positives, negatives, z)
     if metric == "auc_precision_recall":
         return logit(value, positives, z)
-    # Calibration: the mean label in the denominator is what chance moves; delta method on its logarithm.
+    # Calibration: chance changes the mean label in the denominator; delta method on its logarithm.
     spread = z * math.sqrt(negatives / (positives + negatives) / positives)
     return value * math.exp(-spread), value * math.exp(spread)
 
 
 def _of_examples(metric: str, value: float, values: Mapping[str, float], confidence: float) -> Interval | None:
-    """Of the metrics of several classes and of numbers, which take no more than the number of examples."""
+    """Return the interval of a metric of several classes or of a regression, from the number of examples."""
     examples = values.get("example_count", 0.0)
     if not confidence or not math.isfinite(value) or examples < 4:
         return None
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     if metric == "accuracy":
         return wilson(value * examples, examples, z)
-    if metric == "mae":  # a mean, whose variance the mean square tells
+    if metric == "mae":  # a mean; its variance follows from the mean square
         half = z * math.sqrt(max(values["rmse"] ** 2 - value**2, 0.0) / examples)
         return max(0.0, value - half), value + half
     if metric == "rmse":  # of errors that are normally distributed
@@ -69,14 +69,14 @@ def _of_examples(metric: str, value: float, values: Mapping[str, float], confide
 
 
 def fisher(squared: float, examples: float, z: float) -> Interval:
-    """Of a squared correlation, by the correlation's (Fisher 1915)."""
+    """Return the interval of a squared correlation, by the correlation's (Fisher 1915)."""
     middle = math.atanh(min(math.sqrt(max(squared, 0.0)), 1 - 1e-9))
     half = z / math.sqrt(examples - 3)
     return math.tanh(max(0.0, middle - half)) ** 2, math.tanh(middle + half) ** 2
 
 
 def wilson(successes: float, of: float, z: float) -> Interval | None:
-    """Of a proportion (Wilson 1927); stays within 0 and 1 and holds for small counts."""
+    """Return the interval of a proportion (Wilson 1927); it stays within 0 and 1 and holds for small counts."""
     if not of:
         return None
     share = successes / of
@@ -86,10 +86,10 @@ def wilson(successes: float, of: float, z: float) -> Interval | None:
 
 
 def hanley_mcneil(auc: float, positives: float, negatives: float, z: float) -> Interval | None:
-    """Of an area under the ROC curve (Hanley and McNeil 1982)."""
+    """Return the interval of an area under the ROC curve (Hanley and McNeil 1982)."""
     if not negatives:
         return None
-    # Of perfect or worst rankings the formula knows no error; half a pair of rows more or less.
+    # The formula has no error for perfect or worst rankings: assume half a pair of rows more or less.
     bound = 0.5 / (positives * negatives)
     inner = min(max(auc, bound), 1 - bound)
     both_above = inner / (2 - inner)
@@ -101,7 +101,7 @@ def hanley_mcneil(auc: float, positives: float, negatives: float, z: float) -> I
 
 
 def logit(area: float, positives: float, z: float) -> Interval:
-    """Of an area under the precision-recall curve (Boyd, Eng and Page 2013)."""
+    """Return the interval of an area under the precision-recall curve (Boyd, Eng and Page 2013)."""
     inner = min(max(area, 1e-6), 1 - 1e-6)
     middle = math.log(inner / (1 - inner))
     half = z / math.sqrt(positives * inner * (1 - inner))
@@ -109,9 +109,9 @@ def logit(area: float, positives: float, z: float) -> Interval:
 
 
 def difference(high: float, high_interval: Interval, low: float, low_interval: Interval) -> Interval:
-    """Of ``high - low``, of two independent values with intervals (Newcombe 1998).
+    """Return the interval of ``high - low``, two independent values with intervals (Newcombe 1998).
 
-    Of two models on the same rows it is wider than need be, which errs on the side of chance.
+    For two models on the same rows it is wider than necessary, so that a difference rather counts as chance.
     """
     apart = high - low
     down = math.hypot(high - high_interval[0], low_interval[1] - low)

@@ -1,4 +1,4 @@
-"""The TFMA config made from a PipelineConfig, and the Evaluator's findings read back."""
+"""The TFMA config of an evaluation, and the metrics that TFMA has written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
 
-# TFMA's classes of the metrics that gates can name, and of what they and their intervals are made of.
+# TFMA's classes of the metrics that gates can name, and of the counts for their intervals.
 BINARY = {
     "auc": "AUC",
     "auc_precision_recall": "AUCPrecisionRecall",
@@ -32,14 +32,14 @@ WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
 MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
 EXAMPLE_COUNT = "ExampleCount"
-# Those that take the labels and predictions of several examples in one array as they take them one by one.
+# Metrics with the same value for arrays of several examples as for single examples.
 TAKE_ARRAYS = {*BINARY.values(), *REGRESSION.values(), EXAMPLE_COUNT}
 CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
 
 
 def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
-    """What the Evaluator measures; ``pipeline.evaluation.verdict`` judges it.
+    """Return the metrics and slices that the Evaluator computes; ``pipeline.evaluation.verdict`` judges them.
 
     The overall slice is always among the slices.
     """
@@ -49,8 +49,8 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
         arguments = f'"thresholds": {settings.threshold}, ' if with_threshold else ""
         metrics.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
     return config_pb2.EvalConfig(
-        # No signature is named: TFMA takes "predict", which our models answer serialized tf.Examples with, and
-        # "serving_default" of models that have no other, which is what TFX's own examples export.
+        # Without a signature name TFMA takes "predict", which takes serialized tf.Examples in our models, or
+        # "serving_default" of models without it, such as those of TFX's own examples.
         model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key=ANSWERS[label.task])],
         slicing_specs=[
             config_pb2.SlicingSpec(),
@@ -58,7 +58,7 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
         ],
         metrics_specs=[
             config_pb2.MetricsSpec(metrics=metrics),
-            # The sum of the weights, which is the number of examples also where several come as one.
+            # The sum of the weights is the number of examples also where several come in one array.
             config_pb2.MetricsSpec(
                 metrics=[config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)],
                 example_weights=config_pb2.ExampleWeightOptions(weighted=True),
@@ -72,61 +72,61 @@ def task_in(config: config_pb2.EvalConfig) -> Task:
     return next(task for task, key in ANSWERS.items() if key == config.model_specs[0].prediction_key)
 
 
-def as_measured(answers: Any, task: Task, logits: bool) -> Any:
-    """Turn what a model answers into what is measured.
+def as_measured(outputs: Any, task: Task, logits: bool) -> Any:
+    """Return a model's outputs as the metrics need them.
 
     Args:
-        answers: [rows, ...], or such arrays by name, however deep. Of two classes, a row may have a value for each.
+        outputs: [rows, ...], or such arrays by name, at any depth. Of two classes, a row may have a value for each.
         task: Kind of model.
-        logits: Whether the answers are logits.
+        logits: Whether the outputs are logits.
 
     Returns:
         The same, with probabilities in place of logits and, of two classes, that of the second in place of both.
     """
-    if isinstance(answers, Mapping):
-        return {name: as_measured(values, task, logits) for name, values in answers.items()}
-    if task == "regression" or answers.dtype.kind != "f":
-        return answers
-    of_both = task == "binary" and answers.ndim > 1 and answers.shape[-1] == 2
+    if isinstance(outputs, Mapping):
+        return {name: as_measured(values, task, logits) for name, values in outputs.items()}
+    if task == "regression" or outputs.dtype.kind != "f":
+        return outputs
+    of_both = task == "binary" and outputs.ndim > 1 and outputs.shape[-1] == 2
     if logits:
         if task == "multiclass" or of_both:
-            powers = np.exp(answers - answers.max(axis=-1, keepdims=True))
-            answers = powers / powers.sum(axis=-1, keepdims=True)
+            powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+            outputs = powers / powers.sum(axis=-1, keepdims=True)
         else:
-            answers = np.exp(-np.logaddexp(0, -answers))  # the sigmoid, also of large numbers
-    return answers[..., 1:] if of_both else answers
+            outputs = np.exp(-np.logaddexp(0, -outputs))  # the sigmoid, also of large numbers
+    return outputs[..., 1:] if of_both else outputs
 
 
 def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[str, float]]:
-    """Metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}.
+    """Return the metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}.
 
     A metric that is undefined in a slice is left out there.
 
     Args:
-        evaluation_uri: What the Evaluator wrote.
+        evaluation_uri: Address of the Evaluator's evaluation.
         model: "candidate" or "baseline".
     """
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for metrics_for_slice in tfma.load_metrics(evaluation_uri):
         key = metrics_for_slice.slice_key.single_slice_keys
         name = ", ".join(f"{part.column}={_slice_value(part)}" for part in key) or "overall"
         values: dict[str, float] = {}
         for item in metrics_for_slice.metric_keys_and_values:
-            # Differences to the baseline stand under the same names with is_diff set. Without a baseline, the
-            # candidate has no name.
-            mine = (item.key.model_name or CANDIDATE) == model and not item.key.is_diff
-            if mine and item.value.WhichOneof("type") == "double_value":
+            # Differences to the baseline have the same names, with is_diff set. Without a baseline, the candidate has
+            # no name.
+            of_model = (item.key.model_name or CANDIDATE) == model and not item.key.is_diff
+            if of_model and item.value.WhichOneof("type") == "double_value":
                 values.setdefault(item.key.name, item.value.double_value.value)
         if "mse" in values:
             values["rmse"] = math.sqrt(values.pop("mse"))
-        found[name] = _defined(values)
-    return found
+        metrics[name] = _defined(values)
+    return metrics
 
 
 def _defined(values: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a slice without those that are undefined.
+    """Return the metrics of a slice without those that are undefined.
 
-    Of rows of one class, TFMA says an AUC of 0, and a precision that is the class and not the model.
+    For rows of one class, TFMA has an AUC of 0, and a precision that depends on the class and not on the model.
     """
     undefined = {name for name, value in values.items() if not math.isfinite(value)}
     if "true_positives" in values:

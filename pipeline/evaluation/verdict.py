@@ -1,4 +1,4 @@
-"""Blessed or not, and why: one sentence for each condition that failed or could not be judged."""
+"""Judge metrics by the gates: a sentence for each condition that failed or could not be judged."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pipeline.settings.tasks import METRICS, TASKS
 
 Slices = Mapping[str, Mapping[str, float]]
 OVERALL = "overall"
-# Exit codes of the runners: the model was pushed, the run failed, the model was not blessed.
+# Exit codes of the runners: model pushed, run failed, model not blessed.
 PUSHED, FAILED, NOT_BLESSED = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the gates say about a model.
+class GateResult:
+    """Result of the gates for a model.
 
     Attributes:
         blessed: Whether every gate held.
         failed: A sentence for each condition that did not.
         passed_over: A sentence for each condition that was not judged, or that only chance may have broken.
-        notes: What else a person should know, such as a baseline that could not be used.
+        notes: Other facts for a person, such as a baseline that could not be used.
     """
 
     blessed: bool
@@ -37,38 +37,38 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """As JSON."""
+        """Return the result as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> Verdict:
-        """Reads what ``to_json`` wrote."""
-        read = json.loads(text)
-        return cls(read["blessed"], *(tuple(read[name]) for name in ("failed", "passed_over", "notes")))
+    def from_json(cls, text: str) -> GateResult:
+        """Return the result that ``to_json`` wrote."""
+        fields = json.loads(text)
+        return cls(fields["blessed"], *(tuple(fields[name]) for name in ("failed", "passed_over", "notes")))
 
 
-def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, notes: tuple[str, ...] = ()) -> Verdict:
-    """Holds the metrics of a model against the gates.
+def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, notes: tuple[str, ...] = ()) -> GateResult:
+    """Judge the metrics of a model by the gates.
 
     Args:
         settings: The gates.
         candidate: Metrics by slice, "overall" or "carrier=MQ", then by name, with the counts of the confusion matrix;
             those that are undefined in a slice are left out or NaN.
-        baseline: The same of the model to compare with, on the same rows; None leaves ``max_drop`` aside.
-        notes: For the verdict.
+        baseline: The same of the model to compare with, on the same rows; None ignores ``max_drop``.
+        notes: For the result.
     """
-    bench = _Bench(settings, candidate, baseline)
+    judging = _Judge(settings, candidate, baseline)
     for gate in settings.gates:
         if isinstance(gate, FairnessGate):
-            bench.judge_gap(gate)
+            judging.judge_gap(gate)
         else:
-            for name in bench.slices_of(gate):
-                bench.judge_slice(gate, name)
-    return Verdict(not bench.failed, tuple(bench.failed), tuple(bench.passed_over), notes)
+            for name in judging.slices_of(gate):
+                judging.judge_slice(gate, name)
+    return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes)
 
 
-class _Bench:
-    """The metrics, and the sentences so far."""
+class _Judge:
+    """Metrics, and the sentences about them."""
 
     def __init__(self, settings: Evaluation, candidate: Slices, baseline: Slices | None):
         self.settings = settings
@@ -78,37 +78,37 @@ class _Bench:
         self.passed_over: list[str] = []
 
     def slices_of(self, gate: AnyGate) -> list[str]:
-        """The slices that a gate is about; says so when there are none."""
+        """Return the slices of a gate; the gate fails if there are none."""
         if isinstance(gate, Gate):
             return [OVERALL]
         if "=" in gate.by:
-            found = [gate.by] if gate.by in self.candidate else []
+            slices = [gate.by] if gate.by in self.candidate else []
         else:
-            found = sorted(name for name in self.candidate if name.startswith(f"{gate.by}="))
-        if not found:
+            slices = sorted(name for name in self.candidate if name.startswith(f"{gate.by}="))
+        if not slices:
             self.failed.append(f"{gate.metric} by {gate.by}: the test split has no such rows")
-        return found
+        return slices
 
     def judge_slice(self, gate: Gate | SliceGate, name: str) -> None:
-        """Floor, ceiling and change against the baseline in one slice."""
+        """Judge floor, ceiling and change against the baseline in a slice."""
         values = self.candidate[name]
         value = values.get(gate.metric, math.nan)
-        what = f"{gate.metric} on {_where(name)}"
-        if isinstance(gate, SliceGate) and self._too_few(gate, name, what):
+        subject = f"{gate.metric} on {_where(name)}"
+        if isinstance(gate, SliceGate) and self._too_few(gate, name, subject):
             return
         if not math.isfinite(value):
-            sentence = f"{what} is undefined {_want(gate.metric, values)} ({_examples(values)})"
+            sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
             (self.failed if name == OVERALL else self.passed_over).append(sentence)
             return
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
         within = intervals.interval(gate.metric, values, confidence)
         count = _examples(values, within, confidence)
         if gate.floor is not None and value < gate.floor:
-            limit = f"floor {gate.floor:g}"
-            self._add(f"{what} is {value:.4f}, {limit} ({count})", bool(within and within[1] >= gate.floor))
+            chance = bool(within and within[1] >= gate.floor)
+            self._add(f"{subject} is {value:.4f}, floor {gate.floor:g} ({count})", chance)
         if gate.ceiling is not None and value > gate.ceiling:
-            limit = f"ceiling {gate.ceiling:g}"
-            self._add(f"{what} is {value:.4f}, {limit} ({count})", bool(within and within[0] <= gate.ceiling))
+            chance = bool(within and within[0] <= gate.ceiling)
+            self._add(f"{subject} is {value:.4f}, ceiling {gate.ceiling:g} ({count})", chance)
         before = (self.baseline or {}).get(name, {}).get(gate.metric, math.nan)
         if gate.max_drop is None or not METRICS[gate.metric].direction or not math.isfinite(before):
             return
@@ -122,21 +122,22 @@ class _Bench:
                     best, worst = worst, best
                 chance = intervals.difference(*best, *worst)[0] <= gate.max_drop
             self._add(
-                f"{what} is {value:.4f}, {drop:.4f} worse than the {before:.4f} of {self._baseline_name()}, "
+                f"{subject} is {value:.4f}, {drop:.4f} worse than the {before:.4f} of {self._baseline_name()}, "
                 f"at most {gate.max_drop:g} ({count})",
                 chance,
             )
 
     def judge_gap(self, gate: FairnessGate) -> None:
-        """The largest difference between two slices."""
+        """Judge the largest difference between two slices."""
         usable = []
         for name in self.slices_of(gate):
             values = self.candidate[name]
-            what = f"{gate.metric} on {_where(name)}"
-            if self._too_few(gate, name, what):
+            subject = f"{gate.metric} on {_where(name)}"
+            if self._too_few(gate, name, subject):
                 continue
             if not math.isfinite(values.get(gate.metric, math.nan)):
-                self.passed_over.append(f"{what} is undefined {_want(gate.metric, values)} ({_examples(values)})")
+                reason = _reason_undefined(gate.metric, values)
+                self.passed_over.append(f"{subject} is undefined {reason} ({_examples(values)})")
                 continue
             usable.append(name)
         if len(usable) < 2:
@@ -158,11 +159,11 @@ class _Bench:
             chance,
         )
 
-    def _too_few(self, gate: SliceGate | FairnessGate, name: str, what: str) -> bool:
+    def _too_few(self, gate: SliceGate | FairnessGate, name: str, subject: str) -> bool:
         count = self.candidate[name].get("example_count", 0)
         if count >= gate.min_examples:
             return False
-        self.passed_over.append(f"{what} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
+        self.passed_over.append(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
         return True
 
     def _add(self, sentence: str, chance: bool) -> None:
@@ -176,8 +177,8 @@ class _Bench:
         return "the last blessed model" if chosen == "last blessed" else f"the baseline {chosen}"
 
 
-def _want(metric: str, values: Mapping[str, float]) -> str:
-    """What a slice lacks for a metric to be defined."""
+def _reason_undefined(metric: str, values: Mapping[str, float]) -> str:
+    """Return why a metric is undefined in a slice."""
     if metric not in TASKS["binary"].metrics:
         return "for want of rows that differ"
     positives = values.get("true_positives", 0) + values.get("false_negatives", 0)
@@ -199,19 +200,19 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
 
 
 def whole_outcome(run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """What came of a run for programs, however it ended.
+    """Return the result of a run for other programs, however it ended.
 
     Args:
         run_id: Name of the run.
         exit_code: Of the runner.
-        outcome: What the step Verdict wrote; of a failed run "failed" alone, the reasons.
+        outcome: Content of the Verdict's artifact; of a failed run "failed" alone, the reasons.
     """
-    nothing: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
-    return {"run": run_id, "exit_code": exit_code, **nothing, **outcome}
+    defaults: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
+    return {"run": run_id, "exit_code": exit_code, **defaults, **outcome}
 
 
 def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes ``whole_outcome`` to a file, in place of what is there, and returns it."""
+    """Write ``whole_outcome`` to a file and return it."""
     whole = whole_outcome(run_id, exit_code, outcome)
     file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     return whole

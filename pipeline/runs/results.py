@@ -10,7 +10,7 @@ from typing import Any
 
 from tfx.dsl.io import fileio
 
-from pipeline.components.data_gate import read_findings
+from pipeline.components.artifacts import read_findings
 from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED

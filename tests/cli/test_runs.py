@@ -84,7 +84,7 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
     from tfx.orchestration import metadata
     from tfx.orchestration import pipeline as tfx_pipeline
 
-    from pipeline.graph import example_gen_of
+    from pipeline.components.example_gen import create_example_gen
     from pipeline.runs import store
     from pipeline.runs.run_graph import run_graph
     from pipeline.settings.config import Data, Label, PipelineConfig
@@ -101,7 +101,7 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
     def run(name: str, rows: int) -> dict[str, str]:
         (data / "rows.csv").write_text("late,amount\n" + "".join(f"{row % 2},{row}\n" for row in range(rows)))
         os.utime(data / "rows.csv", (rows, rows))  # which TFX looks at beside the size
-        examples = example_gen_of(config, target)
+        examples = create_example_gen(config, target)
         graph = tfx_pipeline.Pipeline(
             pipeline_name="few",
             pipeline_root=target.pipeline_root,

@@ -46,7 +46,6 @@ def run(
                 types=types or {},
                 time_column=data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
                 max_bad_rows=data.max_bad_rows,
-                code="",
                 label=label.name if label else "",
                 classes=label.numbers if label else None,
             )
@@ -56,7 +55,7 @@ def run(
     examples.uri = str(to)
     to.mkdir(parents=True)
     context = BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(to, "").beam_args))
-    arrow_example_gen.Executor(context).Do({}, {"examples": [examples]}, properties)
+    arrow_example_gen.ExampleGenExecutor(context).Do({}, {"examples": [examples]}, properties)
     return examples
 
 

@@ -26,7 +26,7 @@ def problem(tmp_path: Path) -> Callable[..., str]:
 
     def problem(path: Path, data: Data | None = None, types: dict[str, str] | None = None) -> str:
         data = data or Data(str(path))
-        found = find_files(data).found
+        found = find_files(data)
         job = shards.Job(
             files=tuple((split, file) for split, several in found.by_split.items() for file in several),
             format=found.format,

@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import userstate
 
 from pipeline.components.beam_pipeline import SAMPLING_PERIOD, BeamExecutor, Options
-from pipeline.components.statistics_gen import Executor
+from pipeline.components.statistics_gen import StatisticsGenExecutor
 from pipeline.settings.target import IN_PROCESS
 
 FLAGS = [*IN_PROCESS, "--project=p", "--labels=one=1", "--labels=two=2"]
@@ -38,7 +38,7 @@ def test_they_travel_with_a_transform():
 
 
 def test_an_executor_makes_its_pipelines_with_them():
-    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
     with executor._make_beam_pipeline() as pipeline:
         assert isinstance(pipeline.options, Options)
         _ = pipeline | beam.Create([1, 2])
@@ -56,7 +56,7 @@ class Count(beam.DoFn):
 
 
 def test_states_and_side_inputs_work_as_ever():
-    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
     with executor._make_beam_pipeline() as pipeline:
         side = beam.pvalue.AsList(pipeline | "Side" >> beam.Create([1, 2, 3]))
         counted = pipeline | beam.Create([("a", 1), ("b", 1), ("a", 1)]) | beam.ParDo(Count())
@@ -79,13 +79,13 @@ class Add(beam.DoFn):
 
 
 def test_a_dofn_may_be_a_dataclass():
-    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
     with executor._make_beam_pipeline() as pipeline:
         assert_that(pipeline | beam.Create([1]) | beam.ParDo(Add(2)), equal_to([3]))
 
 
 def test_no_bundle_waits_long_for_its_end():
-    executor = Executor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
     with executor._make_beam_pipeline() as pipeline:
         periods = (
             pipeline | beam.Create([1]) | beam.Map(lambda _: statesampler.get_current_tracker().sampling_period_ms)

@@ -12,8 +12,9 @@ from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 from tfx.types import standard_artifacts
 
-from pipeline.components.evaluator import _keep, bless, examine_baseline, extractors_of, read_verdict
-from pipeline.evaluation.verdict import Verdict
+from pipeline.components.artifacts import read_gate_result
+from pipeline.components.evaluator import _keep_features, bless, create_extractors, examine_baseline
+from pipeline.evaluation.verdict import GateResult
 from pipeline.settings.config import Data
 from tests.components.example_gen import run
 
@@ -31,14 +32,14 @@ def config(**more: object) -> config_pb2.EvalConfig:
 
 
 def names(eval_config: config_pb2.EvalConfig) -> list[str]:
-    return [one.stage_name for one in extractors_of(eval_config)]
+    return [one.stage_name for one in create_extractors(eval_config)]
 
 
 def test_two_more_steps_stand_before_the_one_that_takes_batches_apart():
     by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracy"}]}])
     usual = [one.stage_name for one in default_extractors(eval_config=by_example)]
     place = usual.index("ExtractUnbatchedInputs")
-    assert names(by_example) == [*usual[:place], "Answers", "KeepSlicedFeatures", *usual[place:]]
+    assert names(by_example) == [*usual[:place], "Predictions", "KeepSlicedFeatures", *usual[place:]]
 
 
 def test_labels_predictions_and_sliced_features_stay():
@@ -48,7 +49,7 @@ def test_labels_predictions_and_sliced_features_stay():
         "labels": np.array([1]),
         "predictions": {"probability": np.array([0.5])},
     }
-    kept = _keep(batch, {"origin"})
+    kept = _keep_features(batch, {"origin"})
     assert set(kept) == {"features", "labels", "predictions"}
     assert set(kept["features"]) == {"origin"}
     assert set(batch["features"]) == {"origin", "temp"}
@@ -122,9 +123,9 @@ def test_a_model_that_the_model_check_refused_is_not_blessed_however_good(tmp_pa
     check.set_int_custom_property("blessed", answers)
     check.set_string_custom_property("reasons", "" if answers else "signature predict fails")
     blessing.uri = str(tmp_path)
-    verdict = Verdict(good, () if good else ("auc on all rows is 0.5",))
-    bless(blessing, {"model": [model], "infra_blessing": [check]}, verdict)
+    result = GateResult(good, () if good else ("auc on all rows is 0.5",))
+    bless(blessing, {"model": [model], "infra_blessing": [check]}, result)
     assert blessing.get_int_custom_property("blessed") == blessed
     assert (tmp_path / ("BLESSED" if blessed else "NOT_BLESSED")).is_file()
     assert bool(blessing.get_string_custom_property("reasons")) == (not blessed)
-    assert read_verdict(str(tmp_path)) == verdict
+    assert read_gate_result(str(tmp_path)) == result

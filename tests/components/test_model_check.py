@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from tfx.types import standard_artifacts
 
 from models import flights
+from pipeline.components import artifacts as readers
 from pipeline.components import model_check
 from pipeline.serving.app import Limits, VertexRoutes, create_app
 from pipeline.serving.current import Current
@@ -77,12 +78,12 @@ def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[st
         blessing.uri = str(tmp_path / "blessing")
         Path(blessing.uri).mkdir()
         properties = {"label": "late", "classes": CLASSES, "threshold": 0.3, "tolerance": 1e-3, "timeout": 300}
-        model_check.Executor().Do(
+        model_check.ModelCheckExecutor().Do(
             {"model": [exported], "model_run": [model_run], "examples": [examples], "schema": [schema]},
             {"blessing": [blessing]},
-            {"settings": json.dumps({**properties, **settings}), "code": ""},
+            {"settings": json.dumps({**properties, **settings})},
         )
-        report = model_check.read_report(blessing.uri)
+        report = readers.read_model_report(blessing.uri)
         assert blessing.get_int_custom_property("blessed") == (not report["problems"])
         mark = "INFRA_NOT_BLESSED" if report["problems"] else "INFRA_BLESSED"
         assert (tmp_path / "blessing" / mark).is_file()
@@ -114,7 +115,7 @@ def test_what_training_exports_is_blessed_with_latency_and_size(check, folder, m
 
 def test_the_rows_that_are_kept_get_the_same_answers_from_the_server(check, folder, model, transform_output, tmp_path):
     check(exported(folder, model, transform_output))
-    rows = SmokeRows.from_json(model_check.read_smoke_rows(str(tmp_path / "blessing")), most=20)
+    rows = SmokeRows.from_json(readers.read_smoke_rows(str(tmp_path / "blessing")), most=20)
     assert len(rows.instances) == 20
     # By way of Vertex AI a row comes as protobuf's Value, in which every number is a float.
     instances = [json_format.MessageToDict(json_format.ParseDict(one, struct_pb2.Value())) for one in rows.instances]
@@ -192,7 +193,7 @@ def test_a_model_that_needs_more_than_tensorflow_or_is_none_does_not_load(check,
 
 
 def test_nothing_but_what_tensorflow_brings_can_be_imported():
-    refused = set(model_check.not_tensorflow())
+    refused = set(model_check.packages_beside_tensorflow())
     assert {"tfx", "tensorflow_transform", "apache_beam", "pandas", "pyarrow", "tensorflow_text"} - refused <= {
         "tensorflow_text"  # not installed here
     }

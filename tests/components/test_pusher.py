@@ -14,7 +14,7 @@ from tfx.proto import pusher_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
-from pipeline.components.pusher import AtomicExecutor
+from pipeline.components.pusher import AtomicPusherExecutor
 from pipeline.serving.versions import STAGING, Versions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def push(folder: Path, blessed: int) -> standard_artifacts.PushedModel:
     pushed.uri = str(folder / "pushed")
     destination = pusher_pb2.PushDestination()
     destination.filesystem.base_directory = str(folder / "versions")
-    AtomicExecutor().Do(
+    AtomicPusherExecutor().Do(
         {"model": [model], "model_blessing": [blessing]},
         {"pushed_model": [pushed]},
         {

@@ -30,10 +30,10 @@ def described(folder: Path, empty_in: str) -> tuple[schema_pb2.Schema, Path]:
     examples = run(Data(str(folder), splits={split: f"{split}.csv" for split in SPLITS}), folder / "examples")
     statistics = standard_artifacts.ExampleStatistics()
     statistics.uri = str(folder / "statistics")
-    statistics_gen.Executor().Do({"examples": [examples]}, {"statistics": [statistics]}, {})
+    statistics_gen.StatisticsGenExecutor().Do({"examples": [examples]}, {"statistics": [statistics]}, {})
     schema = standard_artifacts.Schema()
     schema.uri = str(folder / "schema")
-    schema_gen.Executor().Do({"statistics": [statistics]}, {"schema": [schema]}, {})
+    schema_gen.SchemaGenExecutor().Do({"statistics": [statistics]}, {"schema": [schema]}, {})
     return tfdv.load_schema_text(str(folder / "schema/schema.pbtxt")), folder / "statistics"
 
 

@@ -47,7 +47,7 @@ def read(folder: Path, split: str) -> statistics_pb2.DatasetFeatureStatistics:
 @pytest.mark.parametrize("small", [0, 2 << 20], ids=["by Beam", "in memory"])
 def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, small):
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
-    assert describe(statistics_gen.Executor, examples, tmp_path / "ours") == list(SPLITS)
+    assert describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / "ours") == list(SPLITS)
     assert describe(tfx_statistics_gen.Executor, examples, tmp_path / "tfx") == list(SPLITS)
     for split in SPLITS:
         ours, theirs = (read(tmp_path / which, split) for which in ("ours", "tfx"))
@@ -76,7 +76,7 @@ def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, small
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
     monkeypatch.setattr(blocks, "BLOCK", 100)  # several blocks of the few rows
     for which in ("once", "again"):
-        describe(statistics_gen.Executor, examples, tmp_path / which)
+        describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / which)
     for split in SPLITS:
         once, again = (
             {feature.path.step[0]: feature for feature in read(tmp_path / which, split).features}

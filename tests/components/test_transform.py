@@ -100,8 +100,8 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
     ours, again, stock = (
         transformed(executor, name)
         for executor, name in (
-            (transform.Executor, "ours"),
-            (transform.Executor, "again"),
+            (transform.TransformExecutor, "ours"),
+            (transform.TransformExecutor, "again"),
             (tfx_transform.Executor, "stock"),
         )
     )
@@ -132,9 +132,9 @@ def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
     dataflow = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
     schema = text_format.Parse(SCHEMA.read_bytes(), schema_pb2.Schema())
     pipeline = beam.Pipeline(options=PipelineOptions([*dataflow.beam_args, "--dry_run=True"]))
-    _ = pipeline | transform.Analyse(["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
+    _ = pipeline | transform.Analyze(["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
     graph = pipeline.run().job.proto_pipeline
     names = {one.unique_name for one in graph.components.transforms.values()}
-    assert "Analyse/Examples/Decode" in names
+    assert "Analyze/Examples/Decode" in names
     assert any("WriteTransformFn" in name for name in names)
     assert any(b"europe-docker.pkg.dev/p/r/image:1" in one.payload for one in graph.components.environments.values())

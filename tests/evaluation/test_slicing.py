@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.components.evaluator import extractors_of
+from pipeline.components.evaluator import create_extractors
 from pipeline.evaluation.tfma_config import BASELINE, CANDIDATE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, Gate, SliceGate
@@ -69,7 +69,7 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
     config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=with_baseline)
     for baseline in config.model_specs[1:]:
         baseline.prediction_key = "theirs"
-    ours = extractors_of(config)
+    ours = create_extractors(config)
     theirs = default_extractors(eval_config=config)
     assert "ExtractUnbatchedInputs" not in [one.stage_name for one in ours]
     found = measure(config, ours, batches(task), tmp_path / "ours")
@@ -89,5 +89,5 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
 def test_metrics_of_several_classes_get_one_example_at_a_time():
     config = eval_config(Evaluation((Gate("accuracy", 0.5),)), Label("label", ("a", "b", "c")))
     assert {one.class_name for spec in config.metrics_specs for one in spec.metrics} - TAKE_ARRAYS
-    stages = [one.stage_name for one in extractors_of(config)]
+    stages = [one.stage_name for one in create_extractors(config)]
     assert "ExtractUnbatchedInputs" in stages

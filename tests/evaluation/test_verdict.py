@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.evaluation.intervals import interval
-from pipeline.evaluation.verdict import Verdict, judge
-from pipeline.settings import gates
+from pipeline.evaluation.verdict import GateResult, judge
+from pipeline.settings import checks
 from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
 
 
@@ -37,7 +37,7 @@ SLICES = {
 }
 
 
-def verdict(*several: Gate | SliceGate | FairnessGate, baseline: dict | None = None) -> Verdict:
+def verdict(*several: Gate | SliceGate | FairnessGate, baseline: dict | None = None) -> GateResult:
     return judge(Evaluation(gates=several), SLICES, baseline)
 
 
@@ -128,9 +128,9 @@ def test_settings_and_verdicts_survive_the_way_through_a_component():
         slices=("dest",),
         baseline="none",
     )
-    assert gates.from_json(gates.to_json(settings)) == settings
-    found = Verdict(False, ("a",), ("b",), ("c",))
-    assert Verdict.from_json(found.to_json()) == found
+    assert checks.from_json(Evaluation, checks.to_json(settings)) == settings
+    found = GateResult(False, ("a",), ("b",), ("c",))
+    assert GateResult.from_json(found.to_json()) == found
 
 
 @pytest.mark.parametrize(

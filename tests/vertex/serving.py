@@ -9,8 +9,7 @@ from typing import Any
 from tfx.types import standard_artifacts
 from tfx.utils import json_utils
 
-from pipeline.components.evaluator import MEASURED
-from pipeline.components.model_check import SMOKE_ROWS
+from pipeline.components.artifacts import MEASURED, SMOKE_ROWS
 from pipeline.settings.endpoint import Canary, Endpoint
 from pipeline.settings.target import Vertex
 from pipeline.vertex.endpoints import pusher

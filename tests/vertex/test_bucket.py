@@ -10,8 +10,8 @@ import pytest
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
-from pipeline.components.arrow_example_gen import Executor
-from pipeline.graph import example_gen_of
+from pipeline.components.arrow_example_gen import ExampleGenExecutor
+from pipeline.components.example_gen import create_example_gen
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
@@ -26,13 +26,13 @@ def test_example_gen_reads_a_bucket_and_writes_whole_files_to_it(
         bucket.blob(f"rows/{file.relative_to(few_flights)}").upload_from_filename(str(file))
     config = replace(config, data=replace(config.data, path=f"gs://{BUCKET}/rows"))
     target = Target.local(tmp_path, "flights")
-    example_gen = example_gen_of(config, target)
+    example_gen = create_example_gen(config, target)
 
     def write(uri: str) -> None:
         examples = standard_artifacts.Examples()
         examples.uri = uri
         context = BaseBeamExecutor.Context(beam_pipeline_args=list(target.beam_args))
-        Executor(context).Do({}, {"examples": [examples]}, example_gen.exec_properties)
+        ExampleGenExecutor(context).Do({}, {"examples": [examples]}, example_gen.exec_properties)
         assert examples.split_names == '["train", "eval", "test"]'
 
     write(f"gs://{BUCKET}/examples")

@@ -97,7 +97,7 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
     answers = loaded.signatures["predict"](examples=tf.constant(records))["prediction"].numpy()
     assert len(np.unique(answers)) > 30
 
-    report = model_check.ask(
+    report = model_check.probe(
         {
             "label": "label",
             "classes": [],
@@ -152,7 +152,7 @@ def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[st
         ).SerializeToString()
         for x in range(-5, 5)
     ]
-    return model_check.ask(
+    return model_check.probe(
         {
             "label": "label",
             "classes": classes,

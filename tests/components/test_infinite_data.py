@@ -10,8 +10,7 @@ import keras_tuner
 import pytest
 import tensorflow as tf
 
-from pipeline.components import endless
-from pipeline.components.endless import EndlessError
+from pipeline.components.infinite_data import InfiniteDataError, ReportProgress, reject_infinite_data
 from pipeline.progress import LOGGER
 
 
@@ -35,22 +34,22 @@ def data() -> tf.data.Dataset:
 
 @pytest.fixture(autouse=True)
 def refused() -> Iterator[None]:
-    with endless.refused():
+    with reject_infinite_data():
         yield
 
 
 def test_data_that_repeats_needs_a_number_of_steps(model, data):
     with pytest.raises(
-        EndlessError,
+        InfiniteDataError,
         match=r"^Model.fit would never end: its training data repeats for ever and steps_per_epoch is not set; pass "
         r"steps_per_epoch=fn_args.train_steps$",
     ):
         model.fit(data.repeat(), epochs=2)
-    with pytest.raises(EndlessError, match="its validation data repeats .* pass validation_steps=fn_args.eval_steps"):
+    with pytest.raises(InfiniteDataError, match="its validation data .* pass validation_steps=fn_args.eval_steps"):
         model.fit(data, validation_data=data.repeat().map(lambda x, y: (x, y)))
-    with pytest.raises(EndlessError, match=r"Model.evaluate would never end: .* pass steps=fn_args.eval_steps$"):
+    with pytest.raises(InfiniteDataError, match=r"Model.evaluate would never end: .* pass steps=fn_args.eval_steps$"):
         model.evaluate(data.repeat())
-    with pytest.raises(EndlessError, match="Model.predict"):
+    with pytest.raises(InfiniteDataError, match="Model.predict"):
         model.predict(data.repeat())
 
 
@@ -73,7 +72,7 @@ def test_it_tells_the_epoch_and_the_step(model, data, caplog, monkeypatch):
 
 
 def test_metrics_that_are_no_single_number_are_left_out(caplog):
-    tell = endless.TellProgress()
+    tell = ReportProgress()
     tell.set_params({"epochs": 1, "steps": None})
     with caplog.at_level(logging.INFO, LOGGER):
         tell.on_train_batch_end(8, {"loss": 0.5, "by_class": [0.1, 0.2]})
@@ -83,15 +82,15 @@ def test_metrics_that_are_no_single_number_are_left_out(caplog):
 def test_a_search_ends_at_the_first_trial(data, tmp_path):
     tuner = keras_tuner.RandomSearch(build, objective="val_loss", max_trials=2, directory=tmp_path)
     remedy = 'add "validation_steps": fn_args.eval_steps to the fit_kwargs of tuner_fn'
-    with endless.refused(tuner), pytest.raises(EndlessError, match=remedy):
+    with reject_infinite_data(tuner), pytest.raises(InfiniteDataError, match=remedy):
         tuner.search(data, validation_data=data.repeat())
 
 
 def test_keras_is_itself_again_afterwards():
-    with endless.refused():
+    with reject_infinite_data():
         pass
     assert "fit" in vars(keras.Model)  # of the fixture
     outer = keras.Model.fit
-    with endless.refused():
+    with reject_infinite_data():
         assert keras.Model.fit is not outer
     assert keras.Model.fit is outer

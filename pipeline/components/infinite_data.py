@@ -1,7 +1,6 @@
-"""Stop a training that cannot end, and tell how far one is, in modules that call Keras' own ``fit``.
+"""Refuse infinite datasets and report progress, in modules that call Keras' own ``fit``.
 
-A dataset that repeats, which TFX's factory returns by default, has no end. Keras goes on with it for ever, without a
-word, when nobody says how many steps to take.
+TFX's dataset factory repeats its data by default. Without a number of steps, Keras trains on such data for ever.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import keras
 import keras_tuner
@@ -21,12 +21,12 @@ from pipeline.errors import UserError
 from pipeline.progress import Progress
 
 
-class EndlessError(UserError, keras_tuner.errors.FatalError):
-    """A training, evaluation or prediction would not end; KerasTuner takes no other kind of error for fatal."""
+class InfiniteDataError(UserError, keras_tuner.errors.FatalError):
+    """A training, evaluation or prediction would not end. KerasTuner ends a search for no error but its FatalError."""
 
 
-# By method of keras.Model: the data that it reads to the end, the argument that ends it, and what to pass for that.
-ENDED_BY = {
+# By method of keras.Model: argument with the data, its name in messages, argument with the steps, and its usual value.
+DATA_AND_STEPS = {
     "fit": (
         ("x", "training data", "steps_per_epoch", "fn_args.train_steps"),
         ("validation_data", "validation data", "validation_steps", "fn_args.eval_steps"),
@@ -37,23 +37,17 @@ ENDED_BY = {
 
 
 @contextlib.contextmanager
-def refused(tuner: keras_tuner.Tuner | None = None) -> Iterator[None]:
-    """Refuse, while this holds, every call of a Keras model over data without end, and tell the progress of ``fit``.
+def reject_infinite_data(tuner: keras_tuner.Tuner | None = None) -> Iterator[None]:
+    """Patch ``keras.Model``: infinite data without a number of steps is an error, and ``fit`` reports its progress.
 
     Args:
-        tuner: Whose search calls them, with the ``fit_kwargs`` of ``tuner_fn``; None: ``run_fn`` does.
+        tuner: Tuner that calls the model with the ``fit_kwargs`` of ``tuner_fn``; None if ``run_fn`` does.
     """
-    own = {name: vars(keras.Model).get(name) for name in ENDED_BY}
-    for name in ENDED_BY:
-        setattr(keras.Model, name, _checked(name, getattr(keras.Model, name), tuner))
-    try:
+    with contextlib.ExitStack() as patches:
+        for name in DATA_AND_STEPS:
+            checked = _checked(name, getattr(keras.Model, name), tuner)
+            patches.enter_context(mock.patch.object(keras.Model, name, checked))
         yield
-    finally:
-        for name, method in own.items():
-            if method is None:
-                delattr(keras.Model, name)  # it is inherited
-            else:
-                setattr(keras.Model, name, method)
 
 
 def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | None) -> Callable[..., Any]:
@@ -62,36 +56,36 @@ def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | N
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            return method(*args, **kwargs)  # which says what is wrong
-        for data, noun, steps, remedy in ENDED_BY[name]:
-            if _endless(given.get(data)) and given.get(steps) is None:
-                to_do = f'add "{steps}": {remedy} to the fit_kwargs of tuner_fn' if tuner else f"pass {steps}={remedy}"
-                raise EndlessError(
-                    f"Model.{name} would never end: its {noun} repeats for ever and {steps} is not set; {to_do}"
+            return method(*args, **kwargs)  # raises the TypeError of Keras
+        for data, noun, steps, value in DATA_AND_STEPS[name]:
+            if _is_infinite(arguments.get(data)) and arguments.get(steps) is None:
+                remedy = f'add "{steps}": {value} to the fit_kwargs of tuner_fn' if tuner else f"pass {steps}={value}"
+                raise InfiniteDataError(
+                    f"Model.{name} would never end: its {noun} repeats for ever and {steps} is not set; {remedy}"
                 )
         if name == "fit":
-            # Only the process that hands them out knows the trials.
+            # Only the process with the oracle knows the trials.
             if tuner and isinstance(tuner.oracle, keras_tuner.Oracle) and tuner.oracle.trials:
                 Progress("search").tell(f"trial {len(tuner.oracle.trials)} of {tuner.oracle.max_trials}")
-            callbacks = given.get("callbacks")
+            callbacks = arguments.get("callbacks")
             if not isinstance(callbacks, keras.callbacks.CallbackList):
-                given["callbacks"] = [*tf.nest.flatten(callbacks or []), TellProgress()]
-        bound = inspect.BoundArguments(signature, given)
+                arguments["callbacks"] = [*tf.nest.flatten(callbacks or []), ReportProgress()]
+        bound = inspect.BoundArguments(signature, arguments)
         return method(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _endless(data: Any) -> bool:
+def _is_infinite(data: Any) -> bool:
     return isinstance(data, tf.data.Dataset) and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
 
 
-class TellProgress(keras.callbacks.Callback):
-    """Tells the epoch and the step."""
+class ReportProgress(keras.callbacks.Callback):
+    """Report the epoch and the step."""
 
-    # Keras then need not wait for the metrics of every step.
+    # Lets Keras go on without the metrics of every step.
     async_safe = True
 
     def __init__(self) -> None:
@@ -100,12 +94,12 @@ class TellProgress(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tell at once, for an epoch may be short."""
+        """Report at once, because an epoch may be short."""
         self._epoch = epoch
         self._progress.tell(self._text())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tell, at most once a second."""
+        """Report, at most once a second."""
         if self._progress.due():
             steps = self.params.get("steps")
             text = f"{self._text()}, step {batch + 1:,}" + (f" of {steps:,}" if steps else "")

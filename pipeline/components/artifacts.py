@@ -1,0 +1,63 @@
+"""Read the statistics of a run and what its gates have written beside their artifacts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tfx import types
+from tfx.components.statistics_gen import stats_artifact_utils
+from tfx.dsl.io import fileio
+from tfx.types import artifact_utils
+
+from pipeline.evaluation.verdict import GateResult
+from pipeline.settings.config import SPLITS
+from pipeline.validation import findings
+from pipeline.validation.statistics import Statistics
+
+# Beside the blessing of the Evaluator: the result of the gates, and what the Pusher writes into a version's manifest.
+GATE_RESULT, MEASURED = "verdict.json", "measured.json"
+# Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:
+# {"tolerance": ..., "rows": [{"instance", "answer"}]}.
+MODEL_REPORT, SMOKE_ROWS = "model_check.json", "smoke_rows.json"
+
+
+def read_statistics(artifact: types.Artifact) -> dict[str, Statistics]:
+    """Return the statistics by split, train first."""
+    splits = sorted(artifact_utils.decode_split_names(artifact.split_names), key=SPLITS.index)
+    return {split: stats_artifact_utils.load_statistics(artifact, split).proto() for split in splits}
+
+
+def read_findings(anomalies_uri: str) -> list[findings.Finding]:
+    """Return the findings of ExampleValidator."""
+    with fileio.open(f"{anomalies_uri}/{findings.FILE}") as file:
+        return findings.from_json(file.read())
+
+
+def read_gate_result(blessing_uri: str) -> GateResult:
+    """Return the Evaluator's result of the gates."""
+    with fileio.open(f"{blessing_uri}/{GATE_RESULT}") as file:
+        return GateResult.from_json(file.read())
+
+
+def read_measured(blessing_uri: str) -> dict[str, Any]:
+    """Return metrics on all rows, span and schema of an evaluation; empty beside a blessing of TFX's own Evaluator."""
+    return _read_json(f"{blessing_uri}/{MEASURED}", {})
+
+
+def read_model_report(blessing_uri: str) -> dict[str, Any]:
+    """Return the report of ModelCheck."""
+    return _read_json(f"{blessing_uri}/{MODEL_REPORT}")
+
+
+def read_smoke_rows(blessing_uri: str) -> dict[str, Any]:
+    """Return rows with their predictions; none beside a blessing of TFX's own InfraValidator."""
+    return _read_json(f"{blessing_uri}/{SMOKE_ROWS}", {"tolerance": 0.0, "rows": []})
+
+
+def _read_json(path: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not fileio.exists(path):
+        return default
+    with fileio.open(path) as file:
+        content: dict[str, Any] = json.load(file)
+        return content

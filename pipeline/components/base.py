@@ -1,0 +1,103 @@
+"""Base classes of our components.
+
+TFX's cache compares the inputs and execution properties of a step, not the code that it runs. The components here add
+one property, ``code``: a fingerprint of the module that defines them and of all that it imports from this repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx import types
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.types import artifact_utils
+from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
+from tfx.utils import io_utils, path_utils
+
+from pipeline.packaging.fingerprints import fingerprint_of
+
+Artifacts = dict[str, list[types.Artifact]]
+
+
+class FingerprintedComponent(BaseComponent):
+    """Run again when the code of the step has changed. Stands before TFX's class in the bases of a component."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.exec_properties["code"] = fingerprint_of(Path(inspect.getfile(type(self))))
+
+
+class UserCodeComponent(FingerprintedComponent):
+    """Run user code from a wheel of ours, where TFX would pack the whole folder of the module file."""
+
+    def __init__(self, module_path: str, **kwargs: Any):
+        """Create the component.
+
+        Args:
+            module_path: Module and wheel as TFX writes them, ``flights@folder/flights_run_fn-0.0+1a2b.whl``.
+            **kwargs: For TFX's component.
+        """
+        super().__init__(module_file=module_path, **kwargs)
+        self.exec_properties.update(module_file=None, module_path=module_path)
+
+
+class DeclaredComponent(FingerprintedComponent):
+    """Build the ComponentSpec from a declaration: ports as class attributes, settings as one JSON property.
+
+    Attributes:
+        INPUTS: Artifact type by name of the input.
+        OPTIONAL_INPUTS: The same, of inputs that may be None.
+        OUTPUTS: Artifact type by name of the output.
+    """
+
+    INPUTS: ClassVar[Mapping[str, type[types.Artifact]]]
+    OPTIONAL_INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
+    OUTPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        inputs = {name: ChannelParameter(type=kind) for name, kind in cls.INPUTS.items()}
+        optional = {name: ChannelParameter(type=kind, optional=True) for name, kind in cls.OPTIONAL_INPUTS.items()}
+        ports = {
+            "PARAMETERS": {"settings": ExecutionParameter(type=str)},
+            "INPUTS": inputs | optional,
+            "OUTPUTS": {name: ChannelParameter(type=kind) for name, kind in cls.OUTPUTS.items()},
+        }
+        cls.SPEC_CLASS = type(f"{cls.__name__}Spec", (ComponentSpec,), ports)
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **inputs: types.BaseChannel | None):
+        """Create the component.
+
+        Args:
+            settings: JSON values that the executor reads with ``settings_of``.
+            **inputs: A channel for every input.
+
+        Raises:
+            ValueError: an input is missing or unknown.
+            TypeError: an input has another artifact type than declared.
+        """
+        outputs = {name: types.Channel(type=kind) for name, kind in self.OUTPUTS.items()}
+        settings_json = json.dumps(settings or {}, sort_keys=True)
+        super().__init__(self.SPEC_CLASS(settings=settings_json, **inputs, **outputs))
+
+
+def settings_of(exec_properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a ``DeclaredComponent`` from what its executor gets."""
+    settings: dict[str, Any] = json.loads(exec_properties["settings"])
+    return settings
+
+
+def serving_model_folder(artifacts: list[types.Artifact]) -> str:
+    """Return the folder of the SavedModel of an input."""
+    model = artifact_utils.get_single_instance(artifacts)
+    return str(path_utils.serving_model_path(model.uri, path_utils.is_old_model_artifact(model)))
+
+
+def read_schema(artifacts: list[types.Artifact]) -> schema_pb2.Schema:
+    """Return the schema of an input."""
+    return io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(artifacts)))

@@ -1,0 +1,93 @@
+"""The first node of the graph, for files and for BigQuery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.dsl.components.base.base_component import BaseComponent
+from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
+from tfx.proto import example_gen_pb2
+
+from pipeline.components.arrow_example_gen import ArrowExampleGen, settings
+from pipeline.data.files import format_of, wildcard
+from pipeline.data.location import find_files, locate, query_of
+from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
+from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit
+from pipeline.settings.target import Target
+from pipeline.validation.schema_text import parse
+
+
+def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
+    """Return our ExampleGen for files or TFX's for BigQuery; with the config's splits or rows assigned to them.
+
+    Raises:
+        UserError: there is no such data, or the target lacks what BigQuery needs.
+    """
+    if config.data.query_source:
+        options = PipelineOptions(list(target.beam_args)).view_as(GoogleCloudOptions)
+        required = {"--project": options.project, "--temp_location": options.temp_location}
+        missing = [name for name, value in required.items() if not value]
+        if missing:
+            raise UserError(
+                f"to read from BigQuery the target's beam_args need {' and '.join(missing)}: a project to query in and "
+                "a folder gs://... for what it exports"
+            )
+        query = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="all", pattern=query_of(config.data))])
+        return BigQueryExampleGen(input_config=query, output_config=_output_config(config.data)).with_id("ExampleGen")
+
+    folder, patterns = locate(config.data)
+    # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
+    formats = {format_of(pattern) for pattern in patterns.values()}
+    if not is_remote(folder):
+        formats = {find_files(config.data).format}
+    split_by, one_pattern = config.data.split_by, list(patterns) == ["all"]
+    return ArrowExampleGen(
+        input_base=folder,
+        # TFX's driver looks for changes in all spans; the executor reads the newest.
+        input_config=example_gen_pb2.Input(
+            splits=[
+                example_gen_pb2.Input.Split(name=name, pattern=wildcard(pattern)) for name, pattern in patterns.items()
+            ]
+        ),
+        output_config=_output_config(config.data) if one_pattern else example_gen_pb2.Output(),
+        custom_config=settings(
+            patterns=patterns,
+            last_spans=config.data.last_spans,
+            types=_types_of(config, formats),
+            label=config.label.name,
+            classes=config.label.numbers,
+            time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
+            max_bad_rows=config.data.max_bad_rows,
+        ),
+    ).with_id("ExampleGen")
+
+
+def _output_config(data: Data) -> example_gen_pb2.Output:
+    """Return the shares of the splits as TFX has them; a split by time is a setting of our executor."""
+    split_config = example_gen_pb2.SplitConfig(
+        splits=[
+            example_gen_pb2.SplitConfig.Split(name=name, hash_buckets=share)
+            for name, share in data.split_by.shares.items()
+        ]
+    )
+    if isinstance(data.split_by, HashSplit) and data.split_by.column:
+        split_config.partition_feature_name = data.split_by.column
+    return example_gen_pb2.Output(split_config=split_config)
+
+
+def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str]:
+    """Return the types that the reviewed schema and the label's settings give to columns of files.
+
+    A CSV file has no types. Some floats of a Parquet file are integers with missing values.
+    """
+    names = {schema_pb2.INT: "integers", schema_pb2.FLOAT: "floats", schema_pb2.BYTES: "text"}
+    features = parse(Path(config.schema)).feature if config.schema else []
+    types = {feature.name: names[feature.type] for feature in features if feature.type in names}
+    types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
+    if formats & {"csv", None}:
+        return types
+    # No more types than are used: a change here reads all files again.
+    return {name: type_ for name, type_ in types.items() if type_ == "integers"} if "parquet" in formats else {}

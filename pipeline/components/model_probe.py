@@ -1,0 +1,398 @@
+"""Call the signatures of an exported model in a process that can import TensorFlow only, as a model server does.
+
+    python -I model_probe.py request.json report.json
+
+``model_check`` writes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
+"rows": [{"instance": raw features by name, "answer": outputs by name}]}; the rows check a deployed model later.
+This file is run by its path and imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import itertools
+import json
+import statistics
+import sys
+import time
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+# Text that no vocabulary has.
+UNSEEN = "\u2047 never seen"
+SINGLE_ROWS = 5
+ROWS_TO_KEEP = 50
+REPEATS = 20
+# Signatures that servers and the Evaluator call; their rows have no label.
+PREDICTING = ("predict", "serving_default")
+
+
+class RefusingFinder:
+    """Find modules on Python's path, but none of the packages that a model server does not have."""
+
+    def __init__(self, refused: list[str]):
+        self.refused = set(refused)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of a module, None if its package is refused."""
+        return None if name.partition(".")[0] in self.refused else PathFinder.find_spec(name, path, target)
+
+
+class Problem(Exception):
+    """A defect of the model, as a sentence."""
+
+
+def main() -> None:
+    """Read the request and write the report."""
+    gc.disable()  # collecting garbage among TensorFlow's objects takes a sixth of these few seconds
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.meta_path[sys.meta_path.index(PathFinder)] = RefusingFinder(request["refused"])
+    report = ModelProbe(request).run()
+    Path(sys.argv[2]).write_text(json.dumps(report), encoding="utf-8")
+
+
+class ModelProbe:
+    """Checks of an exported model."""
+
+    def __init__(self, request: dict[str, Any]):
+        import numpy as np
+        import tensorflow as tf
+
+        self.np, self.tf = np, tf
+        self.request = request
+        self.tolerance = request["tolerance"]
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.facts: dict[str, float] = {}
+        self.rows: list[dict[str, Any]] = []
+        examples = [tf.train.Example.FromString(base64.b64decode(text)) for text in request["examples"]]
+        self.labelled = [tf.train.Example.FromString(example.SerializeToString()) for example in examples]
+        for example in examples:
+            example.features.feature.pop(request["label"], None)  # unknown when a model is served
+        self.examples = examples
+
+    def run(self) -> dict[str, Any]:
+        """Return the report of all checks that are possible."""
+        started = time.monotonic()
+        try:
+            loaded = self.tf.saved_model.load(self.request["model"])
+        except Exception as error:
+            self.problems.append(f"the exported model does not load with TensorFlow alone: {first_line(error)}")
+            return self.report()
+        self.facts["load_seconds"] = round(time.monotonic() - started, 2)
+        if not loaded.signatures:
+            self.problems.append("the exported model has no signature, so no server can ask it")
+        outputs_by_signature = {}
+        odd, odd_names = self.odd_rows()
+        for name, signature in sorted(loaded.signatures.items()):
+            if self.needs_label(name, signature):
+                self.notes.append(f"signature {name} is not checked: it takes rows with their label")
+                continue
+            try:
+                outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
+                # Odd rows first: in each of them one column is missing, so the message can name it.
+                outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
+                self.check_outputs(name, outputs)
+                self.check_single_rows(name, signature, outputs)
+                outputs_by_signature[name] = (outputs, outputs_of_odd)
+            except Problem as problem:
+                self.problems.append(str(problem))
+        self.compare_signatures(outputs_by_signature)
+        self.compare_with_training(outputs_by_signature)
+        if "serving_default" in outputs_by_signature:
+            self.keep_rows(outputs_by_signature["serving_default"][0])
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Return the findings so far."""
+        return {"problems": self.problems, "notes": self.notes, "facts": self.facts, "rows": self.rows}
+
+    def needs_label(self, name: str, signature: Any) -> bool:
+        """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
+        if name in PREDICTING:
+            return False
+        try:
+            self.call(name, signature, self.examples[:1], "a row")
+        except Problem:
+            pass
+        else:
+            return False
+        try:
+            self.call(name, signature, self.labelled[:1], "a row with its label")
+        except Problem:
+            return False
+        return True
+
+    def call(self, name: str, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
+        """Call a signature with raw rows; return its outputs, arrays [rows, ...] by name.
+
+        Args:
+            name: Of the signature.
+            signature: Function of the SavedModel.
+            examples: Rows.
+            rows: The same in words, for messages.
+        """
+        try:
+            tensors = signature(**self.inputs(signature, examples))
+        except Exception as error:
+            raise Problem(f"signature {name} fails on {rows}: {first_line(error)}") from error
+        outputs = {key: value.numpy() for key, value in tensors.items()}
+        for key, value in outputs.items():
+            if value.shape[:1] != (len(examples),):
+                raise Problem(
+                    f"signature {name} answers {rows} with {key} of shape {list(value.shape)}, expected "
+                    f"[{len(examples)}, ...]"
+                )
+        return outputs
+
+    def inputs(self, signature: Any, examples: list[Any]) -> dict[str, Any]:
+        """Return the inputs of a signature: serialized examples if it has one text input, else a tensor a column."""
+        specs = signature.structured_input_signature[1]
+        if len(specs) == 1:
+            ((name, spec),) = specs.items()
+            is_column = name in self.request["columns"]
+            if spec.dtype == self.tf.string and spec.shape.rank == 1 and not is_column:
+                return {name: self.tf.constant([example.SerializeToString() for example in examples])}
+        return {name: self.column(name, spec, examples) for name, spec in specs.items()}
+
+    def column(self, name: str, spec: Any, examples: list[Any]) -> Any:
+        """Return a raw feature of all rows as a tensor; missing values are NaN, or "" for text."""
+        dtype = self.np.dtype(spec.dtype.as_numpy_dtype)
+        missing = b"" if dtype.kind == "O" else float("nan")
+        values: list[Any] = []
+        for example in examples:
+            feature = example.features.feature.get(self.request["columns"].get(name, name))
+            kind = feature.WhichOneof("kind") if feature else None
+            row = (list(getattr(feature, kind).value) if kind else []) or [missing]
+            values.append(row if spec.shape.rank and spec.shape.rank > 1 else row[0])
+        # As our server does it. tf.constant of a list that mixes integers and NaN is float32, which loses digits.
+        return self.tf.constant(self.np.array(values, dtype))
+
+    def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
+        """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
+        for key, value in outputs.items():
+            bad = self.not_finite(value)
+            if bad:
+                raise Problem(f"signature {name} answers {key} {value[bad[0]]} for row {bad[0]}, expected a number")
+        measured, classes = self.measured_output(name, outputs), self.request["classes"]
+        if measured is None:
+            return
+        key = measured
+        probability = outputs[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
+        self.check_width(name, key, probability.shape[1])
+        if not classes or self.request.get("logits"):
+            return
+        remedy = "" if key == self.request["answer"] else "; if it answers logits, set Evaluation(..., logits=True)"
+        outside = self.np.argwhere((probability < 0) | (probability > 1))
+        if len(outside):
+            row, place = outside[0]
+            raise Problem(
+                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}"
+            )
+        sums = probability.sum(axis=1)
+        if len(classes) > 2 and (self.np.abs(sums - 1) > self.tolerance).any():
+            row = int(self.np.abs(sums - 1).argmax())
+            raise Problem(
+                f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}"
+            )
+        if "label" in outputs:
+            self.check_labels(name, probability, [label.decode() for label in outputs["label"].reshape(-1)])
+
+    def measured_output(self, name: str, outputs: dict[str, Any]) -> str | None:
+        """Return the name of the output that is evaluated: the usual one of the task, else the only one."""
+        key = self.request["answer"]
+        if key in outputs:
+            return str(key)
+        if name not in PREDICTING:
+            return None
+        if len(outputs) > 1:
+            raise Problem(
+                f"signature {name} answers {', '.join(sorted(outputs))}; expected one of them to be named {key}"
+            )
+        return next(iter(outputs))
+
+    def check_width(self, name: str, key: str, width: int) -> None:
+        """Raise a Problem unless an output has as many values a row as the label needs."""
+        classes = self.request["classes"]
+        expected = {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        if width not in expected:
+            raise Problem(
+                f"signature {name} answers {key} with {width} values a row, expected {expected[-1]}: the label has "
+                f"{len(classes) or 'no'} classes"
+            )
+
+    def check_labels(self, name: str, probability: Any, labels: list[str]) -> None:
+        """Raise a Problem unless labels follow from the probabilities, [rows, 1 or classes]."""
+        classes, threshold = self.request["classes"], self.request["threshold"]
+        for row, (values, label) in enumerate(zip(probability, labels, strict=True)):
+            if len(classes) == 2:
+                expected, reason = classes[int(values[0] >= threshold)], f"the threshold is {threshold:g}"
+                value = values[0]
+            else:
+                expected, reason = classes[int(values.argmax())], "it is the most probable"
+                value = values[classes.index(label)] if label in classes else 0.0
+            if label != expected:
+                raise Problem(
+                    f"signature {name} answers label {label!r} for row {row} with probability {value:.4f}, "
+                    f"expected {expected!r}: {reason}"
+                )
+
+    def check_single_rows(self, name: str, signature: Any, outputs: dict[str, Any]) -> None:
+        """Raise a Problem unless a row alone gets the outputs it got in a batch; measure the latency."""
+        for row in range(min(SINGLE_ROWS, len(self.examples))):
+            alone = self.call(name, signature, self.examples[row : row + 1], "a batch of 1")
+            differing = self.differing(alone, {key: value[row : row + 1] for key, value in outputs.items()})
+            if differing:
+                key, _ = differing
+                raise Problem(
+                    f"signature {name} answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
+                    f"batch of {len(self.examples):,}"
+                )
+        for batch, repeats in ((1, REPEATS), (len(self.examples), 3)):
+            inputs = self.inputs(signature, self.examples[:batch])
+            times = []
+            for _ in range(repeats):
+                started = time.monotonic()
+                signature(**inputs)
+                times.append(1000 * (time.monotonic() - started))
+            self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
+
+    def odd_rows(self) -> tuple[list[Any], list[str]]:
+        """Return copies of the most complete row with missing or unseen values, and a description of each."""
+        self.complete = max(self.examples, key=self.filled)
+        odd, names = [], []
+        for name in self.request["optional"]:
+            odd.append(self.changed({name: None}))
+            names.append(f"{name} is missing")
+        odd.append(self.changed(dict.fromkeys(self.request["optional"])))
+        names.append("all optional columns are missing")
+        for name in self.request["text"]:
+            odd.append(self.changed({name: UNSEEN}))
+            names.append(f"{name} is unseen")
+        return odd, names
+
+    @staticmethod
+    def filled(example: Any) -> int:
+        """Return the number of features with values in a row."""
+        return sum(bool(feature.WhichOneof("kind")) for feature in example.features.feature.values())
+
+    def changed(self, values: dict[str, str | None]) -> Any:
+        """Return the most complete row with other values."""
+        example = self.tf.train.Example()
+        example.CopyFrom(self.complete)
+        for name, value in values.items():
+            example.features.feature.pop(name, None)
+            if value is not None:
+                example.features.feature[name].bytes_list.value.append(value.encode())
+        return example
+
+    def check_odd_rows(self, name: str, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
+        """Return the outputs for missing and unseen values; raise a Problem unless they are finite."""
+        outputs = self.call(name, signature, odd, "rows with missing and unseen values")
+        for key, value in outputs.items():
+            bad = self.not_finite(value)
+            if bad:
+                where = "; ".join(names[row] for row in bad[:3])
+                raise Problem(
+                    f"signature {name} answers {key} {value[bad[0]]} where {where}, expected a number: "
+                    "preprocessing_fn has to give every missing value one"
+                )
+        return outputs
+
+    def compare_signatures(self, outputs_by_signature: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Report a problem unless all signatures give the same outputs for the same rows."""
+        for first, other in itertools.pairwise(sorted(outputs_by_signature)):
+            pairs = zip(outputs_by_signature[first], outputs_by_signature[other], ("rows", "odd rows"), strict=True)
+            for left, right, rows in pairs:
+                differing = self.differing(left, right)
+                if differing:
+                    key, bad = differing
+                    self.problems.append(
+                        f"signatures {first} and {other} disagree on {len(bad):,} of {len(left[key]):,} {rows}: "
+                        f"{key} of row {bad[0]} is {left[key][bad[0]]} and {right[key][bad[0]]}"
+                    )
+                    return
+
+    def compare_with_training(self, outputs_by_signature: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Report a problem if predictions differ from those in training, on features of Transform: a skew."""
+        training = self.request["training"]
+        if training is None:
+            self.notes.append("not compared with training: run_fn has written no predictions")
+            return
+        for outputs, _ in outputs_by_signature.values():
+            key = self.request["answer"]
+            if key not in outputs:
+                continue
+            served = outputs[key].reshape(len(self.examples), -1)  # [rows, values]
+            expected = self.np.asarray(training).reshape(-1, served.shape[1])
+            served = served[: len(expected)]
+            difference = self.np.abs(served - expected[: len(served)])
+            self.facts["largest_difference_from_training"] = float(difference.max())
+            bad = self.np.flatnonzero(~(difference <= self.allowed(served)).all(axis=1))
+            if len(bad):
+                row, place = self.np.unravel_index(difference.argmax(), difference.shape)
+                self.problems.append(
+                    f"the export answers otherwise than the model in training on {len(bad):,} of {len(served):,} rows, "
+                    f"for row {row} {served[row, place]:.4f} instead of {expected[row, place]:.4f}, at most "
+                    f"{self.allowed(served):g} apart: "
+                    "it prepares features in another way than Transform did for training"
+                )
+            return
+
+    def keep_rows(self, outputs: dict[str, Any]) -> None:
+        """Add rows with their outputs to the report, the most complete first: not every server takes missing values."""
+        by_completeness = sorted(range(len(self.examples)), key=lambda row: -self.filled(self.examples[row]))
+        for row in by_completeness[:ROWS_TO_KEEP]:
+            instance = {}
+            for name, feature in self.examples[row].features.feature.items():
+                kind = feature.WhichOneof("kind")
+                values = list(getattr(feature, kind).value) if kind else []
+                if values:
+                    values = self.to_json(values)
+                    instance[name] = values[0] if len(values) == 1 else values
+            answer = {name: self.to_json(value[row : row + 1].tolist()[0]) for name, value in outputs.items()}
+            self.rows.append({"instance": instance, "answer": answer})
+
+    def to_json(self, value: Any) -> Any:
+        """Return a value for JSON; floats as the shortest number that is the same float32."""
+        if isinstance(value, list):
+            return [self.to_json(item) for item in value]
+        if isinstance(value, float):
+            return float(str(self.np.float32(value)))
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def differing(self, left: dict[str, Any], right: dict[str, Any]) -> tuple[str, Any] | None:
+        """Return the first output that differs between two calls, and the indices of the rows; None if all agree."""
+        for key in sorted(set(left) & set(right)):
+            if left[key].dtype.kind == "f":
+                differs = ~(self.np.abs(left[key] - right[key]) <= self.allowed(right[key]))
+            elif self.request["answer"] in left:
+                continue  # the label follows from the probability, which may lie on either side of the threshold
+            else:
+                differs = left[key] != right[key]
+            bad = self.np.flatnonzero(differs.reshape(len(differs), -1).any(axis=1))
+            if len(bad):
+                return key, bad
+        return None
+
+    def allowed(self, values: Any) -> float:
+        """Return the largest difference allowed: of probabilities absolute, of a regression relative to the largest."""
+        return self.tolerance if self.request["classes"] else self.tolerance * float(self.np.abs(values).max())
+
+    def not_finite(self, value: Any) -> list[int]:
+        """Return the indices of rows with NaN or infinity."""
+        if value.dtype.kind != "f":
+            return []
+        return self.np.flatnonzero(~self.np.isfinite(value.reshape(len(value), -1)).all(axis=1)).tolist()
+
+
+def first_line(error: Exception) -> str:
+    """Return an error in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or ['no message'])[0][:300]}"
+
+
+if __name__ == "__main__":
+    main()
