@@ -1,11 +1,18 @@
-"""What the settings have in common: how a wrong one is refused."""
+"""How settings are checked: by rules in their types. A wrong one is refused in one sentence."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import re
 import runpy
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pipeline.errors import UserError
 
@@ -16,8 +23,93 @@ class ConfigError(UserError, ValueError):
     """A setting is not usable: names the setting, what it is, and what it should be."""
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be, in words and as a test; stands in the type of a setting, ``Annotated[int, Rule(...)]``."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+def number(expected: str, fits: Callable[[float], bool], kinds: tuple[type, ...] = (int, float)) -> Rule:
+    """Return the rule of a finite number."""
+
+    def holds(value: Any) -> bool:
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        return is_number and math.isfinite(value) and fits(value)
+
+    return Rule(expected, holds)
+
+
+def whole(least: int, most: int, kind: str = "number") -> Rule:
+    """Return the rule of a whole number with limits."""
+    return number(f"a whole {kind} from {least} to {most}", lambda value: least <= value <= most, (int,))
+
+
+def text(expected: str, pattern: str) -> Rule:
+    """Return the rule of a text that matches a regular expression."""
+    return Rule(expected, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
+
+
+Count = Annotated[int, number("a whole number of 1 or more", lambda value: value >= 1, (int,))]
+NotNegative = Annotated[float, number("a number of 0 or more", lambda value: value >= 0)]
+Share = Annotated[float, number("between 0 and 1", lambda value: 0 <= value <= 1)]
+
+
+def check_settings(prefix: str, settings: Any) -> None:
+    """Check every field of a dataclass by the rules and literals in its type.
+
+    Args:
+        prefix: Stands before the field's name in messages, such as "training.".
+        settings: The dataclass.
+
+    Raises:
+        ConfigError: a field is not what its type says; all such fields are named, a line each.
+    """
+    problems = list(settings_problems(prefix, settings))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def settings_problems(prefix: str, settings: Any) -> Iterator[str]:
+    """Yield a sentence for each field that is not what its type says."""
+    hints = typing.get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        yield from value_problems(prefix + field.name, getattr(settings, field.name), hints[field.name])
+
+
+def check_value(name: str, value: object, kind: Any) -> None:
+    """Check one value by the rules and literals in a type.
+
+    Raises:
+        ConfigError: it is not what the type says.
+    """
+    for problem in value_problems(name, value, kind):
+        raise ConfigError(problem)
+
+
+def value_problems(name: str, value: object, kind: Any) -> Iterator[str]:
+    """Yield a sentence for each rule in a type that a value breaks."""
+    alternatives = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    if value is None and type(None) in alternatives:
+        return
+    for alternative in alternatives:
+        if typing.get_origin(alternative) is Literal and value not in typing.get_args(alternative):
+            yield f"{name} must be one of {', '.join(map(str, typing.get_args(alternative)))}, got {value!r}"
+        for rule in getattr(alternative, "__metadata__", ()):
+            if not rule.holds(value):
+                percent = alternative == Share and isinstance(value, (int, float)) and 1 < value <= 100
+                hint = f"; for {value:g} % write {value / 100:g}" if percent else ""  # type: ignore[operator]
+                yield f"{name} must be {rule.expected}, got {value!r}{hint}"
+
+
+def listed(names: Any) -> str:
+    """Return names in their order, or "nothing"."""
+    return ", ".join(sorted(names)) or "nothing"
+
+
 def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
-    """Reads ``NAME = Kind(...)`` from a Python file.
+    """Return ``NAME = Kind(...)`` from a Python file.
 
     Raises:
         ConfigError: the file is missing, does not run, or has no such name of that kind.
@@ -26,36 +118,23 @@ def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
     if not path.is_file():
         raise ConfigError(f"no file {path}; expected a Python file with {expected}")
     try:
-        found = runpy.run_path(str(path)).get(name)
+        settings = runpy.run_path(str(path)).get(name)
     except UserError as error:
         raise ConfigError(f"{path}: {error}") from error
     except Exception as error:
         raise ConfigError(f"{path} does not run: {type(error).__name__}: {error}") from error
-    if not isinstance(found, kind):
-        raise ConfigError(f"{path} defines no {expected}, found {type(found).__name__}")
-    return found
+    if not isinstance(settings, kind):
+        raise ConfigError(f"{path} defines no {expected}, found {type(settings).__name__}")
+    return settings
 
 
-def listed(names: Any) -> str:
-    """Names in their order, or "nothing"."""
-    return ", ".join(sorted(names)) or "nothing"
+def to_json(settings: Any) -> str:
+    """Return a dataclass of settings as JSON, for a component to carry."""
+    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuses what is not one of the choices."""
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+def from_json(kind: type[_Settings], content: str) -> _Settings:
+    """Return the settings that ``to_json`` wrote."""
+    from pydantic import TypeAdapter  # here, for it takes longer to import than all settings
 
-
-def check_positive(name: str, value: object) -> None:
-    """Refuses what is not a whole number of 1 or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a whole number of 1 or more, got {value!r}")
-
-
-def check_share(name: str, value: object) -> None:
-    """Refuses what is not a number from 0 to 1."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]
-        hint = f"; for {value:g} % write {value / 100:g}" if number and 1 < value <= 100 else ""  # type: ignore[operator]
-        raise ConfigError(f"{name} must be between 0 and 1, got {value!r}{hint}")
+    return TypeAdapter(kind).validate_json(content)

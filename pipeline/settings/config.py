@@ -7,22 +7,18 @@ as ``configs/flights.py`` holds one ``CONFIG = PipelineConfig(...)``.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from pipeline.settings.checks import ConfigError, check_choice, check_positive, check_share, listed, read_settings
+from pipeline.settings.checks import ConfigError, Count, Share, check_settings, check_value, listed, read_settings
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
 from pipeline.settings.tasks import TASKS, Task, task_of
+from pipeline.settings.training import Training
 
 TuningMode = Literal["search", "reuse", "off"]
-Schedule = Literal["cosine", "constant"]
-StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
-Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
-Cache = Literal["auto", "memory", "disk", "none"]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
 
@@ -80,11 +76,12 @@ class Data:
     splits: Mapping[str, str] = field(default_factory=dict)
     files: str = "*"
     split_by: HashSplit | TimeSplit = field(default_factory=HashSplit)
-    last_spans: int | None = 1
-    max_bad_rows: float = 0.0
+    last_spans: Count | None = 1
+    max_bad_rows: Share = 0.0
     prepare: str | None = None
 
     def __post_init__(self) -> None:
+        check_settings("data.", self)
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
@@ -99,9 +96,6 @@ class Data:
             raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
         if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
             raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
-        if self.last_spans is not None:
-            check_positive("data.last_spans", self.last_spans)
-        check_share("data.max_bad_rows", self.max_bad_rows)
         if self.query_source:
             if self.splits:
                 raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
@@ -173,93 +167,11 @@ class Tuning:
     """
 
     mode: TuningMode = "search"
-    trials: int = 6
-    epochs: int = 3
+    trials: Count = 6
+    epochs: Count = 3
 
     def __post_init__(self) -> None:
-        check_choice("tuning.mode", self.mode, get_args(TuningMode))
-        check_positive("tuning.trials", self.trials)
-        check_positive("tuning.epochs", self.epochs)
-
-
-@dataclass(frozen=True)
-class Training:
-    """How a model is trained. One step takes batch_size x replicas x accumulate examples.
-
-    Attributes:
-        epochs: Most passes over the train split.
-        batch_size: Examples per replica that are computed at once. What does not fit into memory is halved by itself.
-        accumulate: Batches whose gradients are summed for one step.
-        patience: Epochs without a better eval objective before training stops; the best weights are restored.
-        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
-            over all epochs; "constant" leaves the model's as it is.
-        warmup_epochs: May be a fraction.
-        scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
-        clip_norm: Largest norm of all gradients together; None clips nothing.
-        objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
-            after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
-        strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
-            the environment names one, "mirrored" with two or more GPUs, else "one_device".
-        precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
-        cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
-            fit into.
-        seed: Of initial weights, dropout and order; None takes another one in every run.
-        steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
-        checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
-        profile_steps: First step to profile for TensorBoard and the one after the last.
-        warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
-        train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
-            ``pipeline.training`` takes epochs. None: those of one pass over the train split.
-        eval_steps: ``fn_args.eval_steps``, the same. None: those of one pass over the eval split.
-    """
-
-    epochs: int = 10
-    batch_size: int = 1024
-    accumulate: int = 1
-    patience: int = 3
-    schedule: Schedule = "cosine"
-    warmup_epochs: float = 0.5
-    scale_learning_rate: bool = True
-    clip_norm: float | None = None
-    objective: str | None = None
-    strategy: StrategyName = "auto"
-    precision: Precision = "auto"
-    cache: Cache = "auto"
-    seed: int | None = 1
-    steps_per_call: int = 32
-    checkpoint_steps: int | None = 1000
-    profile_steps: tuple[int, int] | None = None
-    warm_start: bool = False
-    train_steps: int | None = None
-    eval_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "patience", "steps_per_call"):
-            check_positive(f"training.{name}", getattr(self, name))
-        for name in ("checkpoint_steps", "train_steps", "eval_steps"):
-            if getattr(self, name) is not None:
-                check_positive(f"training.{name}", getattr(self, name))
-        for name, kind in (
-            ("schedule", Schedule),
-            ("strategy", StrategyName),
-            ("precision", Precision),
-            ("cache", Cache),
-        ):
-            check_choice(f"training.{name}", getattr(self, name), get_args(kind))
-        if not 0 <= self.warmup_epochs <= self.epochs:
-            raise ConfigError(
-                f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
-                f"got {self.warmup_epochs!r}"
-            )
-        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
-            raise ConfigError(f"training.clip_norm must be above 0, or None to clip nothing, got {self.clip_norm!r}")
-        if self.profile_steps is not None:
-            first, last = self.profile_steps
-            if not 0 <= first < last:
-                raise ConfigError(
-                    f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
-                    f"got {self.profile_steps!r}"
-                )
+        check_settings("tuning.", self)
 
 
 @dataclass(frozen=True)
@@ -333,4 +245,4 @@ def _check_shares(shares: Mapping[str, int]) -> None:
     if tuple(shares) != SPLITS:
         raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {listed(shares)}")
     for split, share in shares.items():
-        check_positive(f"split_by.shares[{split!r}]", share)
+        check_value(f"split_by.shares[{split!r}]", share, Count)

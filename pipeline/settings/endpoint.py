@@ -6,20 +6,37 @@ Frozen and checked when built, standard library only. A file such as ``configs/e
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
-import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from pipeline.settings.checks import ConfigError, check_positive, check_share, read_settings
-from pipeline.settings.machines import check_accelerator
+from pipeline.settings.checks import (
+    ConfigError,
+    Count,
+    NotNegative,
+    Share,
+    check_settings,
+    number,
+    read_settings,
+    text,
+    whole,
+)
+from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator
 
 # Images that are not named by their address: the one of the pipeline's tasks, and Google's for TensorFlow.
 PIPELINE_IMAGE, PREBUILT_IMAGE = "pipeline", "prebuilt"
+Percent = Annotated[int, whole(1, 100, "percent")]
+Ratio = Annotated[float, number("a number of 1 or more", lambda value: value >= 1)]
+Address = Annotated[str, text("the address that leads to the endpoint, https://HOST", r"https?://[^/\s]+")]
+ServingImage = Annotated[
+    str,
+    text(
+        '"pipeline", "prebuilt" or an image with its tag or digest',
+        rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|[^/\s]+/.*\S[:@]\S+",
+    ),
+]
 RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"
 
 
@@ -42,14 +59,14 @@ class Canary:
     """
 
     steps: tuple[int, ...] = (10, 50)
-    minutes: float = 10
-    max_error_share: float = 0.01
-    max_latency_ms: float | None = None
-    max_latency_ratio: float | None = 1.5
-    smoke_rows: int = 20
-    probe_seconds: float = 1
-    grace_minutes: float = 60
-    drain_seconds: float = 30
+    minutes: NotNegative = 10
+    max_error_share: Share = 0.01
+    max_latency_ms: NotNegative | None = None
+    max_latency_ratio: Ratio | None = 1.5
+    smoke_rows: Count = 20
+    probe_seconds: NotNegative = 1
+    grace_minutes: NotNegative = 60
+    drain_seconds: NotNegative = 30
 
     def __post_init__(self) -> None:
         steps = self.steps
@@ -60,13 +77,7 @@ class Canary:
                 f"canary.steps must be growing whole percents between 0 and 100, such as (10, 50), got {steps!r}; "
                 "all of the traffic comes after the last step by itself"
             )
-        for name in ("minutes", "probe_seconds", "grace_minutes", "drain_seconds"):
-            _check_from("canary." + name, getattr(self, name), 0)
-        for name, least in (("max_latency_ms", 0), ("max_latency_ratio", 1)):
-            if getattr(self, name) is not None:
-                _check_from("canary." + name, getattr(self, name), least)
-        check_share("canary.max_error_share", self.max_error_share)
-        check_positive("canary.smoke_rows", self.smoke_rows)
+        check_settings("canary.", self)
 
 
 @dataclass(frozen=True)
@@ -96,58 +107,38 @@ class Endpoint:
         canary: How a new version takes over.
     """
 
-    name: str
-    machine_type: str = "n2-standard-4"
+    name: Annotated[
+        str,
+        text(
+            "an id such as late-flights, or the whole name projects/P/locations/R/endpoints/ID",
+            rf"{RESOURCE_NAME}|[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?",
+        ),
+    ]
+    machine_type: MachineType = "n2-standard-4"
     accelerator: str | None = None
     accelerators: int = 0
-    min_replicas: int = 1
-    max_replicas: int = 2
-    cpu_target: int = 60
-    accelerator_target: int = 60
-    image: str = PIPELINE_IMAGE
-    service_account: str | None = None
-    log_to: str | None = None
-    log_share: float = 0.1
+    min_replicas: Count = 1
+    max_replicas: Count = 2
+    cpu_target: Percent = 60
+    accelerator_target: Percent = 60
+    image: ServingImage = PIPELINE_IMAGE
+    service_account: ServiceAccount | None = None
+    log_to: Annotated[str, text("a table bq://project.dataset.table", r"bq://[^.\s]+\.[^.\s]+\.[^.\s]+")] | None = None
+    log_share: Share = 0.1
     private_to: tuple[str, ...] = ()
-    address: str | None = None
+    address: (
+        Annotated[str, text("the address that leads to the endpoint, https://HOST", r"https?://[^/\s]+")] | None
+    ) = None
     canary: Canary = field(default_factory=Canary)
 
     def __post_init__(self) -> None:
-        kinds = (
-            (
-                "name",
-                rf"{RESOURCE_NAME}|[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?",
-                "an id such as late-flights, or the whole name projects/P/locations/R/endpoints/ID",
-            ),
-            ("machine_type", r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
-            (
-                "image",
-                rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|[^/\s]+/.*\S[:@]\S+",
-                '"pipeline", "prebuilt" or an image with its tag or digest',
-            ),
-            ("service_account", r"[^@\s]+@[^@\s]+\.gserviceaccount\.com", "its e-mail address, ...gserviceaccount.com"),
-            ("log_to", r"bq://[^.\s]+\.[^.\s]+\.[^.\s]+", "a table bq://project.dataset.table"),
-            ("address", r"https?://[^/\s]+", "the address that leads to the endpoint, https://HOST"),
-        )
-        for key, pattern, example in kinds:
-            value = getattr(self, key)
-            if value is None and key in ("service_account", "log_to", "address"):
-                continue
-            if not isinstance(value, str) or not re.fullmatch(pattern, value):
-                raise ConfigError(f"endpoint.{key} must be {example}, got {value!r}")
+        check_settings("endpoint.", self)
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
-        check_positive("endpoint.min_replicas", self.min_replicas)
-        check_positive("endpoint.max_replicas", self.max_replicas)
         if self.max_replicas < self.min_replicas:
             raise ConfigError(
                 f"endpoint.max_replicas is {self.max_replicas} and min_replicas {self.min_replicas}; expected at least "
                 "as many"
             )
-        for name in ("cpu_target", "accelerator_target"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 100:
-                raise ConfigError(f"endpoint.{name} must be a whole percent from 1 to 100, got {value!r}")
-        check_share("endpoint.log_share", self.log_share)
         if self.log_to and not self.log_share:
             raise ConfigError("endpoint.log_share is 0, so that nothing would be logged; leave log_to out instead")
         if self.private_to and not self.address:
@@ -173,18 +164,6 @@ class Endpoint:
                 f"{self.name.split('/')[3]}"
             )
 
-    def to_json(self) -> str:
-        """As JSON, for the settings of a task."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Endpoint:
-        """Reads what ``to_json`` wrote."""
-        read = json.loads(text)
-        canary = read.pop("canary")
-        read["private_to"] = tuple(read["private_to"])
-        return cls(**read, canary=Canary(**{**canary, "steps": tuple(canary["steps"])}))
-
 
 def load_endpoint(path: Path) -> Endpoint:
     """Reads ``ENDPOINT`` from a file.
@@ -193,9 +172,3 @@ def load_endpoint(path: Path) -> Endpoint:
         ConfigError: the file is missing, does not run, or has no ``ENDPOINT`` that is an Endpoint.
     """
     return read_settings(path, "ENDPOINT", Endpoint)
-
-
-def _check_from(name: str, value: object, least: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least:  # type: ignore[operator]
-        raise ConfigError(f"{name} must be a number of {least:g} or more, got {value!r}")

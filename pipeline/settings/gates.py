@@ -5,14 +5,20 @@ Frozen and checked when built, standard library only. ``pipeline.settings.config
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from pipeline.settings.checks import ConfigError, check_choice, check_positive, check_share, listed
+from pipeline.settings.checks import (
+    ConfigError,
+    Count,
+    NotNegative,
+    Share,
+    check_settings,
+    check_value,
+    listed,
+    number,
+)
 from pipeline.settings.tasks import METRICS
 
 Severity = Literal["stop", "warn", "ignore"]
@@ -35,6 +41,7 @@ FINDINGS: dict[str, Severity] = {
     "repeated_rows": "warn",  # rows that are in a split more than once
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
+Confidence = Annotated[float, number("from 0 to less than 1", lambda value: 0 <= value < 1)]
 LAST_BLESSED, NO_BASELINE = "last blessed", "none"
 
 
@@ -56,20 +63,19 @@ class DataChecks:
 
     severity: Mapping[str, Severity] = field(default_factory=dict)
     label_share: tuple[float, float] = (0.01, 0.99)
-    max_shared_rows: float = 0.01
-    max_repeated_rows: float = 0.05
-    max_column_auc: float = 0.98
+    max_shared_rows: Share = 0.01
+    max_repeated_rows: Share = 0.05
+    max_column_auc: Share = 0.98
 
     def __post_init__(self) -> None:
+        check_settings("data_checks.", self)
         unknown = set(self.severity) - set(FINDINGS)
         if unknown:
             raise ConfigError(f"data_checks.severity: {listed(unknown)} is no finding; there are {', '.join(FINDINGS)}")
         for name, severity in self.severity.items():
-            check_choice(f"data_checks.severity[{name!r}]", severity, get_args(Severity))
-        for name in ("max_shared_rows", "max_repeated_rows", "max_column_auc"):
-            check_share(f"data_checks.{name}", getattr(self, name))
+            check_value(f"data_checks.severity[{name!r}]", severity, Severity)
         for share in self.label_share:
-            check_share("data_checks.label_share", share)
+            check_value("data_checks.label_share", share, Share)
         if len(self.label_share) != 2 or self.label_share[0] > self.label_share[1]:
             raise ConfigError(f"data_checks.label_share must be the lowest and the highest, got {self.label_share!r}")
 
@@ -91,8 +97,7 @@ class Gate:
     max_drop: float | None = 0.0
 
     def __post_init__(self) -> None:
-        _check_limits(self.metric, self.floor, self.ceiling)
-        _check_distance(self.metric, "max_drop", self.max_drop)
+        _check_gate(self, self.metric)
 
 
 @dataclass(frozen=True)
@@ -115,15 +120,14 @@ class SliceGate:
     floor: float | None = None
     ceiling: float | None = None
     max_drop: float | None = None
-    min_examples: int = 100
-    confidence: float = 0.95
+    min_examples: Count = 100
+    confidence: Confidence = 0.95
 
     def __post_init__(self) -> None:
-        _check_limits(f"{self.metric} by {self.by}", self.floor, self.ceiling)
-        _check_distance(self.metric, f"by {self.by} max_drop", self.max_drop)
+        name = f"{self.metric} by {self.by}"
+        _check_gate(self, name)
         if self.floor is None and self.ceiling is None and self.max_drop is None:
-            raise ConfigError(f"{self.metric} by {self.by}: give a floor, a ceiling or max_drop")
-        _check_slices(self)
+            raise ConfigError(f"{name}: give a floor, a ceiling or max_drop")
 
 
 @dataclass(frozen=True)
@@ -141,13 +145,15 @@ class FairnessGate:
 
     metric: str
     by: str
-    max_gap: float
-    min_examples: int = 100
-    confidence: float = 0.95
+    max_gap: NotNegative
+    min_examples: Count = 100
+    confidence: Confidence = 0.95
 
     def __post_init__(self) -> None:
-        _check_distance(self.metric, f"by {self.by} max_gap", self.max_gap)
-        _check_slices(self)
+        name = f"{self.metric} by {self.by}"
+        _check_gate(self, name)
+        if "=" in self.by:
+            raise ConfigError(f"{name}: a gap is between the values of a column, got the one value {self.by!r}")
 
 
 AnyGate = Gate | SliceGate | FairnessGate
@@ -171,7 +177,7 @@ class Evaluation:
 
     gates: tuple[AnyGate, ...]
     slices: tuple[str, ...] = ()
-    threshold: float = 0.5
+    threshold: Share = 0.5
     baseline: str = LAST_BLESSED
     logits: bool = False
 
@@ -183,13 +189,12 @@ class Evaluation:
             )
         names = [(type(gate).__name__, gate.metric, getattr(gate, "by", None)) for gate in self.gates]
         for kind, metric, by in names:
-            check_choice(f"{kind}.metric", metric, tuple(METRICS))
             if names.count((kind, metric, by)) > 1:
                 raise ConfigError(f"evaluation.gates: two {kind}s of {metric}{f' by {by}' if by else ''}; leave one")
         for gate in self.gates:
             if METRICS[gate.metric].direction == 0 and getattr(gate, "max_drop", None):
                 raise ConfigError(f"{gate.metric} has no better direction: give floor and ceiling, and max_drop=None")
-        check_share("evaluation.threshold", self.threshold)
+        check_settings("evaluation.", self)
         if isinstance(self.slices, str):
             raise ConfigError(
                 f"evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma"
@@ -212,51 +217,21 @@ class ModelChecks:
         timeout: Seconds until a model that does not answer is given up.
     """
 
-    tolerance: float = 1e-3
-    timeout: int = 600
+    tolerance: Share = 1e-3
+    timeout: Count = 600
 
     def __post_init__(self) -> None:
-        check_share("model_checks.tolerance", self.tolerance)
-        check_positive("model_checks.timeout", self.timeout)
+        check_settings("model_checks.", self)
 
 
-def _check_limits(name: str, floor: float | None, ceiling: float | None) -> None:
-    for kind, limit in (("floor", floor), ("ceiling", ceiling)):
-        if limit is None:
-            continue
-        _check_distance(name.partition(" ")[0], f"{name.partition(' ')[2]} {kind}".strip(), limit)
+def _check_gate(gate: AnyGate, name: str) -> None:
+    """Refuse a metric that is not there, and limits that it cannot reach."""
+    if gate.metric not in METRICS:
+        raise ConfigError(f"{type(gate).__name__}.metric must be one of {', '.join(METRICS)}, got {gate.metric!r}")
+    check_settings(f"{name} ", gate)
+    kind = NotNegative if METRICS[gate.metric].highest is None else Share
+    for limit in ("floor", "ceiling", "max_drop", "max_gap"):
+        check_value(f"{name} {limit}", getattr(gate, limit, None), kind | None)
+    floor, ceiling = getattr(gate, "floor", None), getattr(gate, "ceiling", None)
     if floor is not None and ceiling is not None and floor > ceiling:
         raise ConfigError(f"{name}: the floor {floor:g} is above the ceiling {ceiling:g}")
-
-
-def _check_distance(metric: str, what: str, limit: float | None) -> None:
-    """Refuses a limit that a metric cannot reach."""
-    if limit is None:
-        return
-    if metric not in METRICS or METRICS[metric].highest is not None:
-        check_share(f"{metric} {what}", limit)
-    elif not (isinstance(limit, (int, float)) and math.isfinite(limit) and limit >= 0):
-        raise ConfigError(f"{metric} {what} must be 0 or more, got {limit!r}")
-
-
-def _check_slices(gate: SliceGate | FairnessGate) -> None:
-    name = f"{gate.metric} by {gate.by}"
-    check_positive(f"{name} min_examples", gate.min_examples)
-    if not 0 <= gate.confidence < 1:
-        raise ConfigError(f"{name} confidence must be from 0 to less than 1, got {gate.confidence!r}")
-    if isinstance(gate, FairnessGate) and "=" in gate.by:
-        raise ConfigError(f"{name}: a gap is between the values of a column, got the one value {gate.by!r}")
-
-
-def to_json(settings: Evaluation) -> str:
-    """The settings as text, for a component to carry."""
-    gates = [{"kind": type(gate).__name__, **dataclasses.asdict(gate)} for gate in settings.gates]
-    return json.dumps({**dataclasses.asdict(settings), "gates": gates}, sort_keys=True)
-
-
-def from_json(text: str) -> Evaluation:
-    """Reads what ``to_json`` wrote."""
-    kinds = {kind.__name__: kind for kind in (Gate, SliceGate, FairnessGate)}
-    read = json.loads(text)
-    gates = tuple(kinds[gate.pop("kind")](**gate) for gate in read.pop("gates"))
-    return Evaluation(**{**read, "gates": gates, "slices": tuple(read["slices"])})

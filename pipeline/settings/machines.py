@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from pipeline.settings.checks import ConfigError, read_settings
+from pipeline.settings.checks import ConfigError, check_settings, number, read_settings, text, whole
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
@@ -44,7 +44,16 @@ ACCELERATORS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 TPU_HOST = r"ct\w+-\w+-\dt"
 GPU_COUNTS = (1, 2, 4, 8, 16)
-DISKS = ("pd-ssd", "pd-standard", "hyperdisk-balanced")
+Disk = Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"]
+Hours = Annotated[float, number("above 0 and at most 168", lambda value: 0 < value <= 168)]
+MachineType = Annotated[str, text("a machine type, such as n2-standard-4", r"[a-z0-9]+-[a-z0-9-]+")]
+ServiceAccount = Annotated[
+    str, text("its e-mail address, ...gserviceaccount.com", r"[^@\s]+@[^@\s]+\.gserviceaccount\.com")
+]
+TensorBoard = Annotated[
+    str,
+    text("projects/PROJECT/locations/REGION/tensorboards/ID", r"projects/[^/]+/locations/[^/]+/tensorboards/[^/]+"),
+]
 
 
 @dataclass(frozen=True)
@@ -58,14 +67,13 @@ class Resources:
         accelerators: How many.
     """
 
-    cpu: int = 4
-    memory_gib: int = 16
+    cpu: Annotated[int, whole(1, 224)] = 4
+    memory_gib: Annotated[int, whole(1, 3072)] = 16
     accelerator: str | None = None
     accelerators: int = 0
 
     def __post_init__(self) -> None:
-        _check_whole("cpu", self.cpu, 1, 224)
-        _check_whole("memory_gib", self.memory_gib, 1, 3072)
+        check_settings("", self)
         _check_count(self.accelerator, self.accelerators)
         known = sorted({name for taken in ACCELERATORS.values() for name in taken if not name.startswith("TPU")})
         if self.accelerator and self.accelerator not in known:
@@ -99,33 +107,28 @@ class Job:
         timeout_hours: When the job is ended, whatever its state; Vertex AI itself allows 168.
     """
 
-    machine_type: str = "n1-standard-8"
+    machine_type: MachineType = "n1-standard-8"
     accelerator: str | None = None
     accelerators: int = 0
     tpu_topology: str | None = None
-    replicas: int = 1
-    reduction_servers: int = 0
-    reduction_machine_type: str = "n1-highcpu-16"
+    replicas: Annotated[int, whole(1, 1000)] = 1
+    reduction_servers: Annotated[int, whole(0, 1000)] = 0
+    reduction_machine_type: MachineType = "n1-highcpu-16"
     spot: bool = False
     restart: bool = True
-    boot_disk_gib: int = 100
-    boot_disk_type: str = "pd-ssd"
-    tensorboard: str | None = None
-    timeout_hours: float = 24
+    boot_disk_gib: Annotated[int, whole(100, 64_000)] = 100
+    boot_disk_type: Disk = "pd-ssd"
+    tensorboard: TensorBoard | None = None
+    timeout_hours: Hours = 24
 
     def __post_init__(self) -> None:
-        for name in ("machine_type", "reduction_machine_type"):
-            if not re.fullmatch(r"[a-z]\w*-[a-z0-9-]+", getattr(self, name)):
-                raise ConfigError(f"{name} must be such as n1-standard-8, got {getattr(self, name)!r}")
+        check_settings("", self)
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
         if bool(self.tpu_topology) != bool(re.fullmatch(TPU_HOST, self.machine_type)):
             raise ConfigError(
                 f"tpu_topology is {self.tpu_topology!r} with machine_type {self.machine_type!r}: a TPU host such as "
                 'ct5lp-hightpu-4t needs one, such as "2x2", and no other machine takes one'
             )
-        _check_whole("replicas", self.replicas, 1, 1000)
-        _check_whole("reduction_servers", self.reduction_servers, 0, 1000)
-        _check_whole("boot_disk_gib", self.boot_disk_gib, 100, 64000)
         if self.tpu and self.replicas > 1:
             raise ConfigError(
                 f"replicas is {self.replicas} on {self.machine_type}: TPUStrategy drives the TPU of one host; set "
@@ -137,17 +140,8 @@ class Job:
                 f"with GPUs, and there are {self.replicas} replicas with {self.accelerators} each; set replicas to 2 "
                 "or more and give them GPUs, or leave reduction_servers out"
             )
-        if self.boot_disk_type not in DISKS:
-            raise ConfigError(f"boot_disk_type must be one of {', '.join(DISKS)}, got {self.boot_disk_type!r}")
         if self.spot and not self.restart:
             raise ConfigError("restart is False on spot machines: the job would end with the first one taken away")
-        pattern = r"projects/[^/]+/locations/[^/]+/tensorboards/[^/]+"
-        if self.tensorboard is not None and not re.fullmatch(pattern, self.tensorboard):
-            raise ConfigError(
-                f"tensorboard must be projects/PROJECT/locations/REGION/tensorboards/ID, got {self.tensorboard!r}"
-            )
-        if not 0 < self.timeout_hours <= 168:
-            raise ConfigError(f"timeout_hours must be above 0 and at most 168, got {self.timeout_hours!r}")
 
     @property
     def tpu(self) -> bool:
@@ -174,10 +168,7 @@ class Machines:
     search_with: SearchService = "keras_tuner"
 
     def __post_init__(self) -> None:
-        if self.search_with not in get_args(SearchService):
-            raise ConfigError(
-                f"search_with must be one of {', '.join(get_args(SearchService))}, got {self.search_with!r}"
-            )
+        check_settings("", self)
         if self.search_with == "vizier" and self.tuning is None:
             raise ConfigError('search_with is "vizier" without a job to run trials on; set tuning=Job(...)')
         if self.tuning and self.tuning.reduction_servers:
@@ -272,11 +263,6 @@ def _check_count(accelerator: str | None, count: int) -> None:
             f"accelerator is {accelerator!r} and accelerators is {count!r}; give both, such as "
             'accelerator="NVIDIA_TESLA_T4", accelerators=1, or neither'
         )
-
-
-def _check_whole(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -6,18 +6,18 @@ Frozen, standard library only. The graph is the same for every target; WHAT it d
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
 from pipeline.errors import UserError
+from pipeline.settings.checks import Count, check_settings, number, settings_problems, text
 from pipeline.settings.endpoint import Endpoint
-from pipeline.settings.machines import Machines
+from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
 # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
@@ -32,31 +32,45 @@ IN_PROCESS = (
     "--direct_num_workers=1",
     "--sdk_container_image=none",
 )
-# What the names of Google Cloud look like, and how to say so.
-PATTERNS = {
-    "project": (r"[a-z][a-z0-9.:-]+|\d+", "a project id, such as my-project"),
-    "region": (r"[a-z]+-[a-z]+\d+", "a region, such as europe-west4"),
-    "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket without gs://, such as my-bucket"),
-    "image": (r"[^/\s]+/.*\S[:@]\S+", "an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag"),
-    "service_account": (r"[^@\s]+@[^@\s]+\.gserviceaccount\.com", "its e-mail address, ...gserviceaccount.com"),
-    "network": (r"projects/\d+/global/networks/[a-z0-9-]+", "projects/PROJECT_NUMBER/global/networks/NAME"),
-    "subnetwork": (
-        r"(https://\S+/)?(projects/[^/]+/)?regions/[^/]+/subnetworks/[a-z0-9-]+",
-        "regions/REGION/subnetworks/NAME",
-    ),
-    "encryption_key": (
-        r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
+# Names of Google Cloud.
+Project = Annotated[str, text("a project id, such as my-project", r"[a-z][a-z0-9.:-]+|\d+")]
+Region = Annotated[str, text("a region, such as europe-west4", r"[a-z]+-[a-z]+\d+")]
+Bucket = Annotated[
+    str, text("the name of a bucket without gs://, such as my-bucket", r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+]
+Image = Annotated[
+    str, text("an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag", r"[^/\s]+/.*\S[:@]\S+")
+]
+Network = Annotated[
+    str, text("projects/PROJECT_NUMBER/global/networks/NAME", r"projects/\d+/global/networks/[a-z0-9-]+")
+]
+Subnetwork = Annotated[
+    str,
+    text("regions/REGION/subnetworks/NAME", r"(https://\S+/)?(projects/[^/]+/)?regions/[^/]+/subnetworks/[a-z0-9-]+"),
+]
+EncryptionKey = Annotated[
+    str,
+    text(
         "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY",
+        r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
     ),
-    "webhook_url": (r"https://[^/\s]+(/\S*)?", "an address that starts with https://"),
-    "webhook_secret": (
-        r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
+]
+WebhookUrl = Annotated[str, text("an address that starts with https://", r"https://[^/\s]+(/\S*)?")]
+WebhookSecret = Annotated[
+    str,
+    text(
         "a version of a secret, projects/PROJECT/secrets/NAME/versions/latest",
+        r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
     ),
-    "experiment": (r"[a-z0-9][a-z0-9-]{0,127}", "lower-case letters, digits and -"),
-    "temp_location": (r"gs://[a-z0-9][^/]+(/.*)?", "a folder gs://bucket/folder"),
-    "machine_type": (r"[a-z0-9]+-[a-z0-9-]+", "a machine type, such as n2-standard-4"),
-}
+]
+Experiment = Annotated[str, text("lower-case letters, digits and -", r"[a-z0-9][a-z0-9-]{0,127}")]
+Folder = Annotated[str, text("a folder gs://bucket/folder", r"gs://[a-z0-9][^/]+(/.*)?")]
+Versions = Annotated[
+    int,
+    number(
+        "a whole number of 2 or more, for a rollback to have something to go back to", lambda value: value >= 2, (int,)
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -82,14 +96,10 @@ class Target:
     staging: str | None = None
     caching: bool = True
     vertex: Vertex | None = None
-    keep_versions: int = 5
+    keep_versions: Versions = 5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep_versions, int) or self.keep_versions < 2:
-            raise UserError(
-                f"keep_versions must be a whole number of 2 or more, for a rollback to have something to go back to, "
-                f"got {self.keep_versions!r}"
-            )
+        check_settings("", self)
 
     @classmethod
     def local(cls, output: Path, name: str, keep_versions: int = 5) -> Target:
@@ -152,33 +162,31 @@ class Vertex:
         endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
     """
 
-    project: str
-    region: str
-    bucket: str
-    image: str
-    service_account: str | None = None
-    network: str | None = None
-    encryption_key: str | None = None
+    project: Project
+    region: Region
+    bucket: Bucket
+    image: Image
+    service_account: ServiceAccount | None = None
+    network: Network | None = None
+    encryption_key: EncryptionKey | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     caching: bool = True
-    experiment: str | None = None
-    webhook_url: str | None = None
-    webhook_secret: str | None = None
+    experiment: Experiment | None = None
+    webhook_url: WebhookUrl | None = None
+    webhook_secret: WebhookSecret | None = None
     failure_policy: FailurePolicy = "fast"
     dataflow: Dataflow | None = None
     machines: Machines = field(default_factory=Machines)
     endpoint: Endpoint | None = None
 
     def __post_init__(self) -> None:
-        problems = [*_mismatches(self, "vertex"), *self._other_problems()]
+        problems = [*settings_problems("vertex.", self), *self._other_problems()]
         if problems:
             raise UserError("\n".join(problems))
 
     def _other_problems(self) -> Iterator[str]:
         if (self.webhook_url is None) != (self.webhook_secret is None):
             yield "vertex.webhook_url and vertex.webhook_secret need each other: give both or neither"
-        if self.failure_policy not in get_args(FailurePolicy):
-            yield f"vertex.failure_policy must be fast or slow, got {self.failure_policy!r}"
         for key, value in self.labels.items():
             # https://cloud.google.com/resource-manager/docs/labels-overview
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
@@ -210,22 +218,19 @@ class Dataflow:
         labels: As ``Vertex.labels``.
     """
 
-    project: str
-    region: str
-    temp_location: str
-    image: str
-    machine_type: str = "n2-standard-4"
-    max_workers: int = 10
-    service_account: str | None = None
-    encryption_key: str | None = None
-    subnetwork: str | None = None
+    project: Project
+    region: Region
+    temp_location: Folder
+    image: Image
+    machine_type: MachineType = "n2-standard-4"
+    max_workers: Count = 10
+    service_account: ServiceAccount | None = None
+    encryption_key: EncryptionKey | None = None
+    subnetwork: Subnetwork | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for problem in _mismatches(self, "dataflow"):
-            raise UserError(problem)
-        if not isinstance(self.max_workers, int) or isinstance(self.max_workers, bool) or self.max_workers < 1:
-            raise UserError(f"dataflow.max_workers must be a whole number of 1 or more, got {self.max_workers!r}")
+        check_settings("dataflow.", self)
 
     @property
     def beam_args(self) -> tuple[str, ...]:
@@ -250,20 +255,6 @@ class Dataflow:
             arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
         arguments += [f"--labels={key}={value}" for key, value in self.labels.items()]
         return tuple(arguments)
-
-
-def _mismatches(settings: Vertex | Dataflow, name: str) -> Iterator[str]:
-    """A sentence for every setting that does not look as its kind does."""
-    for key, (pattern, example) in PATTERNS.items():
-        value: Any = getattr(settings, key, None)
-        if value is None and not _is_required(settings, key):
-            continue
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            yield f"{name}.{key} must be {example}, got {value!r}"
-
-
-def _is_required(settings: Vertex | Dataflow, key: str) -> bool:
-    return key in {one.name for one in dataclasses.fields(settings) if one.default is not None}
 
 
 @contextlib.contextmanager

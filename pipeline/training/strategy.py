@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import tensorflow as tf
 
 from pipeline.errors import first_line
+from pipeline.settings.training import StrategyName
 from pipeline.training.errors import TrainingError
 
-NAMES = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 # Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
 TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
 
@@ -83,8 +84,8 @@ def choose(
     Raises:
         TrainingError: the setting is unknown or does not fit what is there.
     """
-    if name not in NAMES:
-        raise TrainingError(f"no strategy {name!r}; expected one of {', '.join(NAMES)}")
+    if name not in get_args(StrategyName):
+        raise TrainingError(f"no strategy {name!r}; expected one of {', '.join(get_args(StrategyName))}")
     workers, index = (1, 0) if alone else cluster()
     if alone and name == "multi_worker":
         name = "auto"

@@ -18,6 +18,7 @@ from rich.console import Console
 from pipeline.cli import terminal
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import Evaluation, Gate
+from pipeline.settings.tasks import shown_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = """\
@@ -108,7 +109,7 @@ def test_no_heading_or_number_of_a_table_is_cut_however_narrow_the_terminal(widt
 
 def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_path):
     metrics = {
-        "overall": dict.fromkeys(terminal.METRIC_TITLES["binary"], 0.7142) | {"example_count": 53_991.0},
+        "overall": dict.fromkeys(shown_metrics("binary"), 0.7142) | {"example_count": 53_991.0},
         "carrier=late": {"recall": 0.5, "calibration": float("nan"), "example_count": 12.0},
     }
     verdict = {

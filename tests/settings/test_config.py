@@ -58,7 +58,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Label("late", classes=("yes",)), r"two or more different words"),
         (lambda: Label("late", classes="ab"), r"must be a tuple"),
         (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),
-        (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be 0 or more, got -1.0"),
+        (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be a number of 0 or more, got -1.0"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
         (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),
         (lambda: Data("d", split_by="time"), r"must be a HashSplit or a TimeSplit, got 'time'"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.settings import checks
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.endpoint import Canary, Endpoint, load_endpoint
 from pipeline.settings.target import Vertex
@@ -61,7 +62,7 @@ def test_the_settings_reach_a_task_as_they_are():
     whole = Endpoint(
         "late-flights", private_to=("demo",), address="https://late.example.com", canary=Canary(steps=(5,))
     )
-    assert Endpoint.from_json(whole.to_json()) == whole
+    assert checks.from_json(Endpoint, checks.to_json(whole)) == whole
 
 
 def test_the_example_is_in_order():

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"machine_type": "a2-highgpu-1g"}, r"comes with accelerators; say which: accelerator='NVIDIA_TESLA_A100'"),
         ({"accelerator": "NVIDIA_TESLA_T4"}, r"accelerators is 0; give both"),
         ({"accelerators": 2}, r"accelerator is None and accelerators is 2; give both"),
-        ({"machine_type": "large"}, r"machine_type must be such as n1-standard-8, got 'large'"),
+        ({"machine_type": "large"}, r"machine_type must be a machine type, such as n2-standard-4, got 'large'"),
         ({"replicas": 0}, r"replicas must be a whole number from 1 to 1000, got 0"),
         ({"machine_type": "ct5lp-hightpu-4t"}, r"tpu_topology is None with machine_type 'ct5lp-hightpu-4t'"),
         ({"tpu_topology": "2x2"}, r"tpu_topology is '2x2' with machine_type 'n1-standard-8'"),

@@ -1,0 +1,81 @@
+"""How a model is trained; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pipeline.settings.checks import ConfigError, Count, check_settings, number
+
+Schedule = Literal["cosine", "constant"]
+StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
+Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
+Cache = Literal["auto", "memory", "disk", "none"]
+Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value: value > 0)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained. One step takes batch_size x replicas x accumulate examples.
+
+    Attributes:
+        epochs: Most passes over the train split.
+        batch_size: Examples per replica that are computed at once. What does not fit into memory is halved by itself.
+        accumulate: Batches whose gradients are summed for one step.
+        patience: Epochs without a better eval objective before training stops; the best weights are restored.
+        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
+            over all epochs; "constant" leaves the model's as it is.
+        warmup_epochs: May be a fraction.
+        scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
+        clip_norm: Largest norm of all gradients together; None clips nothing.
+        objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
+            after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
+        strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
+            the environment names one, "mirrored" with two or more GPUs, else "one_device".
+        precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
+        cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
+            fit into.
+        seed: Of initial weights, dropout and order; None takes another one in every run.
+        steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
+        checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
+        profile_steps: First step to profile for TensorBoard and the one after the last.
+        warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
+        train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
+            ``pipeline.training`` takes epochs. None: those of one pass over the train split.
+        eval_steps: ``fn_args.eval_steps``, the same. None: those of one pass over the eval split.
+    """
+
+    epochs: Count = 10
+    batch_size: Count = 1024
+    accumulate: Count = 1
+    patience: Count = 3
+    schedule: Schedule = "cosine"
+    warmup_epochs: float = 0.5
+    scale_learning_rate: bool = True
+    clip_norm: Norm | None = None
+    objective: str | None = None
+    strategy: StrategyName = "auto"
+    precision: Precision = "auto"
+    cache: Cache = "auto"
+    seed: int | None = 1
+    steps_per_call: Count = 32
+    checkpoint_steps: Count | None = 1000
+    profile_steps: tuple[int, int] | None = None
+    warm_start: bool = False
+    train_steps: Count | None = None
+    eval_steps: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_settings("training.", self)
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise ConfigError(
+                f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
+                f"got {self.warmup_epochs!r}"
+            )
+        if self.profile_steps is not None:
+            first, last = self.profile_steps
+            if not 0 <= first < last:
+                raise ConfigError(
+                    f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
+                    f"got {self.profile_steps!r}"
+                )
