@@ -1,4 +1,4 @@
-"""CSV files with a header: scanned for parts and types, then read part by part with types that are fixed."""
+"""Scan CSV files with a header for parts and types; read the parts with types that are fixed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -29,29 +28,16 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CUT_SHORT = (EOFError, OSError)  # what gzip, bz2 and lzma raise for a file that is damaged or ends too early
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What one pass over a CSV file finds.
-
-    Attributes:
-        types: Narrowest type by column, in the file's order.
-        units: Parts that can be read on their own: blocks of a plain file, or a compressed file whole.
-        rows: Good and bad rows.
-        bad: The bad rows.
-    """
-
-    types: dict[str, str]
-    units: list[Unit]
-    rows: int
-    bad: list[BadRow]
-
-
-def scan(file: str, known: Mapping[str, str]) -> Scan:
-    """Reads a whole file, block by block, for its parts and the types of its columns.
+def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit]]:
+    """Read a whole file, block by block, for the types of its columns and its parts.
 
     Args:
         file: Path or address.
-        known: Types that are decided, from a reviewed schema; only the others are looked for.
+        known: Types that are decided, from a reviewed schema; only the others are inferred.
+
+    Returns:
+        The narrowest type by column, in the file's order; and parts that can be read on their own: blocks of a plain
+        file, or a compressed file whole.
 
     Raises:
         UserError: it is no CSV file with a header, or is cut short.
@@ -59,9 +45,8 @@ def scan(file: str, known: Mapping[str, str]) -> Scan:
     with files.open_decompressed(file) as stream:
         names, start = _read_header(stream, file)
         types = {name: known.get(name, NOTHING) for name in names}
-        units, bad, rows = [], [], 0
+        units, rows = list[Unit](), 0
         for block in _blocks(stream, file, len(names), start):
-            bad += [BadRow(file, *row) for row in block.bad]
             text = _as_text(block, names, file)
             for name in names:
                 if name not in known:
@@ -71,11 +56,11 @@ def scan(file: str, known: Mapping[str, str]) -> Scan:
     if files.is_compressed(file):
         # Nothing but its beginning can be found in a compressed file.
         units = [Unit(file, "csv", start, None, 1, sum(unit.bytes for unit in units))] if units else []
-    return Scan(types=types, units=units, rows=rows, bad=bad)
+    return types, units
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Reads the rows of a part, block by block.
+    """Read the rows of a part, block by block.
 
     Args:
         unit: Of ``scan``; one that starts at 0 is the whole file.
@@ -117,7 +102,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
 
 
 def read_header(file: str) -> list[str]:
-    """The names of the columns.
+    """Return the names of the columns.
 
     Raises:
         UserError: see ``scan``.
@@ -127,7 +112,7 @@ def read_header(file: str) -> list[str]:
 
 
 def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
-    """The names of the columns, and the position of what comes after them; none and 0 for an empty file."""
+    """Return the names of the columns, and the position of what comes after them; none and 0 for an empty file."""
     # The header is one row: read on while its last quote is open.
     header = b""
     try:
@@ -169,23 +154,12 @@ def header_hint(names: Sequence[str]) -> str:
 
 
 def _read_line(stream: IO[bytes]) -> bytes:
-    """Reads up to and with the next line break: a newline, a return, or both."""
-    line = bytearray()
-    while len(line) <= MOST_ROW_BYTES:
-        byte = stream.read(1)
-        if not byte:
-            break
-        line += byte
-        if byte == b"\n":
-            break
-        if byte == b"\r":
-            following = stream.read(1)
-            if following == b"\n":
-                line += following
-            elif following:
-                stream.seek(-1, io.SEEK_CUR)
-            break
-    return bytes(line)
+    """Read up to and with the next line break: a newline, a return, or both."""
+    data = stream.readline(MOST_ROW_BYTES)
+    line = next(iter(data.splitlines(keepends=True)), b"")
+    if len(line) < len(data):
+        stream.seek(len(line) - len(data), io.SEEK_CUR)
+    return line
 
 
 def _blocks(
@@ -202,7 +176,7 @@ def _cut_short(file: str, error: Exception) -> str:
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:
-    """The block's fields as text, those of the wanted columns; an empty field is null."""
+    """Return the block's fields as text, those of the wanted columns; an empty field is null."""
     if not len(block.numbers):
         return pa.table({name: pa.array([], pa.string()) for name in wanted or names})
     table = pa_csv.read_csv(
@@ -243,7 +217,7 @@ def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
             if wrong is None:
                 # Words for a missing value alone say nothing of the type.
                 return candidate if values.null_count < len(text) else type_
-        if candidate == INTEGERS and _has_huge_integer(text):
+        if candidate == INTEGERS and pc.any(_beyond_int64(pc.utf8_trim_whitespace(text))).as_py():
             return TEXT  # as a float it would lose digits
     return TEXT
 
@@ -280,7 +254,7 @@ _FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity)
 def _cast(
     text: pa.ChunkedArray, type_: str, ends: str = _WHOLE_OR_POINT_ZERO
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """The numbers, null where one does not parse, and a mask of those, or None when all do."""
+    """Return the numbers, null where one does not parse, and a mask of those, or None when all do."""
     target = pa.int64() if type_ == INTEGERS else pa.float64()
     try:
         values = text.cast(target)
@@ -307,7 +281,7 @@ def _cast(
 
 
 def _beyond_int64(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which texts are integers that int64 cannot hold; looks closely only at the long ones."""
+    """Return a mask of the texts that are integers which int64 cannot hold."""
     long = pc.greater_equal(pc.utf8_length(text), 19)
     if not pc.any(long).as_py():
         return long
@@ -316,7 +290,3 @@ def _beyond_int64(text: pa.ChunkedArray) -> pa.ChunkedArray:
         for value in text.to_pylist()
     ]
     return pa.chunked_array([pa.array(values)])
-
-
-def _has_huge_integer(text: pa.ChunkedArray) -> bool:
-    return bool(pc.any(_beyond_int64(pc.utf8_trim_whitespace(text))).as_py())

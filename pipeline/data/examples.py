@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import LARGEST, Rows, is_list, too_large, type_name
+from pipeline.data.table import LARGEST, Rows, is_list, one_array, too_large, type_name
 from pipeline.errors import UserError, first_line
 
 
@@ -47,11 +47,7 @@ class _NoPlace(ValueError):
 
 
 def _lists(column: pa.ChunkedArray) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # of no or several chunks, depending on the release of pyarrow
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    array = one_array(column)
     if pa.types.is_null(array.type):
         return array
     if is_list(array.type):

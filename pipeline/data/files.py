@@ -27,26 +27,30 @@ class Files:
     """The files of every split.
 
     Attributes:
+        folder: That the patterns start at.
+        patterns: File pattern by split.
         by_split: Sorted paths by split; one split "all" where rows are dealt to splits by what is in them.
         format: A key of ``FORMATS``.
         span: The newest span read; 0 where the patterns have no ``{SPAN}``.
     """
 
+    folder: str
+    patterns: Mapping[str, str]
     by_split: dict[str, tuple[str, ...]]
     format: str
     span: int = 0
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every file, split by split."""
+        """Return every file, split by split."""
         return tuple(file for files in self.by_split.values() for file in files)
 
 
 def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -> Files:
-    """Finds the files of every split.
+    """Find the files of every split.
 
     Args:
-        folder: What the patterns start at.
+        folder: That the patterns start at.
         patterns: File pattern by split, with "*" for any text in one name and "{SPAN}" for the number of a span.
         last_spans: How many of the newest spans are read; None reads all.
 
@@ -81,11 +85,11 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -
         sheet = odd is not None and odd.lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
         hint = "export the spreadsheet as CSV; " if sheet else ""
         raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{EXPECTED}")
-    return Files(by_split=by_split, format=cast(str, next(iter(kinds.values()))), span=span)
+    return Files(folder, patterns, by_split, cast(str, next(iter(kinds.values()))), span)
 
 
 def format_of(file: str) -> str | None:
-    """The format that a file's name says, a key of ``FORMATS``."""
+    """Return the format by a file's name, a key of ``FORMATS``; None for another name."""
     name = os.path.basename(file).lower()
     for ending in _DECOMPRESSED:
         name = name.removesuffix(ending)
@@ -97,12 +101,12 @@ def format_of(file: str) -> str | None:
 
 
 def is_compressed(file: str) -> bool:
-    """Whether the file's name says that it is compressed."""
+    """Return whether a file is compressed, by its name."""
     return file.lower().endswith(tuple(_DECOMPRESSED))
 
 
 def wildcard(pattern: str) -> str:
-    """The pattern with any span."""
+    """Return the pattern with any span."""
     return pattern.replace(SPAN, "*")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import BadRow, Rows, Unit
+from pipeline.data.table import BadRow, Rows, Unit, one_array
 from pipeline.errors import UserError
 
 SHOWN = 8
@@ -33,7 +33,7 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
     table = rows.table
     if label not in table.column_names:
         return rows
-    values, wrong = encode(table.column(label).combine_chunks(), numbers)
+    values, wrong = encode(table.column(label), numbers)
     table = table.set_column(table.column_names.index(label), label, values)
     if not wrong.any():
         return replace(rows, table=table)
@@ -53,12 +53,9 @@ def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.n
 
     Integers that the classes' numbers can be are not looked at: what is out of range there is the data gate's to say.
     """
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    column = one_array(column)
     if pa.types.is_null(column.type):
         return column, np.zeros(len(column), bool)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     places = {str(number): number for number in numbers.values()}
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())

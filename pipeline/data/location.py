@@ -1,11 +1,10 @@
-"""The raw data: found, and looked at before anything heavy starts."""
+"""Find the raw data and check its label before anything heavy starts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,20 @@ from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
 
 
-@dataclass(frozen=True)
-class DataFiles:
-    """Where the rows are.
-
-    Attributes:
-        folder: What the patterns start at.
-        patterns: File pattern by split; one pattern "all" when rows are dealt to splits by what is in them.
-        found: The files.
-    """
-
-    folder: str
-    patterns: dict[str, str]
-    found: files.Files
-
-
-def find_files(data: Data) -> DataFiles:
-    """Finds the files of every split.
+def find_files(data: Data) -> files.Files:
+    """Find the files of every split.
 
     Raises:
         UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
     """
     folder, patterns = locate(data)
-    return DataFiles(folder=folder, patterns=patterns, found=files.find(folder, patterns, data.last_spans))
+    return files.find(folder, patterns, data.last_spans)
 
 
 def locate(data: Data) -> tuple[str, dict[str, str]]:
-    """The folder of the data and the file pattern by split, without a look at what is there.
+    """Return the folder of the data and the file pattern by split, without a look at what is there.
+
+    One pattern "all" stands for files whose rows are assigned to splits by their content.
 
     Raises:
         UserError: the path is on this machine and does not exist.
@@ -56,7 +42,7 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
 
 
 def query_of(data: Data) -> str:
-    """The query whose answer is the data.
+    """Return the query whose answer is the data.
 
     Raises:
         UserError: the .sql file is missing or empty.
@@ -72,7 +58,7 @@ def query_of(data: Data) -> str:
 
 
 def prepare(config: PipelineConfig) -> None:
-    """Makes the data on first use, if the config says how.
+    """Make the data on first use, if the config says how.
 
     Raises:
         UserError: the script failed.
@@ -84,9 +70,9 @@ def prepare(config: PipelineConfig) -> None:
 
 
 def check_data(config: PipelineConfig) -> None:
-    """Finds the files and reads their label column; of CSV files, it also looks at the form of every row.
+    """Find the files and check their label column; of CSV files, also the form of every row.
 
-    TFRecords and BigQuery are looked at by ExampleGen, for reading them takes TensorFlow or a cloud.
+    TFRecords and BigQuery are checked by ExampleGen, for reading them takes TensorFlow or a cloud.
 
     Raises:
         UserError: a file is not what its name says, lacks the label, or has a label that is none of the classes.
@@ -94,7 +80,7 @@ def check_data(config: PipelineConfig) -> None:
     if config.data.query_source:
         query_of(config.data)
         return
-    found = find_files(config.data).found
+    found = find_files(config.data)
     if found.format == "tfrecord":
         return
     for split, paths in found.by_split.items():
@@ -105,7 +91,7 @@ def check_data(config: PipelineConfig) -> None:
 
 
 def _check_label(file: str, format: str, config: PipelineConfig) -> int:
-    """Returns the number of rows."""
+    """Check the label in every row; return the number of rows."""
     # Imported here: the command line must answer --help and a wrong setting at once.
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -147,7 +133,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
 
 
 def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[Any]:
-    """Streams one column, as ``pipeline.data.table.Rows``."""
+    """Yield one column, as ``pipeline.data.table.Rows``."""
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.table import Unit
 

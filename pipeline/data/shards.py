@@ -30,7 +30,6 @@ from pipeline.errors import UserError
 SHARD_BYTES = 24 << 20
 # A shard whose parts turn out larger is written in several files.
 MOST_BYTES = 2 * SHARD_BYTES
-ENCODED_AT_ONCE = 8_192
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
 SUMMARY = "summary.json"
@@ -119,8 +118,7 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
     split, file = split_and_file
     try:
         if job.format == "csv":
-            found = csv_files.scan(file, job.types)
-            types, units = found.types, found.units
+            types, units = csv_files.scan(file, job.types)
         elif job.format == "parquet":
             types, units = parquet_files.scan(file)
             # pandas writes integers with gaps as floats; those of a schema that says integers keep every digit.
@@ -222,9 +220,7 @@ def _write_part(
     for at, column in enumerate(table.schema):
         if pa.types.is_null(column.type):
             table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
-    records: list[bytes] = []
-    for batch in table.to_batches(max_chunksize=ENCODED_AT_ONCE):
-        records += serialize(pa.Table.from_batches([batch]))
+    records = serialize(table)
     dealt = _deal(table, records, pending, job, shard).tolist()
     # The legacy generator, whose numbers no release of NumPy may change.
     order = np.random.RandomState([shard.number, part]).permutation(len(table))
@@ -272,7 +268,7 @@ def _deal(
         times = np.concatenate([times for _, times in pending if times is not None])
         return np.asarray(np.searchsorted(np.array(shard.cuts), times, side="right"))
     if job.hash_column is None:
-        return _split_of_bucket(splits.buckets_of(records, sum(job.shares)), job)
+        return splits.places_of(records, job.shares)
     if job.hash_column not in table.column_names:
         raise UserError(f"no column {job.hash_column!r}, by which rows are dealt to splits, in {shard.units[0].file}")
     try:
@@ -280,11 +276,7 @@ def _deal(
     except UserError as error:
         names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
         raise UserError(f"{names}: {error}") from error
-    return _split_of_bucket(splits.buckets_of(keys, sum(job.shares)), job)[rows]
-
-
-def _split_of_bucket(buckets: np.ndarray, job: Job) -> np.ndarray:
-    return np.asarray(np.searchsorted(np.cumsum(job.shares), buckets, side="right"))
+    return splits.places_of(keys, job.shares)[rows]
 
 
 def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which split a row belongs to, by what is in it: the same on every machine, in every release, for every format."""
+"""Assign rows to splits by their content: the same on every machine, in every release, for every format."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ POINTS = 1_000
 
 
 def buckets_of(keys: Sequence[bytes], buckets: int) -> np.ndarray:
-    """The hash bucket of every key: SHA-256, read as a big-endian number, modulo ``buckets``. TFX does it so too."""
+    """Return the hash bucket of every key: SHA-256, read as a big-endian number, modulo ``buckets``. as TFX does."""
     return np.array([int.from_bytes(hashlib.sha256(key).digest(), "big") % buckets for key in keys], np.int64)
 
 
+def places_of(keys: Sequence[bytes], shares: Sequence[int]) -> np.ndarray:
+    """Return the split of every key by its hash, as its place among splits with these shares, int64 [keys]."""
+    return np.asarray(np.searchsorted(np.cumsum(shares), buckets_of(keys, sum(shares)), side="right"))
+
+
 def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndarray]:
-    """The distinct values of a column of lists as hash keys, and for each row the place of its value among them.
+    """Return the distinct values of a column of lists as hash keys, and for each row the place of its value among them.
 
     A key is the value's serialized ``tf.train.Feature``, the same for the integer 7 of a CSV and of a Parquet file.
 
@@ -56,14 +61,14 @@ class Points:
 
     @classmethod
     def of(cls, times: np.ndarray) -> Points:
-        """Summarises int64 or float64 times."""
+        """Summarise int64 or float64 times."""
         kept = min(POINTS, len(times))
         at = (np.arange(kept) + 0.5) / max(kept, 1) * len(times)
         return cls(np.sort(times)[at.astype(np.int64)], len(times) / max(kept, 1))
 
 
 def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
-    """The times at which the second and every later split begins, so that they have about these shares of rows."""
+    """Return the times at which the second and later splits begin, which then have about these shares of rows."""
     values = np.concatenate([one.values for one in points])
     weights = np.concatenate([np.full(len(one.values), one.weight) for one in points])
     order = np.argsort(values, kind="stable")
@@ -73,7 +78,7 @@ def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
 
 
 def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
-    """The time of every row as a number that grows with it: int64 or float64 [rows].
+    """Return the time of every row as a number that grows with it: int64 or float64 [rows].
 
     Timestamps and dates count from 1970, text must be ISO 8601, and a number is taken as it is.
 

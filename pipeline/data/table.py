@@ -30,6 +30,15 @@ def rows_at_once(most: int, rows: int, size: int) -> int:
     return max(1, min(most, BYTES_AT_ONCE * rows // max(1, size)))
 
 
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, its values themselves where they are dictionary-encoded."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
 @dataclass(frozen=True)
 class Unit:
     """A part of a file that can be read on its own, by any worker.

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data import labels
+from pipeline.data.table import one_array
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
 from pipeline.settings.tasks import Task
@@ -33,9 +34,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
     Raises:
         UserError: no model can learn it.
     """
-    array = pa.concat_arrays(column.chunks)
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    array = one_array(column)
     missing = array.null_count
     if missing:
         row = pc.index(pc.is_null(array), True).as_py() + 1

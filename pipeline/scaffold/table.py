@@ -23,7 +23,6 @@ from pipeline.settings.tasks import Task
 # What is looked at; the run itself reads all.
 MOST_ROWS = 2_000_000
 FEWEST_ROWS = 50
-ENCODED_AT_ONCE = 8_192
 # How rows are dealt to train, eval and test: the usual shares, and those of small data, whose parts must not be tiny.
 SHARES = (HashSplit().shares, {"train": 6, "eval": 2, "test": 2}, {"train": 5, "eval": 2, "test": 3})
 SMALL = 1_000
@@ -73,7 +72,7 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     Raises:
         UserError: the data or its label cannot make a model.
     """
-    found = find_files(data).found
+    found = find_files(data)
     if found.format == "tfrecord":
         raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
     scans = _scan(found.all, found.format, label_name)
@@ -176,13 +175,10 @@ def _dealt(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[s
     Raises:
         UserError: there are none.
     """
-    records: list[bytes] = []
-    for batch in table.to_batches(max_chunksize=ENCODED_AT_ONCE):
-        records += serialize(pa.Table.from_batches([batch]))
+    records = serialize(table)
     reason = ""
     for shares in SHARES[1 if len(values) < SMALL else 0 :]:
-        buckets = splits.buckets_of(records, sum(shares.values()))
-        places = np.asarray(np.searchsorted(np.cumsum(list(shares.values())), buckets, side="right"))
+        places = splits.places_of(records, list(shares.values()))
         reason = _lacking(places, label, values)
         if not reason:
             return shares, places

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.data.table import one_array
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
@@ -218,8 +219,7 @@ def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
 
 def _scalars(column: pa.ChunkedArray) -> Any:
     """One value or null per row; None where some row has several."""
-    lists = column.combine_chunks()
-    lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
+    lists = one_array(column)
     if pa.types.is_null(lists.type):
         return None
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))

@@ -19,15 +19,15 @@ from pipeline.errors import UserError
 
 def read(file: Path, known: dict | None = None) -> tuple[dict, dict, list[BadRow]]:
     """Types, columns and bad rows, read part by part."""
-    scan = csv_files.scan(str(file), known or {})
-    columns: dict = {name: [] for name in scan.types}
+    types, units = csv_files.scan(str(file), known or {})
+    columns: dict = {name: [] for name in types}
     bad = []
-    for unit in scan.units:
-        for rows in csv_files.read(unit, scan.types):
+    for unit in units:
+        for rows in csv_files.read(unit, types):
             bad += rows.bad
             for name, values in rows.table.to_pydict().items():
                 columns[name] += values
-    return scan.types, columns, bad
+    return types, columns, bad
 
 
 @pytest.fixture
@@ -204,9 +204,9 @@ def test_a_part_is_read_without_what_stands_before_it(written, monkeypatch):
     file = written("")
     with file.open("w", newline="") as stream:
         csv.writer(stream).writerows([("a", "b"), *rows])
-    scan = csv_files.scan(str(file), {})
-    assert len(scan.units) > 5
-    (last,) = csv_files.read(scan.units[-1], scan.types)
+    types, units = csv_files.scan(str(file), {})
+    assert len(units) > 5
+    (last,) = csv_files.read(units[-1], types)
     assert last.numbers[-1] == 500
     assert last.table.to_pydict()["a"] == [int(row[0]) for row in rows[last.numbers[0] - 1 :]]
 

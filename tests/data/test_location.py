@@ -80,7 +80,7 @@ def test_a_split_without_files(data, output):
 def test_files_of_two_formats(data, output):
     (data / "train/more.csv").write_text("late\n1\n")
     edited = find_files(Data(str(data), splits={"train": "train/*.parquet", "eval": "eval/*", "test": "test/*"}))
-    assert edited.found.format == "parquet"
+    assert edited.format == "parquet"
     message = refused(output, "--data", data / "train")
     assert "no files for the train split" in message
 

@@ -74,8 +74,8 @@ def test_a_csv_file_gives_the_values_that_were_written(tmp_path_factory, table, 
     usual = csv_rows.BLOCK_BYTES
     try:
         csv_rows.BLOCK_BYTES = block
-        scan = csv_files.scan(str(file), types)
-        found = [rows for unit in scan.units for rows in csv_files.read(unit, scan.types)]
+        types, units = csv_files.scan(str(file), types)
+        found = [rows for unit in units for rows in csv_files.read(unit, types)]
     finally:
         csv_rows.BLOCK_BYTES = usual
     assert not any(rows.bad for rows in found)
