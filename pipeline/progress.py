@@ -1,4 +1,4 @@
-"""How far a step has come, told to whoever watches: the log, and the running line of a terminal."""
+"""Progress within a step, for the log and the running line of a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOGGER = "pipeline.progress"
 
 
 class Progress:
-    """One kind of work within a step; ``tell`` says how far it is, at most once a second."""
+    """Progress of one kind of work within a step, logged at most once a second."""
 
     def __init__(self, topic: str, every: float = 1.0):
         self._logger = logging.getLogger(f"{LOGGER}.{topic}")
@@ -17,10 +17,10 @@ class Progress:
         self._told = -every
 
     def due(self) -> bool:
-        """Whether a second has passed since the last time."""
+        """Return whether a second has passed since the last report."""
         return time.monotonic() - self._told >= self._every
 
     def tell(self, text: str) -> None:
-        """Says it."""
+        """Log a report."""
         self._told = time.monotonic()
         self._logger.info(text)

@@ -1,4 +1,4 @@
-"""The search and the training: what was tried, and how the model learnt."""
+"""Sections on the search and the training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
 
 
 def tuning(run: FinishedRun) -> list[Block]:
-    """Every trial, values against score, and the chosen one."""
+    """Return a table of all trials, charts of values against score, and the chosen trial."""
     folder = run.folder_of("Tuner", "tuner_results")
     if folder is None:
         if run.config.tuning.mode != "search":
@@ -51,7 +51,7 @@ def tuning(run: FinishedRun) -> list[Block]:
 
 
 def training(run: FinishedRun) -> list[Block]:
-    """Loss and metrics by epoch; learning rate, throughput and waiting for input."""
+    """Return charts of loss and metrics by epoch, learning rate, throughput and waiting for input."""
     folder = run.folder_of("Trainer", "model_run")
     if folder is None:
         return [Text("The run has not come as far as training.")]
@@ -101,7 +101,7 @@ def _read(folder: str, name: str) -> str:
 
 
 def _columns(text: str) -> dict[str, Sequence[float]]:
-    """Columns by name; what is not there is NaN."""
+    """Return columns by name; an empty cell is NaN."""
     header, *rows = csv.reader(io.StringIO(text))
     return {
         name: [float(row[place]) if row[place] else float("nan") for row in rows] for place, name in enumerate(header)

@@ -9,8 +9,8 @@ import re
 import runpy
 import types
 import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -57,50 +57,44 @@ Share = Annotated[float, number("between 0 and 1", lambda value: 0 <= value <= 1
 
 
 def check_settings(prefix: str, settings: Any) -> None:
-    """Check every field of a dataclass by the rules and literals in its type.
-
-    Args:
-        prefix: Stands before the field's name in messages, such as "training.".
-        settings: The dataclass.
-
-    Raises:
-        ConfigError: a field is not what its type says; all such fields are named, a line each.
-    """
-    problems = list(settings_problems(prefix, settings))
+    """Raise ConfigError with a line for each of ``problems_of``."""
+    problems = problems_of(prefix, settings)
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def settings_problems(prefix: str, settings: Any) -> Iterator[str]:
-    """Yield a sentence for each field that is not what its type says."""
+def problems_of(prefix: str, settings: Any) -> list[str]:
+    """Return a sentence for each field of a dataclass that breaks a rule or literal in its type.
+
+    Args:
+        prefix: Stands before the field's name in messages, such as "training.".
+        settings: The dataclass.
+    """
     hints = typing.get_type_hints(type(settings), include_extras=True)
-    for field in dataclasses.fields(settings):
-        yield from value_problems(prefix + field.name, getattr(settings, field.name), hints[field.name])
+    values = ((prefix + field.name, getattr(settings, field.name), hints[field.name]) for field in fields(settings))
+    return list(filter(None, (_problem(*value) for value in values)))
 
 
 def check_value(name: str, value: object, kind: Any) -> None:
-    """Check one value by the rules and literals in a type.
-
-    Raises:
-        ConfigError: it is not what the type says.
-    """
-    for problem in value_problems(name, value, kind):
+    """Raise ConfigError if one value breaks a rule or literal in a type."""
+    problem = _problem(name, value, kind)
+    if problem:
         raise ConfigError(problem)
 
 
-def value_problems(name: str, value: object, kind: Any) -> Iterator[str]:
-    """Yield a sentence for each rule in a type that a value breaks."""
+def _problem(name: str, value: Any, kind: Any) -> str | None:
     alternatives = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if value is None and type(None) in alternatives:
-        return
+        return None
     for alternative in alternatives:
         if typing.get_origin(alternative) is Literal and value not in typing.get_args(alternative):
-            yield f"{name} must be one of {', '.join(map(str, typing.get_args(alternative)))}, got {value!r}"
+            return f"{name} must be one of {', '.join(typing.get_args(alternative))}, got {value!r}"
         for rule in getattr(alternative, "__metadata__", ()):
             if not rule.holds(value):
                 percent = alternative == Share and isinstance(value, (int, float)) and 1 < value <= 100
-                hint = f"; for {value:g} % write {value / 100:g}" if percent else ""  # type: ignore[operator]
-                yield f"{name} must be {rule.expected}, got {value!r}{hint}"
+                hint = f"; for {value:g} % write {value / 100:g}" if percent else ""
+                return f"{name} must be {rule.expected}, got {value!r}{hint}"
+    return None
 
 
 def listed(names: Any) -> str:

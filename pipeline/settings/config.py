@@ -108,7 +108,7 @@ class Data:
 
     @property
     def query_source(self) -> bool:
-        """Whether the rows come from BigQuery."""
+        """Return whether the rows come from BigQuery."""
         return self.path.startswith(BIGQUERY) or self.path.endswith(".sql")
 
 
@@ -136,12 +136,12 @@ class Label:
 
     @property
     def task(self) -> Task:
-        """What kind of model it takes."""
+        """Return what kind of model it takes."""
         return task_of(len(self.classes))
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The number of a class, from 0, by what may stand for it in the data."""
+        """Return the number of a class, from 0, by each word or number that stands for it in the data."""
         words = {word: number for number, word in enumerate(self.classes)}
         if any(re.fullmatch(r"[+-]?[0-9]+", word) for word in words):
             return words
@@ -149,7 +149,7 @@ class Label:
 
     @property
     def csv_type(self) -> str:
-        """How the column is read from a CSV file, whatever it looks like."""
+        """Return the type that the column is read with from a CSV file, whatever it looks like."""
         if self.task == "regression":
             return "floats"
         return "integers" if all(word == str(number) for number, word in enumerate(self.classes)) else "text"
@@ -211,11 +211,11 @@ class PipelineConfig:
 
     @property
     def objective(self) -> str:
-        """What early stopping and the search judge by."""
+        """Return the metric that early stopping and the search judge by."""
         return self.training.objective or TASKS[self.label.task].objective
 
     def with_paths_from(self, root: Path) -> PipelineConfig:
-        """The same config with its relative paths made absolute, starting at ``root``."""
+        """Return the config with its relative paths made absolute, starting at ``root``."""
 
         def absolute(path: str) -> str:
             return path if "://" in path else str(root / path)
@@ -233,7 +233,7 @@ class PipelineConfig:
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Reads ``CONFIG`` from a config file.
+    """Return ``CONFIG`` from a config file.
 
     Raises:
         ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.

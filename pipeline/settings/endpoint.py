@@ -149,15 +149,15 @@ class Endpoint:
 
     @property
     def is_resource_name(self) -> bool:
-        """Whether it names an endpoint that must be there."""
+        """Return whether the name is that of an endpoint that must exist."""
         return "/" in self.name
 
     def resource_name(self, project: str, region: str) -> str:
-        """The whole name."""
+        """Return the whole resource name."""
         return self.name if self.is_resource_name else f"projects/{project}/locations/{region}/endpoints/{self.name}"
 
     def other_region(self, region: str) -> Iterator[str]:
-        """A sentence when the endpoint is elsewhere than the pipeline runs."""
+        """Yield a sentence if the endpoint is in another region than the pipeline."""
         if self.is_resource_name and f"/locations/{region}/" not in self.name:
             yield (
                 f"endpoint.name is {self.name} and the pipeline runs in {region}; take an endpoint there, or --region "
@@ -166,7 +166,7 @@ class Endpoint:
 
 
 def load_endpoint(path: Path) -> Endpoint:
-    """Reads ``ENDPOINT`` from a file.
+    """Return ``ENDPOINT`` from a file.
 
     Raises:
         ConfigError: the file is missing, does not run, or has no ``ENDPOINT`` that is an Endpoint.

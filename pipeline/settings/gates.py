@@ -202,7 +202,7 @@ class Evaluation:
 
     @property
     def sliced_by(self) -> tuple[str, ...]:
-        """Every column whose values get metrics of their own."""
+        """Return every column whose values get metrics of their own."""
         named = (gate.by.partition("=")[0] for gate in self.gates if not isinstance(gate, Gate))
         return tuple(dict.fromkeys([*self.slices, *named]))
 

@@ -145,7 +145,7 @@ class Job:
 
     @property
     def tpu(self) -> bool:
-        """Whether the replicas have TPUs."""
+        """Return whether the replicas have TPUs."""
         return self.machine_type == "cloud-tpu" or bool(re.fullmatch(TPU_HOST, self.machine_type))
 
 
@@ -182,17 +182,17 @@ class Machines:
 
     @property
     def gpus(self) -> bool:
-        """Whether a task or job has GPUs, so that the image must have CUDA."""
+        """Return whether a task or job has GPUs, so that the image must have CUDA."""
         machines = (*self.tasks.values(), self.training, self.tuning)
-        return any(one and (one.accelerator or "").startswith("NVIDIA") for one in machines)
+        return any(machine and (machine.accelerator or "").startswith("NVIDIA") for machine in machines)
 
     def task(self, component: str) -> Resources:
-        """The resources of a component's task; one that only waits for a job gets little."""
+        """Return the resources of a component's task; one that only waits for a job gets little."""
         waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)
         return self.tasks.get(component) or (Resources(2, 8) if waits else self.tasks.get(DEFAULT, Resources()))
 
     def check_strategy(self, strategy: str) -> None:
-        """Checks that the training's strategy can use the machines, and uses all that is paid for.
+        """Check that the training's strategy can use the machines, and uses all that is paid for.
 
         Raises:
             ConfigError: it cannot.
@@ -225,7 +225,7 @@ class Machines:
 
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
-    """Checks that a machine type takes an accelerator.
+    """Check that a machine type takes an accelerator.
 
     Raises:
         ConfigError: it does not, or not so many; or it has accelerators and none are asked for.
@@ -249,7 +249,7 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
 
 
 def load_machines(path: Path) -> Machines:
-    """Reads ``MACHINES`` from a file.
+    """Return ``MACHINES`` from a file.
 
     Raises:
         ConfigError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pipeline.errors import UserError
-from pipeline.settings.checks import Count, check_settings, number, settings_problems, text
+from pipeline.settings.checks import Count, check_settings, number, problems_of, text
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
@@ -103,7 +103,7 @@ class Target:
 
     @classmethod
     def local(cls, output: Path, name: str, keep_versions: int = 5) -> Target:
-        """This machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
+        """Return this machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
         return cls(
             pipeline_root=str(output / "artifacts"),
             push_to=str(output / "serving" / name),
@@ -114,7 +114,7 @@ class Target:
 
     @classmethod
     def on_vertex(cls, vertex: Vertex, name: str, staging: Path) -> Target:
-        """Vertex AI, everything below ``gs://<bucket>/<name>``; ``staging`` is a folder here."""
+        """Return Vertex AI, everything below ``gs://<bucket>/<name>``; ``staging`` is a folder here."""
         root = f"gs://{vertex.bucket}/{name}"
         # BigQuery asks for the first two, whatever engine Beam runs on.
         beam_args = (*IN_PROCESS, f"--project={vertex.project}", f"--temp_location={root}/temp")
@@ -130,11 +130,11 @@ class Target:
 
     @property
     def files(self) -> Path:
-        """Folder here in which what the steps read below ``pipeline_root`` is written."""
+        """Return the folder here in which the steps' inputs below ``pipeline_root`` are written."""
         return Path(self.staging or self.pipeline_root)
 
     def address(self, file: Path) -> str:
-        """Where the steps find something that lies below ``files`` here."""
+        """Return where the steps find a file that lies below ``files`` here."""
         return f"{self.pipeline_root}/{file.relative_to(self.files).as_posix()}"
 
 
@@ -180,7 +180,7 @@ class Vertex:
     endpoint: Endpoint | None = None
 
     def __post_init__(self) -> None:
-        problems = [*settings_problems("vertex.", self), *self._other_problems()]
+        problems = [*problems_of("vertex.", self), *self._other_problems()]
         if problems:
             raise UserError("\n".join(problems))
 
@@ -234,7 +234,7 @@ class Dataflow:
 
     @property
     def beam_args(self) -> tuple[str, ...]:
-        """The options of Beam that say so."""
+        """Return the options for Beam."""
         arguments = [
             "--runner=DataflowRunner",
             f"--project={self.project}",
@@ -259,7 +259,7 @@ class Dataflow:
 
 @contextlib.contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
-    """Holds a folder for one run; two at once would write over each other's metadata.
+    """Lock a folder for one run; two at once would write over each other's metadata.
 
     Raises:
         UserError: the folder cannot be written, or another run holds it.

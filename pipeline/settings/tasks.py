@@ -5,6 +5,7 @@ Settings, training, evaluation, reports and terminal derive from it. Standard li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -89,20 +90,7 @@ METRICS = {name: metric for task in TASKS.values() for name, metric in task.metr
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
 # What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
 LOWER_IS_BETTER = (
-    "loss",
-    "error",
-    "crossentropy",
-    "rmse",
-    "mse",
-    "mae",
-    "mape",
-    "msle",
-    "divergence",
-    "hinge",
-    "poisson",
-    "logcosh",
-    "false_positives",
-    "false_negatives",
+    r".*(loss|error|crossentropy|rmse|mse|mae|mape|msle|logcosh|divergence|hinge|poisson|false_(positives|negatives))"
 )
 
 
@@ -119,5 +107,5 @@ def shown_metrics(task: Task) -> dict[str, Metric]:
 def objective_direction(metric: str) -> Literal["min", "max"]:
     """Return whether a metric of a Keras model, such as "val_loss", is to be as low or as high as possible."""
     name = metric.removeprefix("val_")
-    direction = METRICS[name].direction if name in METRICS else -1 if name.endswith(LOWER_IS_BETTER) else 1
+    direction = METRICS[name].direction if name in METRICS else -1 if re.fullmatch(LOWER_IS_BETTER, name) else 1
     return "min" if direction < 0 else "max"

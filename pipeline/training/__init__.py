@@ -1,4 +1,4 @@
-"""What a module file's ``run_fn`` and ``tuner_fn`` call: everything about training that is the same for every model.
+"""Functions for a module file's ``run_fn`` and ``tuner_fn``: all of training that is the same for every model.
 
     def tuner_fn(fn_args):
         return training.tune(fn_args, build_model)

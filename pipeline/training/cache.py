@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import tensorflow as tf
 
-# What a split may take of what is free.
+# The share of what is free that a split may take.
 SHARE_OF_MEMORY = 0.4
 SHARE_OF_DISK = 0.5
 # Records looked at to estimate the size of a split.
@@ -20,7 +20,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def estimate(files: Sequence[str]) -> int:
-    """About how many records some files hold, from their sizes and the first records of the first."""
+    """Estimate how many records files hold, from their sizes and the first records of the first."""
     size = sum(tf.io.gfile.stat(file).length for file in files)
     with tf.io.gfile.GFile(files[0], "rb") as stored:
         stream = gzip.GzipFile(fileobj=stored) if gzipped(files) else stored
@@ -35,12 +35,12 @@ def estimate(files: Sequence[str]) -> int:
 
 
 def gzipped(files: Sequence[str]) -> bool:
-    """Whether the TFRecords are compressed; a split's files are all the same."""
+    """Return whether the TFRecords are compressed; a split's files are all the same."""
     return files[0].endswith(".gz")
 
 
-def room_for(size: int, folder: str) -> tuple[str, str]:
-    """The cache that a split of that many bytes gets, and why."""
+def choose_cache(size: int, folder: str) -> tuple[str, str]:
+    """Return the cache for a split of that many bytes, and the reason."""
     memory, disk = free_memory(), shutil.disk_usage(folder).free
     if size <= memory * SHARE_OF_MEMORY:
         return "memory", f"{_mib(size)} of {_mib(memory)} free"
@@ -50,7 +50,7 @@ def room_for(size: int, folder: str) -> tuple[str, str]:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: what the machine has, or a container's limit leaves."""
+    """Return the free bytes of the machine, or those that a container's limit leaves."""
     free = psutil.virtual_memory().available
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))

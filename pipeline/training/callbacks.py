@@ -23,8 +23,8 @@ def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
     ]
 
 
-def write_elsewhere(callbacks: Sequence[Any], folder: str) -> None:
-    """Lets the callbacks of a worker that is not the chief write where nobody looks."""
+def redirect_output(callbacks: Sequence[Any], folder: str) -> None:
+    """Let the callbacks of a worker that is not the chief write to a folder that is deleted."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.TensorBoard):
             callback.log_dir = folder

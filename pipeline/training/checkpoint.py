@@ -30,12 +30,12 @@ class Checkpoints:
         self._manager = tf.train.CheckpointManager(self._checkpoint, own, max_to_keep=1)
 
     def save(self, values: dict[str, Any]) -> None:
-        """Saves the variables and ``values``: numbers, text, lists and dictionaries of such, and numpy arrays."""
+        """Save the variables and ``values``: numbers, text, lists and dictionaries of such, and numpy arrays."""
         self._values.values = values
         self._manager.save()
 
     def restore(self) -> dict[str, Any] | None:
-        """Restores the variables and returns the values; None, and nothing is changed, if there is no checkpoint."""
+        """Restore the variables and return the values; None, and nothing is changed, if there is no checkpoint."""
         latest = tf.train.latest_checkpoint(self._folder)
         if latest is None:
             return None
@@ -43,7 +43,7 @@ class Checkpoints:
         return self._values.values
 
     def delete(self) -> None:
-        """Removes what this process has saved."""
+        """Remove the checkpoints of this process."""
         if tf.io.gfile.exists(self._own):
             tf.io.gfile.rmtree(self._own)
 
@@ -80,16 +80,16 @@ class _Values(tf.train.experimental.PythonState):
 
 
 def variables_of(model: keras.Model) -> list[tf.Variable]:
-    """All that changes while a compiled and built model trains: weights, random states, metrics, optimizer."""
-    found = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
-    return list({id(variable): variable.value for variable in found}.values())
+    """Return all variables that training changes: weights, random states, metrics, optimizer."""
+    variables = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    return list({id(variable): variable.value for variable in variables}.values())
 
 
 def state_of(callback: keras.callbacks.Callback, at_start: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a callback remembers: its attributes that are numbers, arrays, or lists or dictionaries of such.
+    """Return a callback's attributes that are numbers, arrays, or lists or dictionaries of such.
 
-    Text is left out: it says what to watch or where to write, and that is the new process's to say. So are, with
-    ``at_start``, the attributes that are still as they were then: its settings.
+    Text is left out: metrics to watch and folders to write to are for the new process to set. With ``at_start``,
+    attributes that have not changed since are left out too: settings.
     """
     state = {name: value for name, value in vars(callback).items() if _is_plain(value) and name != "params"}
     at_start = at_start or {}

@@ -1,4 +1,4 @@
-"""What a training says when it cannot go on."""
+"""Errors of a training that cannot go on."""
 
 from __future__ import annotations
 

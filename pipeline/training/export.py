@@ -27,7 +27,7 @@ def export(
     classes: Sequence[str],
     threshold: float,
 ) -> None:
-    """Writes a SavedModel that needs nothing but TensorFlow.
+    """Write a SavedModel that needs nothing but TensorFlow.
 
     Both signatures answer what ``tasks.ANSWERS`` says, float32, and of classes ``label``, the class in words, [batch]:
     of two, by the threshold; of more, the most probable. Neither takes the label.
@@ -102,14 +102,14 @@ def export(
 
 
 def input_names(model: keras.Model, transform_output: tft.TFTransformOutput, label: str) -> list[str]:
-    """The transformed features that a model takes: those a functional model names, all of them for any other."""
+    """Return the transformed features that a model takes: those a functional model names, all for any other."""
     if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
         return [name for name in transform_output.transformed_feature_spec() if name != label]
     return [tensor.name for tensor in model.inputs]
 
 
 def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:
-    """The JSON signature's input for a raw feature: [batch], or [batch, n] for a feature of n values."""
+    """Return the JSON signature's input for a raw feature: [batch], or [batch, n] for a feature of n values."""
     if isinstance(spec, tf.io.VarLenFeature):
         return tf.TensorSpec([None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name)
     values = [] if list(spec.shape) in ([], [1]) else list(spec.shape)
@@ -121,7 +121,7 @@ def _described(spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> dict[str, s
 
 
 def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.Tensor | tf.SparseTensor:
-    """A row input in the form that parsing a tf.Example gives the same feature."""
+    """Return a row input in the form in which parsing a tf.Example gives the same feature."""
     if isinstance(spec, tf.io.FixedLenFeature):
         return tf.reshape(value, [-1, *spec.shape])
     present = value != "" if spec.dtype == tf.string else ~tf.math.is_nan(value)

@@ -25,7 +25,7 @@ class Features:
 
     @classmethod
     def of(cls, transform_output: tft.TFTransformOutput, label: str) -> Features:
-        """Reads the kinds from the schema that Transform wrote: a category is an integer with a known range.
+        """Return the kinds in the schema that Transform wrote: a category is an integer with a known range.
 
         Raises:
             ValueError: a feature is neither a float nor an integer with a range.
@@ -53,7 +53,7 @@ class Features:
         return cls(numbers=numbers, categories=categories, places=places)
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
-        """One ``keras.Input`` for each feature."""
+        """Return a ``keras.Input`` for each feature."""
         return {
             **{name: keras.Input((values,), name=name, dtype="float32") for name, values in self.numbers.items()},
             **{name: keras.Input((self.places.get(name, 1),), name=name, dtype="int64") for name in self.categories},

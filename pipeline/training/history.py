@@ -1,4 +1,4 @@
-"""What happened in a training, by epoch and by step: for people, TensorBoard and the run report."""
+"""The history of a training, by epoch and by step: for people, TensorBoard and the run report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Journal:
         )
 
     def add_steps(self, first: int, epoch: int, records: Sequence[Sequence[float]]) -> None:
-        """Adds the steps of one call; TensorBoard gets the last of them."""
+        """Add the steps of one call; TensorBoard gets the last of them."""
         self.steps += [[first + place, epoch, *record] for place, record in enumerate(records)]
         if records:
             with self._scalars.as_default(step=first + len(records)):
@@ -41,7 +41,7 @@ class Journal:
                     tf.summary.scalar(name, value)
 
     def add_epoch(self, metrics: dict[str, float]) -> None:
-        """Adds an epoch and writes the files."""
+        """Add an epoch and write the files."""
         self.epochs.append(metrics)
         if self._folder:
             tf.io.gfile.makedirs(self._folder)
@@ -54,11 +54,11 @@ class Journal:
             self._scalars.flush()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"steps": np.asarray(self.steps), "epochs": self.epochs}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Take the state from a checkpoint."""
         self.steps, self.epochs = state["steps"].tolist(), state["epochs"]
 
     def _write(self, name: str, header: list[str], rows: list[list[Any]]) -> None:

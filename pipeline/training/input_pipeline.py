@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from pipeline.training.cache import estimate, gzipped, room_for
+from pipeline.training.cache import choose_cache, estimate, gzipped
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
 
@@ -55,12 +55,12 @@ class Part:
 
     @property
     def local(self) -> int:
-        """Copies of the model in this process."""
+        """Return the copies of the model in this process."""
         return self.replicas // self.workers
 
     @property
     def first(self) -> int:
-        """Place of this process's first replica among all."""
+        """Return the place of this process's first replica among all."""
         return self.worker * self.local
 
 
@@ -69,14 +69,14 @@ class Split(Protocol):
 
     @property
     def examples(self) -> int:
-        """How many there are; waits for those that are still being loaded."""
+        """Return their number; waits for those that are still being loaded."""
 
     @property
     def rows(self) -> Rows:
-        """How batches are packed."""
+        """Return how batches are packed."""
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
-        """Endless batches, shuffled anew in every epoch of ``examples // (batch_size * replicas)`` steps.
+        """Return endless batches, shuffled anew in every epoch of ``examples // (batch_size * replicas)`` steps.
 
         Args:
             batch_size: Examples per replica and step.
@@ -90,7 +90,7 @@ class Split(Protocol):
         """
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        """Endless repetition of all examples, each once in ``evaluation_steps`` steps.
+        """Return an endless repetition of all examples, each once in ``evaluation_steps`` steps.
 
         Args:
             batch_size: Most examples per replica and step.
@@ -112,7 +112,7 @@ def read(
     deterministic: bool = True,
     scratch: str | None = None,
 ) -> Split:
-    """Opens a split, loading it in the background if it is kept in memory.
+    """Open a split; load it in the background if it is kept in memory.
 
     Args:
         patterns: File patterns of TFRecords, gzipped when they end in ".gz", as in ``fn_args.train_files``.
@@ -136,7 +136,7 @@ def read(
     examples = estimate(files)
     scratch = scratch or tempfile.gettempdir()
     if cache == "auto":
-        cache, reason = room_for(examples * rows.bytes, scratch)
+        cache, reason = choose_cache(examples * rows.bytes, scratch)
     else:
         reason = "asked for"
     logger.info(
@@ -147,24 +147,24 @@ def read(
     return _Streamed(files, rows, part or Part(), deterministic, scratch if cache == "disk" else None)
 
 
-def explained(error: tf.errors.InvalidArgumentError) -> Exception:
-    """The error of a dataset as one for people, if it is about the data."""
-    found = re.search(f"{WRONG_LABEL}.*?to \\d+", str(error))
-    return TrainingError(f"{found[0]}; correct the data or label.classes") if found else error
+def as_training_error(error: tf.errors.InvalidArgumentError) -> Exception:
+    """Return the error of a dataset as a TrainingError, if it is about the data."""
+    problem = re.search(f"{WRONG_LABEL}.*?to \\d+", str(error))
+    return TrainingError(f"{problem[0]}; correct the data or label.classes") if problem else error
 
 
 def steps_per_epoch(examples: int, batch_size: int, replicas: int) -> int:
-    """Steps of one training epoch; what does not fill a last batch waits for another epoch's order."""
+    """Return the steps of one training epoch; examples that do not fill a last batch are left out of it."""
     return examples // (batch_size * replicas)
 
 
 def evaluation_steps(examples: int, batch_size: int, replicas: int) -> int:
-    """Steps of one evaluation."""
+    """Return the steps of one evaluation."""
     return math.ceil(examples / (batch_size * replicas))
 
 
-def _pieces(examples: int, batch_size: int, replicas: int, same_size: bool) -> np.ndarray:
-    """Sizes of an evaluation's batches, [steps * replicas]; they differ by one at most and none is empty."""
+def _evaluation_batch_sizes(examples: int, batch_size: int, replicas: int, same_size: bool) -> np.ndarray:
+    """Return the sizes of an evaluation's batches, [steps * replicas]; they differ by one at most, none is 0."""
     count = evaluation_steps(examples, batch_size, replicas) * replicas
     if examples < count:
         raise TrainingError(
@@ -185,8 +185,8 @@ class _InMemory:
 
     def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            blocks = _blocks(files, _at_once(BLOCK, BYTES_IN_BLOCK, self.rows))
-            parts = list(untuned(blocks.map(self.rows.parse, tf.data.AUTOTUNE)))
+            blocks = _blocks(files, _rows_at_once(BLOCK, BYTES_IN_BLOCK, self.rows))
+            parts = list(without_autotune(blocks.map(self.rows.parse, tf.data.AUTOTUNE)))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
             data = tf.concat(parts, axis=0)
@@ -202,7 +202,7 @@ class _InMemory:
         try:
             return self._loading.result()
         except tf.errors.InvalidArgumentError as error:
-            raise explained(error) from error
+            raise as_training_error(error) from error
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         data = self._loaded()
@@ -222,11 +222,11 @@ class _InMemory:
         chunks = _chunks(indices, part, self.rows.chunk(batch_size).shape[0])
         if not isinstance(self.rows, IndexedRows):
             chunks = chunks.map(lambda rows: tf.gather(data, rows), tf.data.AUTOTUNE, deterministic=True)
-        return untuned(chunks.prefetch(2))
+        return without_autotune(chunks.prefetch(2))
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         data = self._loaded()
-        sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
+        sizes = _evaluation_batch_sizes(self.examples, batch_size, part.replicas, same_size)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         mine = (np.arange(len(sizes)) % part.replicas) // part.local == part.worker
         size = int(sizes[0]) if same_size else None
@@ -237,7 +237,7 @@ class _InMemory:
             return tf.ensure_shape(data[start : start + rows], [size, None])
 
         ranges = tf.data.Dataset.from_tensor_slices((starts[mine].astype(np.int32), sizes[mine].astype(np.int32)))
-        return untuned(ranges.repeat().map(batch).prefetch(2))
+        return without_autotune(ranges.repeat().map(batch).prefetch(2))
 
 
 class _Streamed:
@@ -250,7 +250,7 @@ class _Streamed:
         # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and len(files) >= part.workers
         self._own = files[part.worker :: part.workers] if self._by_file else files
-        self._block = _at_once(BLOCK, BYTES_IN_BLOCK, rows)
+        self._block = _rows_at_once(BLOCK, BYTES_IN_BLOCK, rows)
         self._examples = int(_blocks(files, self._block).reduce(0, lambda count, block: count + tf.size(block)))
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
@@ -269,14 +269,14 @@ class _Streamed:
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             order = tf.constant(seed, tf.int64) * 1_000_003 + number
             if self._cached is not None:
-                shuffled = _at_once(8 * RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows)
+                shuffled = _rows_at_once(8 * RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows)
                 blocks = self._cached.shuffle(math.ceil(shuffled / STREAMED_BLOCK), seed=order)
             else:
                 blocks = self._shuffled(order)
             if self._by_file:
                 # The workers' files differ in size: each goes round its own until the epoch's steps are done.
                 return blocks.repeat().rebatch(batch_size, drop_remainder=True).take(steps * part.local)
-            return _part_of(blocks.rebatch(batch_size, drop_remainder=True).take(steps * part.replicas), part)
+            return _own_batches(blocks.rebatch(batch_size, drop_remainder=True).take(steps * part.replicas), part)
 
         first_epoch, steps_into_it = divmod(first_step, steps)
         numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
@@ -284,30 +284,30 @@ class _Streamed:
         return _chunks(batches, part, self.rows.chunk(batch_size).shape[0]).prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        sizes = _pieces(self.examples, batch_size, part.replicas, same_size)
+        sizes = _evaluation_batch_sizes(self.examples, batch_size, part.replicas, same_size)
         blocks = _blocks(self._files, self._block).map(self.rows.parse, tf.data.AUTOTUNE)
         pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes, drop_remainder=same_size).take(len(sizes))
-        return _part_of(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
+        return _own_batches(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
 
     def _shuffled(self, seed: tf.Tensor) -> tf.data.Dataset:
-        """Packed blocks of this worker's examples in random order."""
+        """Return packed blocks of this worker's examples in random order."""
         files = tf.data.Dataset.from_tensor_slices(self._own).shuffle(len(self._own), seed=seed)
         records = _blocks(files, 16, self._deterministic, gzipped(self._own)).unbatch()
-        shuffled = records.shuffle(_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
+        shuffled = records.shuffle(_rows_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
         blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
 
-def _at_once(most: int, most_bytes: int, rows: Rows) -> int:
-    """How many examples to handle together: a number of its own for tables, fewer where an example is an image."""
+def _rows_at_once(most: int, most_bytes: int, rows: Rows) -> int:
+    """Return how many examples to handle together: ``most`` for tables, fewer where an example is an image."""
     return max(1, min(most, most_bytes // rows.bytes))
 
 
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without the thread that looks for better settings while it runs; what is AUTOTUNE has all cores.
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Disable tf.data's autotuner for a dataset; AUTOTUNE then means all cores.
 
-    Where there is little to tune: whoever drops an iterator waits for that thread, which may miss the call to end and
-    then sleeps on for as long as the iterator has lived, up to a minute (seen in TensorFlow 2.21).
+    For datasets with little to tune: dropping an iterator waits for the tuner's thread, which may miss the call to end
+    and then sleeps for as long as the iterator has lived, up to a minute (seen in TensorFlow 2.21).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -317,7 +317,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 def _blocks(
     files: list[str] | tf.data.Dataset, size: int, deterministic: bool = True, compressed: bool | None = None
 ) -> tf.data.Dataset:
-    """Serialized records of several files, [size or what is left], read in parallel."""
+    """Return serialized records of several files, [size or fewer], read in parallel."""
     if compressed is None:
         compressed = gzipped(files)
     names = files if isinstance(files, tf.data.Dataset) else tf.data.Dataset.from_tensor_slices(files)
@@ -330,7 +330,7 @@ def _blocks(
 
 
 def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset:
-    """Batches for all replicas of this process in turn → chunks of several steps' batches for each in turn."""
+    """Turn batches for this process's replicas in turn into chunks of several steps' batches for each in turn."""
     if part.local == 1:
         return batches.batch(steps, drop_remainder=True)
 
@@ -340,8 +340,8 @@ def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset
     return batches.batch(steps * part.local, drop_remainder=True).map(by_replica, tf.data.AUTOTUNE).unbatch()
 
 
-def _part_of(batches: tf.data.Dataset, part: Part) -> tf.data.Dataset:
-    """Of batches for all replicas in turn, those of this process."""
+def _own_batches(batches: tf.data.Dataset, part: Part) -> tf.data.Dataset:
+    """Return this process's part of batches for all replicas in turn."""
     if part.workers == 1:
         return batches
     mine = batches.enumerate().filter(lambda place, _: (place % part.replicas) // part.local == part.worker)

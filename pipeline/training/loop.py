@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from pipeline.errors import first_line
 from pipeline.progress import Progress
-from pipeline.training.callbacks import every_training, write_elsewhere
+from pipeline.training.callbacks import every_training, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
-from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, steps_per_epoch
+from pipeline.training.input_pipeline import Part, Split, as_training_error, evaluation_steps, steps_per_epoch
 from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
@@ -31,12 +31,12 @@ EVALUATION_BATCH = 4
 
 
 class Fit:
-    """One training: what it consists of, and where it stands.
+    """One training and its progress.
 
     Args:
         model: Built and compiled in the distribution's scope, with a metric named like ``settings.objective``.
-        train: What to learn from.
-        evaluate: What early stopping judges by.
+        train: The train split.
+        evaluate: The eval split, which early stopping judges by.
         settings: Epochs, batch size, schedule and so on.
         distribution: The devices, and this process's place among them.
         seed: Of the order of examples; the same in all processes.
@@ -45,7 +45,7 @@ class Fit:
         logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
         tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
-            ``delete_checkpoints`` when what came of the training is safe.
+            ``delete_checkpoints`` when the results of the training are safe.
 
     Raises:
         TrainingError: the data cannot fill a batch.
@@ -68,7 +68,7 @@ class Fit:
         self.model = model
         self.train = train
         self.evaluate = evaluate
-        self.judged = False
+        self.evaluating = False
         self.settings = settings
         self.distribution = distribution
         self.seed = seed
@@ -113,13 +113,13 @@ class Fit:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not distribution.is_chief:
             self._scratch = tempfile.TemporaryDirectory()
-            write_elsewhere(self.callbacks, self._scratch.name)
+            redirect_output(self.callbacks, self._scratch.name)
         self.checkpoints = (
             Checkpoints(checkpoints, [*variables_of(model), self.steps.done], distribution) if checkpoints else None
         )
 
     def run(self) -> dict[str, list[float]]:
-        """Trains until the objective on the eval split stops growing; restores the best weights.
+        """Train until the objective on the eval split stops improving; restore the best weights.
 
         Returns:
             Metrics of every epoch by name, those of the eval split with the prefix "val_".
@@ -160,7 +160,7 @@ class Fit:
         return int(self.steps.done) - self.epoch * self.steps_per_epoch
 
     def _feed(self) -> None:
-        """Starts the batches where the training stands."""
+        """Start the batches at the current step."""
         self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
 
     def _train_epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
@@ -175,14 +175,14 @@ class Fit:
             self.seconds += time.perf_counter() - started
             self.journal.add_steps(first, self.epoch, records)
             if self.progress.due():
-                self._tell(first + count, records[-1][0])
+                self._report_progress(first + count, records[-1][0])
             callbacks.on_train_batch_end(into_epoch + count - 1, {"loss": records[-1][0]})
             every = self.settings.checkpoint_steps
             if every and int(self.steps.done) % every == 0 and int(self.steps.done) < end:
                 self._save()
 
-    def _tell(self, step: int, loss: float) -> None:
-        """How far it is, how fast, and how long it takes if it is not stopped early."""
+    def _report_progress(self, step: int, loss: float) -> None:
+        """Report step, metrics, speed, and the time left if the training is not stopped early."""
         now = time.monotonic()
         began, from_step = self.began = self.began or (now, step)
         text = (
@@ -198,7 +198,7 @@ class Fit:
         self.progress.tell(text)
 
     def _next_stop(self, step: int) -> int:
-        """The step at which this call must have ended: it is full, or something is to be done there."""
+        """Return the step at which this call must end: it is full, or a checkpoint or profile is due."""
         stops = [step + self.settings.steps_per_call]
         if self.settings.checkpoint_steps:
             stops.append((step // self.settings.checkpoint_steps + 1) * self.settings.checkpoint_steps)
@@ -206,7 +206,7 @@ class Fit:
         return min(stops)
 
     def _call(self, count: int) -> list[list[float]]:
-        """Runs steps, in smaller parts when they do not fit into memory; returns what is recorded of each."""
+        """Run steps, in smaller parts when they do not fit into memory; return the records of each."""
         records: list[list[float]] = []
         while len(records) < count:
             before = int(self.steps.done)
@@ -216,7 +216,7 @@ class Fit:
             except tf.errors.ResourceExhaustedError as error:
                 self._make_parts_smaller(error)
             except tf.errors.InvalidArgumentError as error:
-                raise explained(error) from error
+                raise as_training_error(error) from error
             completed = int(self.steps.done) - before
             if not finite:
                 raise self._not_finite(before + completed, self.steps.records(completed + 1)[-1])
@@ -225,18 +225,18 @@ class Fit:
 
     def _make_parts_smaller(self, error: tf.errors.ResourceExhaustedError) -> None:
         per_part = self.batch_size // self.steps.micro_batches
-        what = f"step {int(self.steps.done)} does not fit into memory with {per_part} examples per replica at a time"
+        text = f"step {int(self.steps.done)} does not fit into memory with {per_part} examples per replica at a time"
         if self.distribution.workers > 1:
             raise OutOfMemoryError(
-                f"{what}; several workers cannot change that while they train together: halve training.batch_size and "
+                f"{text}; several workers cannot change that while they train together: halve training.batch_size and "
                 f"double training.accumulate. {first_line(error)}"
             ) from error
         smaller = next((size for size in range(per_part // 2, 0, -1) if self.batch_size % size == 0), None)
         if smaller is None:
-            raise OutOfMemoryError(f"{what}: take a smaller model or a larger machine. {first_line(error)}") from error
+            raise OutOfMemoryError(f"{text}: take a smaller model or a larger machine. {first_line(error)}") from error
         logger.warning(
             "%s: going on with %d at a time, %d times per step, which gives the same result.",
-            what[0].upper() + what[1:],
+            text[0].upper() + text[1:],
             smaller,
             self.batch_size // smaller,
         )
@@ -253,15 +253,15 @@ class Fit:
         )
 
     def _end_of_epoch(self) -> dict[str, float]:
-        """Metrics of the epoch: of training, of the eval split, and of the work itself."""
+        """Return the metrics of the epoch: on the train split, on the eval split, learning rate and throughput."""
         steps = [row for row in self.journal.steps if row[1] == self.epoch]
         metrics = {"loss": sum(row[2] for row in steps) / len(steps), **self.steps.metrics()}
-        judged = self._judge()
-        metrics |= {f"val_{name}": value for name, value in judged.items()}
+        evaluated = self._evaluate_split()
+        metrics |= {f"val_{name}": value for name, value in evaluated.items()}
         if f"val_{self.settings.objective}" not in metrics:
             raise TrainingError(
                 f"training.objective is {self.settings.objective!r}, and the model has the metrics "
-                f"{', '.join(sorted(judged))}; compile it with a metric of that name"
+                f"{', '.join(sorted(evaluated))}; compile it with a metric of that name"
             )
         examples = len(steps) * self.batch_size * self.part.replicas
         seconds = max(self.seconds, 1e-9)
@@ -275,13 +275,13 @@ class Fit:
         logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
         return dict(metrics)
 
-    def _judge(self) -> dict[str, float]:
-        """Loss and metrics on the eval split."""
+    def _evaluate_split(self) -> dict[str, float]:
+        """Return loss and metrics on the eval split."""
         batch_size = self.settings.batch_size * EVALUATION_BATCH
-        if not self.judged:  # now and not earlier: this split is loaded after the train split
+        if not self.evaluating:  # now and not earlier: this split is loaded after the train split
             batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
-            self.steps.judge_on(batches, self.evaluate.rows)
-            self.judged = True
+            self.steps.set_evaluation_data(batches, self.evaluate.rows)
+            self.evaluating = True
         return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
 
     def _profile(self, step: int) -> None:
@@ -325,7 +325,7 @@ class Fit:
         logger.info("Going on at step %d of epoch %d, from a checkpoint.", int(self.steps.done), self.epoch)
 
     def _fit_batch_to_the_data(self) -> None:
-        """A batch larger than the data becomes the data."""
+        """Lower a batch size that is larger than the data."""
         examples, replicas = self.train.examples, self.part.replicas
         if examples < replicas:
             raise TrainingError(
@@ -342,7 +342,7 @@ class Fit:
 
 
 def _build(model: keras.Model, batch_spec: Any) -> None:
-    """Makes all variables of a compiled model, its metrics and its optimizer, as ``Model.fit`` does at its start."""
+    """Create all variables of a compiled model, its metrics and its optimizer, as ``Model.fit`` does first."""
     if not model.compiled:
         raise TrainingError(
             "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
@@ -353,5 +353,5 @@ def _build(model: keras.Model, batch_spec: Any) -> None:
 
 
 def delete_checkpoints(folder: str, distribution: Distribution) -> None:
-    """Removes what this process has saved in ``folder``."""
+    """Remove the checkpoints of this process in ``folder``."""
     Checkpoints(folder, [], distribution).delete()

@@ -1,4 +1,4 @@
-"""What the trained model says of the first rows of eval, for the check of the exported one."""
+"""The trained model's answers for the first rows of eval, to compare the exported model's with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 1_000
 def record(
     model: keras.Model, transform_output: tft.TFTransformOutput, patterns: Sequence[str], label: str, folder: str
 ) -> None:
-    """Writes the answers for the first rows, from the features that Transform made of them.
+    """Write the answers for the first rows, from the features that Transform made of them.
 
     Args:
         model: Maps {transformed feature: [batch, values]} to its answers, [batch, 1 or classes].
@@ -28,8 +28,8 @@ def record(
         label: Not an input.
         folder: Receives ``PREDICTIONS``.
     """
-    found = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
-    records = tf.data.TFRecordDataset(found, compression_type="GZIP" if found[0].endswith(".gz") else "")
+    files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
+    records = tf.data.TFRecordDataset(files, compression_type="GZIP" if files[0].endswith(".gz") else "")
     rows = next(iter(records.batch(ROWS)))
     features = tf.io.parse_example(rows, transform_output.transformed_feature_spec())
     inputs = {name: features[name] for name in input_names(model, transform_output, label)}

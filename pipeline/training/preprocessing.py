@@ -95,18 +95,16 @@ def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
     for phase in phases:
         angle = 2 * math.pi * (phase - tf.floor(phase))
         features += [tf.sin(angle), tf.cos(angle)]
-    found = tf.cast(tf.concat(features, axis=1), tf.float32)
-    return tf.where(known, found, math.nan)
+    return tf.where(known, tf.cast(tf.concat(features, axis=1), tf.float32), math.nan)
 
 
 def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Seconds since 1970-01-01 UTC, float64, and whether a text is such a time; both [batch, 1]."""
+    """Return seconds since 1970-01-01 UTC, float64, and whether a text is such a time; both [batch, 1]."""
     pattern, groups = date_pattern(form)
     matches = tf.strings.regex_full_match(text, pattern.strip("^$"))
 
     def part(name: str) -> tf.Tensor:
-        found = tf.strings.regex_replace(text, pattern, rf"\{groups.index(name) + 1}")
-        return tf.where(matches, found, "")
+        return tf.where(matches, tf.strings.regex_replace(text, pattern, rf"\{groups.index(name) + 1}"), "")
 
     def whole(name: str) -> tf.Tensor:
         digits = part(name)
@@ -125,7 +123,7 @@ def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _offset(zone: tf.Tensor) -> tf.Tensor:
-    """Seconds that a zone such as "+02:00" is ahead of UTC; 0 for none."""
+    """Return the seconds that a zone such as "+02:00" is ahead of UTC; 0 for none."""
     digits = tf.strings.regex_replace(zone, "[^0-9]", "")
     digits = tf.where(tf.strings.length(digits) == 2, digits + "00", digits)
     number = tf.strings.to_number(tf.where(digits == "", "0", digits), tf.int64)
@@ -134,9 +132,10 @@ def _offset(zone: tf.Tensor) -> tf.Tensor:
 
 
 def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
-    """Days since 1970-01-01 in the Gregorian calendar (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    """Return days since 1970-01-01 in the Gregorian calendar.
 
-    Years begin in March there, so that the leap day is the last one.
+    By Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
+    last one.
     """
     year = tf.where(month <= 2, year - 1, year)
     month = (month + 9) % 12

@@ -58,7 +58,7 @@ class Rows:
 
     @tf.autograph.experimental.do_not_convert
     def parse(self, serialized: tf.Tensor) -> tf.Tensor:
-        """Serialized tf.Examples [n] → packed rows, int32 [n, words]."""
+        """Parse serialized tf.Examples [n] into packed rows, int32 [n, words]."""
         parsed = tf.io.parse_example(serialized, self.spec)
         if self.classes:
             label = parsed[self.label]
@@ -74,11 +74,11 @@ class Rows:
         return tf.concat(packed, axis=1)
 
     def pick(self, moved: tf.Tensor) -> tf.Tensor:
-        """What is moved for a batch of n → its packed rows, int32 [n, words]."""
+        """Return the packed rows, int32 [n, words], of an element of the dataset."""
         return moved
 
     def unpack(self, packed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Packed rows, int32 [n, words] → ({feature: [n, ...]}, label [n, ...])."""
+        """Turn packed rows, int32 [n, words], into ({feature: [n, ...]}, label [n, ...])."""
         features = {}
         start = 0
         for dtype, names in self._groups:
@@ -92,12 +92,12 @@ class Rows:
         return features, features.pop(self.label)
 
     def chunk(self, batch_size: int) -> tf.TensorSpec:
-        """What batches of this size are moved as: several at once, [batches, batch_size, words]."""
+        """Return the spec of a chunk of batches, [batches, batch_size, words]."""
         batches = min(BATCHES_IN_CHUNK, max(1, BYTES_IN_CHUNK // (self.bytes * batch_size)))
         return tf.TensorSpec([batches, batch_size, self.words], WORD)
 
     def batch_spec(self, batch_size: int) -> tuple[dict[str, tf.TensorSpec], tf.TensorSpec]:
-        """Spec of an unpacked batch."""
+        """Return the spec of an unpacked batch."""
         specs = {name: tf.TensorSpec([batch_size, *item.shape], item.dtype) for name, item in self.spec.items()}
         return specs, specs.pop(self.label)
 
@@ -121,10 +121,10 @@ class IndexedRows(Rows):
             self.matrix = tf.Variable(tf.zeros([0, self.words], WORD), shape=[None, self.words], trainable=False)
 
     def pick(self, moved: tf.Tensor) -> tf.Tensor:
-        """Numbers of rows, int32 [n] → packed rows, int32 [n, words]."""
+        """Return the packed rows, int32 [n, words], of row numbers, int32 [n]."""
         # Reading the whole variable copies nothing; a gather from the variable itself first makes a second matrix.
         return tf.gather(tf.convert_to_tensor(self.matrix), moved)
 
     def chunk(self, batch_size: int) -> tf.TensorSpec:
-        """What batches of this size are moved as: the numbers of their rows, [batches, batch_size]."""
+        """Return the spec of a chunk of batches: the numbers of their rows, [batches, batch_size]."""
         return tf.TensorSpec([BATCHES_IN_CHUNK, batch_size], tf.int32)

@@ -35,7 +35,7 @@ BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
 def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
-    """Trains one model and exports it to ``fn_args.serving_model_dir``.
+    """Train one model and export it to ``fn_args.serving_model_dir``.
 
     Killed and started again with the same code, settings and data, it goes on from its last checkpoint.
 
@@ -92,15 +92,15 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
             classes=settings.classes,
             threshold=settings.threshold,
         )
-        told = fn_args.model_run_dir if distribution.is_chief else stack.enter_context(tempfile.TemporaryDirectory())
-        predictions.record(model, transform_output, fn_args.eval_files, settings.label, told)
+        answers = fn_args.model_run_dir if distribution.is_chief else stack.enter_context(tempfile.TemporaryDirectory())
+        predictions.record(model, transform_output, fn_args.eval_files, settings.label, answers)
     delete_checkpoints(checkpoints, distribution)
 
 
 def splits(
     fn_args: Any, transform_output: tft.TFTransformOutput, settings: Settings, distribution: Distribution
 ) -> tuple[Split, Split]:
-    """The train and the eval split."""
+    """Return the train and the eval split."""
     spec = transform_output.transformed_feature_spec()
     part = Part(distribution.replicas, distribution.worker, distribution.workers)
 
@@ -120,7 +120,7 @@ def splits(
 
 
 def seed_of(settings: Settings, distribution: Distribution) -> int:
-    """Seeds Python, numpy and TensorFlow; returns the seed of the order of examples, the same in all processes."""
+    """Seed Python, numpy and TensorFlow; return the seed of the order of examples, the same in all processes."""
     if settings.seed is not None:
         keras.utils.set_random_seed(settings.seed)
         return settings.seed
@@ -129,7 +129,7 @@ def seed_of(settings: Settings, distribution: Distribution) -> int:
 
 @contextlib.contextmanager
 def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
-    """Layers built inside compute in the precision that the settings ask for; "auto" is bfloat16 on TPUs only."""
+    """Set the precision of layers built inside, as the settings say; "auto" is bfloat16 on TPUs only."""
     policy = settings.precision
     if policy == "auto":
         policy = "mixed_bfloat16" if distribution.tpu else "float32"
@@ -142,7 +142,7 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 
 
 def checkpoint_folder(fn_args: Any) -> str:
-    """Where this training keeps its state: the same folder whenever all that decides its result is the same.
+    """Return the folder of this training's checkpoints, named by all that decides its result.
 
     TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
     names a folder that stays the same when it is started again.

@@ -32,7 +32,7 @@ class Schedule:
     epochs: int
 
     def multiple(self, step: tf.Tensor, steps_per_epoch: tf.Tensor) -> tf.Tensor:
-        """What the model's rate is multiplied by in a step, counted from 0; float32 []."""
+        """Return the factor of the model's rate in a step, counted from 0; float32 []."""
         step, steps_per_epoch = tf.cast(step, tf.float32), tf.cast(steps_per_epoch, tf.float32)
         warmup, last = self.warmup_epochs * steps_per_epoch, self.epochs * steps_per_epoch
         risen = tf.minimum(1.0, (step + 1.0) / tf.maximum(warmup, 1.0))

@@ -10,12 +10,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.training.input_pipeline import untuned
+from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.strategy import Distribution
 
-# What is recorded of a step, in this order.
+# The record of a step, in this order.
 RECORDED = ("loss", "learning_rate", "gradient_norm", "seconds_waited")
 
 
@@ -68,18 +68,18 @@ class Steps:
         self._evaluate = tf.function(self._evaluate_steps)
 
     def split_further(self, micro_batches: int) -> None:
-        """Computes a batch in more parts from now on."""
+        """Compute a batch in more parts from now on."""
         self.micro_batches = micro_batches
         self._compile()
 
     def compile_for(self, batch_size: int) -> None:
-        """Compiles the training step, by a call of no steps."""
+        """Compile the training step, by a call of no steps."""
         chunk = self._rows.chunk(batch_size)
         self.feed(_zeros(chunk))
         self.train(0)
 
     def feed(self, chunks: tf.data.Dataset) -> None:
-        """Takes the training batches from a dataset from now on, as ``Split.training`` makes it."""
+        """Take the training batches from a dataset from now on, as ``Split.training`` makes it."""
         spec = chunks.element_spec
         self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(_zeros(spec)))
         self._used = tf.constant(spec.shape[0])  # all of it: the first step asks for the next
@@ -90,7 +90,7 @@ class Steps:
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     def train(self, steps: int) -> bool:
-        """Runs some training steps, at most ``steps_per_call``.
+        """Run training steps, at most ``steps_per_call``.
 
         Returns:
             False if the last step had a loss or gradient that is not finite; the weights are then those before it.
@@ -106,38 +106,38 @@ class Steps:
             )
         finally:
             if self._sets_rate:
-                self._optimizer.learning_rate = rate  # between calls it is the callbacks' to read and to change
+                self._optimizer.learning_rate = rate  # between calls callbacks read and change it
         return bool(finite)
 
     def records(self, steps: int) -> list[list[float]]:
-        """``RECORDED`` of each of the first steps of the last call."""
+        """Return ``RECORDED`` of each of the first steps of the last call."""
         return self._records[:steps].numpy().tolist()
 
     def largest_gradient(self) -> tuple[str, float]:
-        """Variable with the largest gradient in the step that was not finite, and the gradient's norm."""
+        """Return the variable with the largest gradient in the step that was not finite, and the gradient's norm."""
         norms = [float(norm) for norm in self._norms.numpy()]
         largest = max(range(len(norms)), key=lambda index: (norms[index] != norms[index], norms[index]))
         return self.model.trainable_variables[largest].path, norms[largest]
 
-    def judge_on(self, batches: tf.data.Dataset, rows: Rows) -> None:
-        """Takes the evaluation batches from a dataset, as ``Split.evaluation`` makes it, and unpacks them so."""
-        self._batches, self._judged = self._distributed(batches), rows
+    def set_evaluation_data(self, batches: tf.data.Dataset, rows: Rows) -> None:
+        """Take the evaluation batches from a dataset, as ``Split.evaluation`` makes it, and unpack them by ``rows``."""
+        self._batches, self._evaluation_rows = self._distributed(batches), rows
 
     def evaluate(self, steps: int) -> dict[str, float]:
-        """The model's loss and metrics over the next batches."""
+        """Return the model's loss and metrics over the next batches."""
         self.model.reset_metrics()
         self._evaluation_loss.reset_state()
         self._evaluate(self._batches, tf.constant(steps, tf.int64))
         return {**self.metrics(), "loss": float(self._evaluation_loss.result())}
 
     def metrics(self) -> dict[str, float]:
-        """The model's metrics as they stand."""
+        """Return the current values of the model's metrics."""
         return {name: float(value) for name, value in self.model.get_metrics_result().items() if name != "loss"}
 
     def _train_steps(
         self, chunks: Any, chunk: Any, used: tf.Tensor, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """Goes on in a chunk of batches of which some are used; returns whether all was finite, and where it stands."""
+        """Train from a chunk of which some batches are used; return whether all was finite, and the place."""
         finite = tf.constant(True)
         step = tf.constant(0, tf.int64)
         moved = self._strategy.run(self._take, args=(chunk, 0))
@@ -175,7 +175,7 @@ class Steps:
         return finite, chunk, used
 
     def _next_moved(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
-        """What the next batch is moved as and the seconds waited for it, and how far the chunks are used then."""
+        """Return the next batch, packed, the seconds waited for it, and the place after it."""
         asked = tf.timestamp()
         if used == self._strategy.experimental_local_results(chunk)[0].shape[0]:
             chunk = next(chunks)
@@ -202,12 +202,12 @@ class Steps:
 
     @tf.autograph.experimental.do_not_convert
     def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
-        """In a replica: loss [], gradients and their norms [variables] of the global batch."""
+        """Return, in a replica, loss [], gradients and their norms [variables] of the global batch."""
         batch = self._rows.unpack(rows)
         if self.micro_batches == 1:
-            loss, gradients = self._of_micro_batch(*batch)
+            loss, gradients = self._micro_batch_gradients(*batch)
         else:
-            loss, gradients = self._of_micro_batches(batch)
+            loss, gradients = self._accumulated_gradients(batch)
         present = [gradient for gradient in gradients if gradient is not None]
         reduced = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, *present]))
         loss = next(reduced)
@@ -220,22 +220,22 @@ class Steps:
     def _apply(self, gradients: list[tf.Tensor | None]) -> None:
         self._optimizer.apply(gradients, self.model.trainable_variables)
 
-    def _of_micro_batches(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _accumulated_gradients(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         parts = self.micro_batches
         batch = tf.nest.map_structure(
             lambda tensor: tf.reshape(tensor, [parts, tensor.shape[0] // parts, *tensor.shape[1:]]), batch
         )
 
-        def one(part: tf.Tensor | int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-            loss, gradients = self._of_micro_batch(*tf.nest.map_structure(lambda tensor: tensor[part], batch))
+        def of_part(part: tf.Tensor | int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+            loss, gradients = self._micro_batch_gradients(*tf.nest.map_structure(lambda tensor: tensor[part], batch))
             return loss / parts, [None if gradient is None else gradient / parts for gradient in gradients]
 
         def add(part: tf.Tensor, loss: tf.Tensor, present: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
-            more_loss, more = one(part)
+            more_loss, more = of_part(part)
             more_present = [gradient for gradient in more if gradient is not None]
             return part + 1, loss + more_loss, [a + b for a, b in zip(present, more_present, strict=True)]
 
-        loss, gradients = one(0)
+        loss, gradients = of_part(0)
         present = [gradient for gradient in gradients if gradient is not None]
         # One at a time: several at once would need the memory that is missing.
         _, loss, present = tf.while_loop(
@@ -244,8 +244,8 @@ class Steps:
         summed = iter(present)
         return loss, [None if gradient is None else next(summed) for gradient in gradients]
 
-    def _of_micro_batch(self, x: Any, y: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        """This replica's share of the loss and gradients: their sum over the replicas is the global batch's mean."""
+    def _micro_batch_gradients(self, x: Any, y: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        """Return this replica's loss and gradients; their sum over the replicas is the global batch's mean."""
         model, variables = self.model, self.model.trainable_variables
         with tf.GradientTape() as tape:
             predictions = model(x, training=True)
@@ -258,11 +258,11 @@ class Steps:
 
     def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):
-            self._strategy.run(self._judge, args=(next(batches),))
+            self._strategy.run(self._evaluate_batch, args=(next(batches),))
 
     @tf.autograph.experimental.do_not_convert
-    def _judge(self, packed: tf.Tensor) -> None:
-        x, y = self._judged.unpack(self._judged.pick(packed))
+    def _evaluate_batch(self, packed: tf.Tensor) -> None:
+        x, y = self._evaluation_rows.unpack(self._evaluation_rows.pick(packed))
         predictions = self.model(x, training=False)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
         # Keras has divided it by the replicas, for it to be summed.
@@ -277,4 +277,4 @@ class Steps:
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.data.Dataset:
-    return untuned(tf.data.Dataset.from_tensors(tf.zeros(spec.shape, spec.dtype)).repeat())
+    return without_autotune(tf.data.Dataset.from_tensors(tf.zeros(spec.shape, spec.dtype)).repeat())

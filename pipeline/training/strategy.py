@@ -1,4 +1,4 @@
-"""Which devices train, and why."""
+"""The devices that train, and the reason for their choice."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ class Distribution:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model that train together, in all processes."""
+        """Return the copies of the model that train together, in all processes."""
         return self.strategy.num_replicas_in_sync
 
     @property
     def local_replicas(self) -> int:
-        """Copies of the model in this process."""
+        """Return the copies of the model in this process."""
         return self.replicas // self.workers
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the steps run on CPUs."""
+        """Return whether the steps run on CPUs."""
         return all("CPU" in device for device in self.strategy.extended.worker_devices)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Return whether this process is the one that writes."""
         return self.worker == 0
 
     def total(self, value: int) -> int:
-        """The sum of a number over all processes; each must call it."""
+        """Return the sum of a number over all processes; each must call it."""
         if self.workers == 1:
             return value
 
@@ -72,7 +72,7 @@ class Distribution:
 def choose(
     name: str, *, alone: bool = False, connect_to_tpu: Callable[[str], tf.distribute.Strategy] | None = None
 ) -> Distribution:
-    """Makes the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
+    """Return the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
         name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG
@@ -102,9 +102,9 @@ def _one_machine(name: str) -> Distribution:
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
         devices = gpus or tf.config.list_logical_devices("CPU")
         strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
-        what = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
+        counted = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
         reason = "asked for" if name == "mirrored" else f"{len(gpus)} GPUs are visible"
-        return Distribution(strategy, f"Training mirrored on {what}: {reason}.")
+        return Distribution(strategy, f"Training mirrored on {counted}: {reason}.")
     device, reason = ("GPU", "one GPU is visible") if gpus else ("CPU", "no GPU is visible")
     if name == "one_device":
         reason = f"one device was asked for and {reason if len(gpus) < 2 else 'the first of several GPUs is taken'}"
@@ -112,7 +112,7 @@ def _one_machine(name: str) -> Distribution:
 
 
 def cluster() -> tuple[int, int]:
-    """Number of workers in TF_CONFIG and the place of this one; (1, 0) without a cluster.
+    """Return the number of workers in TF_CONFIG and the place of this one; (1, 0) without a cluster.
 
     On Vertex AI the Reduction Servers stand in TF_CONFIG where parameter servers would. They take no part in the
     training as TensorFlow sees it, so they are taken out of the variable.

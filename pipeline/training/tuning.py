@@ -27,7 +27,7 @@ TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 
 
 class TunerFnResult(NamedTuple):
-    """What a ``tuner_fn`` returns to TFX's Tuner, which calls ``tuner.search(**fit_kwargs)``."""
+    """Result of a ``tuner_fn`` for TFX's Tuner, which calls ``tuner.search(**fit_kwargs)``."""
 
     tuner: keras_tuner.Tuner
     fit_kwargs: dict[str, Any]
@@ -37,7 +37,7 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
     """Random search whose first trial takes the defaults, so that a search never ends below them by bad luck."""
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
-        """Returns the values of the next trial."""
+        """Return the values of the next trial."""
         if not self.start_order:
             values = {hp.name: hp.default for hp in self.get_space().space}
             return {"status": TrialStatus.RUNNING, "values": values}
@@ -78,7 +78,7 @@ class Search(keras_tuner.Tuner):
         return self._read_splits()
 
     def run_trial(self, trial: Trial) -> dict[str, float]:
-        """Trains one model; returns its best objective.
+        """Train one model; return its best objective.
 
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
@@ -114,7 +114,7 @@ class Search(keras_tuner.Tuner):
             Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{text}")
 
     def search(self, *args: Any, **kwargs: Any) -> None:
-        """Searches, or hands trials out, or trains those handed out.
+        """Search, or hand trials out, or train those handed out.
 
         Raises:
             TrainingError: no trial could be trained.
@@ -129,7 +129,7 @@ class Search(keras_tuner.Tuner):
 
 
 def _checkpoints_of(trial: Trial) -> str | None:
-    """Folder of a trial that is a job of its own, under Vertex AI Vizier: it outlives a lost machine."""
+    """Return the folder of a trial that is a job of its own, under Vertex AI Vizier: it outlives a lost machine."""
     folder = os.environ.get(CHECKPOINT_VARIABLE)
     if folder and os.environ.get(TRIAL_VARIABLE) == trial.trial_id:
         return os.path.join(folder, f"trial-{trial.trial_id}")
@@ -137,7 +137,7 @@ def _checkpoints_of(trial: Trial) -> str | None:
 
 
 def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:
-    """Prepares the search that TFX's Tuner runs: random values of every ``hp`` that ``build_model`` asks for.
+    """Prepare the search that TFX's Tuner runs: random values of every ``hp`` that ``build_model`` asks for.
 
     Args:
         fn_args: What TFX passes to ``tuner_fn``.

@@ -15,7 +15,7 @@ logger = logging.getLogger("pipeline.training")
 
 
 def start_from(saved_model: str | None, model: keras.Model, transform_output: tft.TFTransformOutput) -> None:
-    """Gives a model the weights of one that ``export`` has written; without one it keeps its own.
+    """Give a model the weights of one that ``export`` has written; without one it keeps its own.
 
     Raises:
         TrainingError: the earlier model has other layers, or the same with other shapes, or another vocabulary, whose
@@ -43,7 +43,7 @@ def start_from(saved_model: str | None, model: keras.Model, transform_output: tf
 
 
 def _changed_vocabularies(saved_model: str, transform_output: tft.TFTransformOutput) -> list[str]:
-    """Vocabularies of the new Transform that the saved model has with other contents."""
+    """Return the vocabularies of the new Transform that the saved model has with other contents."""
     changed = []
     for path in tf.io.gfile.glob(f"{transform_output.transform_savedmodel_dir}/assets/*"):
         name = path.rsplit("/", 1)[-1]

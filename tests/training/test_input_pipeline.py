@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipeline.training import cache, input_pipeline
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Part, Split, evaluation_steps, explained, read, steps_per_epoch
+from pipeline.training.input_pipeline import Part, Split, as_training_error, evaluation_steps, read, steps_per_epoch
 from pipeline.training.rows import Rows
 from tests.training.records import SPEC, write
 
@@ -207,5 +207,5 @@ def test_a_label_that_is_no_class_is_refused(shards, cache):
     split = read([shards], spec, "y", classes=1, cache=cache)
     with pytest.raises((TrainingError, tf.errors.InvalidArgumentError)) as error:
         list(split.evaluation(100, Part()).take(10))
-    assert "a label that is none of the classes, in column y: expected 0 to 0" in str(explained(error.value))
+    assert "a label that is none of the classes, in column y: expected 0 to 0" in str(as_training_error(error.value))
     assert len(list(read([shards], spec, "y", classes=2, cache=cache).evaluation(100, Part()).take(10))) == 10
