@@ -156,9 +156,10 @@ class _Service:
             content = {"outputs": columns if only is None else only}
         else:
             rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            content = {"predictions": list(rows) if only is None else only}
+            predictions = list(rows) if only is None else only
+            content = {"predictions": predictions}
             if self.request_log is not None:
-                self.request_log.add(served.model.number, call.instances, content["predictions"])
+                self.request_log.add(served.model.number, call.instances, predictions)
         self.metrics.rows.inc(row_count(call.columns))
         self.metrics.seconds.observe(time.monotonic() - started)
         return JSONResponse(content)

@@ -1,0 +1,139 @@
+"""One run on this machine: its steps on the screen, and what is kept of it.
+
+TFX is imported where it is needed: the command line is checked, and the log in place, before that takes its seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cli.terminal import Screen
+from pipeline.errors import UserError
+from pipeline.evaluation.verdict import FAILED, write_outcome
+from pipeline.runs.webhook import Webhook
+from pipeline.settings.config import PipelineConfig
+
+if TYPE_CHECKING:
+    from tfx.orchestration.pipeline import Pipeline
+
+    from pipeline.runs.results import Results
+    from pipeline.runs.run_graph import Step
+
+VERDICT = "verdict.json"
+
+
+@dataclass
+class LocalRun:
+    """A run and, once it has ended, its outcome.
+
+    Attributes:
+        config: WHAT runs.
+        output: Folder for artifacts, logs and pushed models.
+        command: As typed.
+        webhook: Receives the outcome; None: nobody does.
+        started: Local time.
+        steps: Those that ended well, in their order.
+        failed: The step that did not, and its seconds.
+        results: Metrics and verdict; None when no model was judged.
+        exit_code: Of the runner.
+        outcome: For verdict.json: the verdict and the metrics; of a failed run "failed" alone, the reasons.
+    """
+
+    config: PipelineConfig
+    output: Path
+    command: list[str]
+    webhook: Webhook | None
+    started: datetime = field(default_factory=datetime.now)
+    steps: list[Step] = field(default_factory=list)
+    failed: tuple[str, float] | None = None
+    results: Results | None = None
+    exit_code: int = FAILED
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run, in the metadata store too."""
+        return self.started.strftime("%Y-%m-%dT%H-%M-%S")
+
+    @property
+    def log(self) -> Path:
+        """Return the log file."""
+        return self.output / "logs" / f"{self.name}.log"
+
+    @contextlib.contextmanager
+    def announcing_errors(self) -> Iterator[None]:
+        """Announce a UserError as the outcome, and raise it again."""
+        try:
+            yield
+        except UserError as error:
+            self.outcome = {"failed": [str(error)]}
+            self.announce(print)
+            raise
+
+    def execute(self, create: Callable[[], Pipeline], screen: Screen) -> None:
+        """Create the graph and run it; show every step, and the results or the step that failed.
+
+        Raises:
+            UserError: the run cannot start, or its results cannot be used.
+        """
+        from pipeline.graph import searches
+        from pipeline.runs import store
+        from pipeline.runs.results import read_results, warnings_of
+        from pipeline.runs.run_graph import StepFailed, run_graph
+
+        def on_end(step: Step) -> None:
+            self.steps.append(step)
+            screen.step_ends(step)
+            for sentence in warnings_of(step):
+                screen.warning(sentence)
+
+        if self.config.tuning.mode == "search" and not searches(self.config):
+            screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
+        try:
+            store.check(self.output)
+            self.results = read_results(run_graph(create(), self.name, screen.step_starts, on_end))
+        except UserError:
+            raise
+        except Exception as error:
+            cause: BaseException | None = error
+            self.failed = ("Pipeline", 0.0)
+            if isinstance(error, StepFailed):
+                cause, self.failed = error.__cause__, (error.step, error.seconds)
+            self.outcome = {"failed": [screen.failure(*self.failed, cause, self.config)]}
+        else:
+            screen.results(self.results, self.config)
+            self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
+
+    def announce(self, note: Callable[[str], None]) -> None:
+        """Write verdict.json and send it to the webhook; note if that fails, which does not change the outcome."""
+        verdict = write_outcome(self.output / VERDICT, self.name, self.exit_code, self.outcome)
+        problem = self.webhook and self.webhook.tell(self.config.name, self.name, verdict)
+        if problem:
+            note(f"note: the webhook was not told: {problem}")
+
+    def write_report(self) -> Path:
+        """Keep the record of the run in the metadata store, and write its report; return the report's file."""
+        from pipeline.report import page
+        from pipeline.report.run import FinishedRun
+        from pipeline.runs import record, store
+
+        kept = record.make(
+            self.name,
+            self.command,
+            self.config,
+            self.started,
+            self.exit_code,
+            self.outcome,
+            self.steps,
+            self.failed,
+        )
+        if (self.output / store.FILE).is_file():
+            with store.opened(self.output, write=True) as metadata:
+                record.keep(metadata, kept)
+        folder = self.output / "runs" / self.name
+        return page.write(FinishedRun(kept, self.config, self.steps, self.failed, self.results, folder))
