@@ -1,4 +1,4 @@
-"""Files on this machine and in buckets, by one small set of functions.
+"""Read, find and write files on this machine and in buckets.
 
 An address such as ``gs://bucket/name`` is given to Apache Beam's ``FileSystems``, which Dataflow workers and Vertex AI
 tasks have as well; Beam is imported when the first address is met. Any other path is the standard library's. What

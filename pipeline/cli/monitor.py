@@ -1,4 +1,4 @@
-"""Holds what a served model was asked against what it was trained on: python -m pipeline monitor --help."""
+"""Compare the requests to a served model with its training data: python -m pipeline monitor --help."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.names import shortened
 from pipeline.settings.repository import find_root, runner, shown
-from pipeline.validation.request_rows import CROSSED, FINDINGS, MIN_ROWS, ROWS, WITHIN, Asked, lines_of
+from pipeline.validation.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
 
 
 def main(argv: list[str]) -> int:
-    """Runs what the command line asks for; returns the exit code."""
+    """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     root = find_root()
     config = chosen_config(arguments, root)
     output = Path(arguments.output) if arguments.output else root / "output" / config.name
-    asked = read_log(arguments.log, arguments.rows, arguments.version)
-    if len(asked.instances) < arguments.min_rows:
+    requests = read_log(arguments.log, arguments.rows, arguments.version)
+    if len(requests.instances) < arguments.min_rows:
         raise UserError(
-            f"too few rows to judge by: {len(asked.instances):,} of version {asked.version} in {arguments.log}, at "
-            f"least {arguments.min_rows:,} are needed; wait for more, or lower --min-rows"
+            f"too few rows to judge by: {len(requests.instances):,} of version {requests.version} in {arguments.log}, "
+            f"at least {arguments.min_rows:,} are needed; wait for more, or lower --min-rows"
         )
-    crossed = monitor(asked, config, output)
+    crossed = monitor(requests, config, output)
     if crossed and arguments.retrain:
         print("Retraining on the newest data.", flush=True)
         which = ["--config", arguments.config] if arguments.config else ["--pipeline", arguments.pipeline]
@@ -43,10 +43,10 @@ def main(argv: list[str]) -> int:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline monitor",
-        description="Compare what a served model was asked with what it was trained on, by the limits of the schema.",
+        description="Compare the requests to a served model with its training data, by the limits of the schema.",
         epilog="Exit codes: 0 within the limits, 4 a limit is crossed, 1 failed or too few rows, 2 wrong arguments; "
         "with --retrain, after a crossed limit, those of local_runner.py.",
     )
@@ -55,15 +55,15 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     add_pipeline_arguments(parser)
     parser.add_argument("--output", help="output folder of the run that pushed the model (output/<name>)")
-    parser.add_argument("--version", type=int, help="whose rows are judged (the one that answered last)")
-    parser.add_argument("--rows", type=int, default=ROWS, help="newest rows that are judged (%(default)s)")
-    parser.add_argument("--min-rows", type=int, default=MIN_ROWS, help="least rows to judge by (%(default)s)")
+    parser.add_argument("--version", type=int, help="version whose rows are compared (the one that answered last)")
+    parser.add_argument("--rows", type=int, default=ROWS, help="most rows to compare, the newest (%(default)s)")
+    parser.add_argument("--min-rows", type=int, default=MIN_ROWS, help="fail with fewer rows than this (%(default)s)")
     parser.add_argument("--retrain", action="store_true", help="run the pipeline when a limit is crossed")
     return parser.parse_args(argv)
 
 
-def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
-    """The newest rows of one version.
+def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
+    """Read the newest rows that one version answered.
 
     Raises:
         UserError: there is no log, or it has no such rows.
@@ -77,8 +77,8 @@ def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
     broken = 0
     for line in _from_the_end(files):
         try:
-            one = json.loads(line)
-            number, instance, time = one["version"], one["instance"], one["time"]
+            entry = json.loads(line)
+            number, instance, time = entry["version"], entry["instance"], entry["time"]
         except (ValueError, KeyError, TypeError):
             broken += 1
             continue
@@ -90,15 +90,15 @@ def read_log(log: Path, rows: int, version: int | None = None) -> Asked:
             if len(instances) >= rows:
                 break
     if not instances:
-        there = f"it has rows of the versions {shortened(map(str, sorted(versions)))}" if versions else "it has none"
-        raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {there}")
+        others = f"it has rows of the versions {shortened(map(str, sorted(versions)))}" if versions else "it has none"
+        raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {others}")
     assert version is not None
-    others = versions.total() - versions[version]
-    return Asked(version, instances[::-1], times[-1], times[0], others, broken)
+    of_others = versions.total() - versions[version]
+    return RequestRows(version, instances[::-1], times[-1], times[0], of_others, broken)
 
 
-def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
-    """Prints what was found, and writes statistics and findings below the output folder.
+def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool:
+    """Print the report, and write statistics and findings below the output folder.
 
     Returns:
         Whether a limit is crossed.
@@ -108,41 +108,26 @@ def monitor(asked: Asked, config: PipelineConfig, output: Path) -> bool:
     """
     with silence_stderr():
         from pipeline.validation import reference, serving_skew
-        from pipeline.validation.findings import to_json
         from pipeline.validation.schema_text import parse
         from pipeline.validation.statistics import Remedies
 
-        root = output / "artifacts" / "_pushed" / config.name
-        train = reference.read(str(root), str(asked.version), "train")
+        root = str(output / "artifacts" / "_pushed" / config.name)
+        train = reference.read(root, str(requests.version), "train")
         if train is None:
-            there = shortened(sorted(path.name for path in root.glob("*"))) or "none"
             raise UserError(
-                f"no training statistics of version {asked.version}; name the output folder of the run that pushed it "
-                f"with --output: {shown(root)} has those of the versions {there}"
+                f"no training statistics of version {requests.version}; name the output folder of the run that pushed "
+                f"it with --output: {shown(root)} has versions {shortened(reference.versions(root)) or 'none'}"
             )
         schema_file = Path(config.schema) if config.schema else _inferred_schema(output)
-        now = datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-        folder = output / "monitor" / now
-        statistics, found = serving_skew.judged(
-            asked.instances,
-            parse(schema_file),
-            train,
-            config.label.name,
-            config.data_checks,
-            Remedies(shown(schema_file) if config.schema else None, shown(folder)),
-        )
-    split = folder / f"Split-{serving_skew.SPLIT}"
-    split.mkdir(parents=True, exist_ok=True)
-    (split / "FeatureStats.pb").write_bytes(statistics.SerializeToString())
-    (folder / FINDINGS).write_text(to_json(found) + "\n", encoding="utf-8")
-
-    print("\n".join(lines_of(asked, found)))
-    print(f"statistics and findings: {shown(folder)}")
-    return any(one.severity == "stop" for one in found)
+        folder = str(output / "monitor" / datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S"))
+        remedies = Remedies(shown(schema_file) if config.schema else None, shown(folder))
+        lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder)
+    print("\n".join(lines))
+    return crossed
 
 
 def _from_the_end(files: list[Path]) -> Iterator[str]:
-    """Lines, newest first; days that are not needed are not read."""
+    """Yield lines, newest first; days that are not needed are not read."""
     for file in reversed(files):
         yield from reversed(file.read_text(encoding="utf-8", errors="replace").splitlines())
 

@@ -1,4 +1,4 @@
-"""Keeps the reviewed schema in step with the data: diff, accept, write.
+"""Keep the reviewed schema in step with the data: diff, accept, write.
 
 python -m pipeline schema diff                 what the data of the last run would change in the reviewed schema
 python -m pipeline schema accept carrier       changes it for this column; without a column, for all
@@ -22,7 +22,7 @@ from pipeline.settings.repository import find_root, runner, shown
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     root = find_root()
     config = chosen_config(arguments, root)
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline schema",
         description="Keep the reviewed schema in step with the data.",
@@ -69,7 +69,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def newest(output: Path, which: str = "") -> str:
-    """The newest statistics below an output folder.
+    """Return the folder of the newest statistics below an output folder.
 
     Args:
         output: Of the runs.
@@ -86,7 +86,7 @@ def newest(output: Path, which: str = "") -> str:
 
 
 def read_statistics(folder: str) -> list[Any]:
-    """Statistics of every split, train first, from the artifact of a StatisticsGen.
+    """Read the statistics of every split, train first, from the artifact of a StatisticsGen.
 
     Raises:
         UserError: there are none.
@@ -100,34 +100,21 @@ def read_statistics(folder: str) -> list[Any]:
 
 
 def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, replace: bool) -> None:
-    """Writes the schema that one would infer from the data, in which serving does without the label.
+    """Write the schema inferred from the data, in which serving does without the label.
 
     Raises:
         UserError: ``to`` exists and must not be replaced.
     """
-    from pipeline.validation.schema_text import to_text
+    from pipeline.validation.schema_text import inferred_from, to_text
 
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
-    schema = inferred(statistics, config.label.name)
-    filesystem.write(to, to_text(schema))
+    filesystem.write(to, to_text(inferred_from(statistics, config.label.name)))
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 
-def inferred(statistics: list[Any], label: str) -> Any:
-    """The schema that one would infer from the statistics of all splits, in which serving does without the label."""
-    from pipeline.validation.schema_text import inferred_from
-
-    schema = inferred_from(statistics)
-    schema.default_environment.extend(["TRAINING", "SERVING"])
-    for feature in schema.feature:
-        if feature.name == label:
-            feature.not_in_environment.append("SERVING")
-    return schema
-
-
 def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
-    """Prints what the data would change in the reviewed schema; returns 3 if that is anything.
+    """Print what the data would change in the reviewed schema; return 3 if that is anything, else 0.
 
     Args:
         schema_file: The reviewed one.
@@ -148,7 +135,7 @@ def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
 
 
 def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None:
-    """Changes the schema file for some columns, or all, and leaves the rest of its text as it is.
+    """Change the schema file for some columns, or all; the rest of its text stays.
 
     Raises:
         UserError: a column is not among the differences.
@@ -176,7 +163,7 @@ def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None
 
 
 def print_changes(found: Mapping[str, list[str]]) -> None:
-    """A line a column, and its changes below."""
+    """Print each column, and its changes below."""
     for column, lines in found.items():
         print(column)
         for line in lines:

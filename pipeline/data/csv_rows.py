@@ -1,4 +1,4 @@
-"""CSV bytes → whole rows, each with a known number of fields, so that no row can be dropped or shifted unseen.
+"""Split CSV bytes into whole rows, each with a known number of fields, so that no row is dropped or shifted unseen.
 
 Vectorised over blocks. A row ends at a line break outside quotes; quotes enclose a whole field and are doubled inside
 it (RFC 4180). A row that breaks these rules ends where its line ends, and the next line is a row again.
@@ -43,7 +43,7 @@ class Block:
 def read_blocks(
     stream: IO[bytes], columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Reads whole rows, block by block.
+    """Read whole rows, block by block.
 
     Args:
         stream: Positioned at ``start``, after the header.
@@ -121,7 +121,7 @@ class _Rows:
 
 
 def _outside_quotes(codes: np.ndarray, quotes: np.ndarray, begin: int) -> tuple[np.ndarray, tuple[int, str] | None]:
-    """Which bytes from ``begin`` on stand outside quotes, and the first quote that opens or closes at a wrong place."""
+    """Return a mask of the bytes from ``begin`` on outside quotes, and the first misplaced quote with what is wrong."""
     here = quotes[np.searchsorted(quotes, begin) :]
     if not len(here):
         return np.ones(len(codes) - begin, bool), None
@@ -146,7 +146,7 @@ _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing q
 
 
 def _count_fields(codes: np.ndarray, begin: int, outside: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Fields of every row that ends at ``ends``; 0 for a blank line."""
+    """Return the number of fields of every row that ends at ``ends``; 0 for a blank line."""
     if not len(ends):
         return np.zeros(0, np.int64)
     commas: np.ndarray = np.flatnonzero((codes[begin:] == COMMA) & outside) + begin

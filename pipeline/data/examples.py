@@ -1,4 +1,4 @@
-"""Tables → what ``serialize`` makes tf.Examples of: a list of int64, float32 or bytes for each value.
+"""Convert tables to the columns that ``serialize`` takes: lists of int64, float32 or bytes.
 
 | column | in the example |
 |---|---|
@@ -24,7 +24,7 @@ from pipeline.errors import UserError, first_line
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
-    """The table with its columns sorted by name, each of type list<int64>, list<float> or list<large_binary>.
+    """Return the table with its columns sorted by name, each of type list<int64>, list<float> or list<large_binary>.
 
     A column of nothing but nulls stays of type null.
 

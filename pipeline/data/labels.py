@@ -1,4 +1,4 @@
-"""Classes in words, as they stand in files, → their numbers, which is what examples hold."""
+"""Encode the classes that files hold in words as the numbers that examples hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 8
 
 
 def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit) -> Rows:
-    """The rows with the label's values replaced by numbers; a missing one stays missing.
+    """Return the rows with the label's values replaced by numbers; a missing one stays missing.
 
     Args:
         rows: Of one file.
@@ -44,12 +44,12 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
     if unit.format != "csv":
         raise UserError(str(reasons[0]))
     return Rows(
-        table.filter(pa.array(~wrong)), rows.numbers[~wrong], sorted([*rows.bad, *reasons], key=lambda one: one.row)
+        table.filter(pa.array(~wrong)), rows.numbers[~wrong], sorted([*rows.bad, *reasons], key=lambda row: row.row)
     )
 
 
 def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.ndarray]:
-    """Values → int64, null where one has no number; and a mask of those, a missing value not among them.
+    """Return values as int64, null where one is no class; and a mask of those, missing values not among them.
 
     Integers that the classes' numbers can be are not looked at: what is out of range there is the data gate's to say.
     """
@@ -79,7 +79,7 @@ def _reason(label: str, found: object, numbers: Mapping[str, int]) -> str:
 
 
 def choices(numbers: Mapping[str, int]) -> str:
-    """What may stand in the data, for a message."""
+    """Return the values that are classes, for a message."""
     words = list(numbers)
     *most, last = words if len(words) <= SHOWN else [*words[: SHOWN - 1], f"one of {len(words) - SHOWN + 1} more"]
     return f"{', '.join(most)} or {last}"

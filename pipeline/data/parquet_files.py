@@ -1,4 +1,4 @@
-"""Parquet files: their footers scanned for row groups and types, then read row group by row group."""
+"""Scan the footers of Parquet files for row groups and types; read them row group by row group."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BATCH_ROWS = 16_384
 
 
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
-    """Reads the footer: types by column, and one unit for each row group.
+    """Read the footer: types by column, and one unit for each row group.
 
     Raises:
-        UserError: it is no Parquet file, is cut short, or names a column twice.
+        UserError: it is not a Parquet file, is cut short, or names a column twice.
     """
     with filesystem.open_file(file) as stream:
         opened = _open(stream, file)
         types: dict[str, str] = {}
         for column in opened.schema_arrow:
             if column.name in types:
-                raise UserError(f"{file}: the column name {column.name!r} stands twice; expected different names")
+                raise UserError(f"{file}: the column name {column.name!r} occurs twice; expected different names")
             types[column.name] = type_name(column.type)
         units, row = [], 1
         for group in range(opened.metadata.num_row_groups):
@@ -39,7 +39,7 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
 
 
 def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Reads the rows of a unit in batches.
+    """Read the rows of a unit in batches.
 
     Raises:
         UserError: the file is damaged.

@@ -1,4 +1,4 @@
-"""What a shard of examples holds, decided by the files alone; and how it is written.
+"""Plan shards of examples by the files alone, and write them.
 
 Functions on plain values, so that any Beam runner can carry them to any worker. A ``UserError`` travels as a value too:
 Beam would retry it and bury its message.
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pipeline import filesystem
 from pipeline.data import csv_files, examples, labels, parquet_files, splits, tfrecord_files
 from pipeline.data.serialize import serialize
-from pipeline.data.table import BadRow, Rows, Unit
+from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
 # About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
@@ -41,15 +41,15 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done.
+    """Files to read and examples to write.
 
     Attributes:
         files: (input split, path) of every file.
         format: A key of ``files.FORMATS``.
         output_splits: Names of the splits to write.
-        shares: Of the output splits, when rows are dealt to them; empty when the input splits are the output splits.
-        hash_column: Deal by the hash of this column; None deals by the hash of the whole row.
-        time_column: Deal by the order of this column instead.
+        shares: Of the output splits, when rows are assigned to them; empty when the input splits are the output splits.
+        hash_column: Assign by the hash of this column; None assigns by the hash of the whole row.
+        time_column: Assign by the order of this column instead.
         types: Types of columns that are decided already; of Parquet columns, those of floats that are integers.
         max_bad_rows: Share of CSV rows that may be bad.
         uri: Of the examples.
@@ -72,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FileScan:
-    """What a file holds, or why it is refused."""
+    """Types and parts of a file, or the problem with it."""
 
     split: str
     file: str
@@ -103,8 +103,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What came of a shard."""
+class WrittenShard:
+    """Rows and types of a shard that was written, or the problem with it."""
 
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
@@ -114,7 +114,7 @@ class Written:
 
 
 def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
-    """Looks through one file; all of it only where there is no other way to know its types and parts."""
+    """Scan one file; all of it only where there is no other way to know its types and parts."""
     split, file = split_and_file
     try:
         if job.format == "csv":
@@ -140,27 +140,27 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
 
 
 def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
-    """Deals the parts of all files to shards; every n-th part of a split goes to the same one of its n shards."""
-    scans = sorted(scans, key=lambda one: job.files.index((one.split, one.file)))
+    """Assign the parts of all files to shards; every n-th part of a split goes to the same one of its n shards."""
+    scans = sorted(scans, key=lambda file: job.files.index((file.split, file.file)))
     try:
-        for one in scans:
-            if one.problem:
-                raise UserError(one.problem)
-        types = merge_types([(one.file, one.types) for one in scans], job)
-        points = [point for one in scans for point in one.points]
+        for scan in scans:
+            if scan.problem:
+                raise UserError(scan.problem)
+        types = merge_types([(scan.file, scan.types) for scan in scans], job)
+        points = [point for scan in scans for point in scan.points]
         cuts = tuple(splits.cuts(points, job.shares).tolist()) if job.time_column and points else ()
     except UserError as error:
         yield Shard("", 0, 0, (), {}, problem=str(error))
         return
-    for split, of_split in itertools.groupby(scans, key=lambda one: one.split):
-        units = [unit for one in of_split for unit in one.units]
+    for split, of_split in itertools.groupby(scans, key=lambda scan: scan.split):
+        units = [unit for scan in of_split for unit in scan.units]
         number = max(1, round(sum(unit.bytes for unit in units) / SHARD_BYTES))
         for index in range(min(number, len(units))):
             yield Shard(split, index, min(number, len(units)), tuple(units[index::number]), types, cuts)
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Reads a part of a file of any format."""
+    """Read a part of a file of any format."""
     if unit.format == "csv":
         return csv_files.read(unit, types, columns)
     if unit.format == "parquet":
@@ -169,10 +169,10 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
     return tfrecord_files.read(unit, columns)
 
 
-def write(shard: Shard, job: Job) -> Written:
-    """Writes a shard's examples, one file for each output split it has rows for, each there whole or not at all."""
+def write(shard: Shard, job: Job) -> WrittenShard:
+    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
     if shard.problem:
-        return Written(problem=shard.problem)
+        return WrittenShard(problem=shard.problem)
     pending: list[tuple[pa.Table, np.ndarray | None]] = []
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
@@ -180,19 +180,16 @@ def write(shard: Shard, job: Job) -> Written:
     parts = itertools.count()
     try:
         for unit in shard.units:
-            for some in read(unit, shard.types):
+            for batch in read(unit, shard.types):
                 if job.classes and job.format != "tfrecord":
-                    some = labels.with_numbers(some, job.label, job.classes, unit)
-                bad += some.bad
-                times = splits.times_of(some, job.time_column, unit.file) if job.time_column else None
-                table = examples.as_lists(some, unit.file)
+                    batch = labels.with_numbers(batch, job.label, job.classes, unit)
+                bad += batch.bad
+                times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
+                table = examples.as_lists(batch, unit.file)
                 if job.format == "tfrecord":
-                    named = {
-                        name: _KINDS.get(str(table.schema.field(name).type), "nothing") for name in table.column_names
-                    }
-                    seen = types.setdefault(unit.file, {})
-                    merged = merge_types([*types.items(), (unit.file, named)], job)
-                    types[unit.file] = {name: merged[name] for name in {*seen, *named}}
+                    kinds = {column.name: type_name(column.type).removeprefix("lists of ") for column in table.schema}
+                    merged = merge_types([*types.items(), (unit.file, kinds)], job)
+                    types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
                 pending.append((table, times))
                 if sum(one.nbytes for one, _ in pending) > MOST_BYTES:
                     _write_part(pending, shard, next(parts), job, rows)
@@ -202,15 +199,8 @@ def write(shard: Shard, job: Job) -> Written:
         if bad:
             _write_bad_rows(bad, shard, job)
     except UserError as error:
-        return Written(problem=str(error))
-    return Written(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
-
-
-_KINDS = {
-    str(pa.list_(pa.int64())): "integers",
-    str(pa.list_(pa.float32())): "floats",
-    str(pa.list_(pa.large_binary())): "text",
-}
+        return WrittenShard(problem=str(error))
+    return WrittenShard(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
 
 
 def _write_part(
@@ -221,7 +211,7 @@ def _write_part(
         if pa.types.is_null(column.type):
             table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
     records = serialize(table)
-    dealt = _deal(table, records, pending, job, shard).tolist()
+    places = _assign(table, records, pending, job, shard).tolist()
     # The legacy generator, whose numbers no release of NumPy may change.
     order = np.random.RandomState([shard.number, part]).permutation(len(table))
     suffix = f"-{part:03d}" if part else ""
@@ -229,12 +219,12 @@ def _write_part(
     with contextlib.ExitStack() as stack:
         writers: dict[int, Any] = {}
         for row in order.tolist():
-            index = dealt[row]
+            index = places[row]
             if index not in writers:
                 path = f"{job.uri}/Split-{job.output_splits[index]}/{name}"
                 writers[index] = stack.enter_context(_record_writer(path, job.uri))
             writers[index].write(records[row])
-    for index, number in Counter(dealt).items():
+    for index, number in Counter(places).items():
         rows[job.output_splits[index]] += number
 
 
@@ -254,14 +244,14 @@ def _record_writer(path: str, uri: str) -> Iterator[Any]:
         yield writer
 
 
-def _deal(
+def _assign(
     table: pa.Table,
     records: Sequence[bytes],
     pending: Sequence[tuple[pa.Table, np.ndarray | None]],
     job: Job,
     shard: Shard,
 ) -> np.ndarray:
-    """The output split of every row, as its place in ``job.output_splits``, int64 [rows]."""
+    """Return the output split of every row, as its place in ``job.output_splits``, int64 [rows]."""
     if not job.shares:
         return np.full(len(table), job.output_splits.index(shard.split))
     if job.time_column:
@@ -270,7 +260,9 @@ def _deal(
     if job.hash_column is None:
         return splits.places_of(records, job.shares)
     if job.hash_column not in table.column_names:
-        raise UserError(f"no column {job.hash_column!r}, by which rows are dealt to splits, in {shard.units[0].file}")
+        raise UserError(
+            f"no column {job.hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}"
+        )
     try:
         keys, rows = splits.value_keys(table.column(job.hash_column), job.hash_column)
     except UserError as error:
@@ -280,7 +272,7 @@ def _deal(
 
 
 def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:
-    """One type by column for all files.
+    """Return one type by column for all files.
 
     Raises:
         UserError: two files have other columns, or a column is of different types in them.
@@ -318,8 +310,8 @@ def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job
     return {name: type_ for name, (type_, _) in merged.items()}
 
 
-def finish(job: Job, scans: Sequence[FileScan], written: Sequence[Written]) -> dict[str, Any]:
-    """Judges the whole and writes summary.json beside the splits; its "problems" are empty when all is well."""
+def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:
+    """Write summary.json beside the splits; its "problems" are empty when all is well."""
     problems = [one.problem for one in scans if one.problem] or [one.problem for one in written if one.problem]
     rows = {split: sum(one.rows.get(split, 0) for one in written) for split in job.output_splits}
     bad = sum(one.bad_rows for one in written)
@@ -352,7 +344,7 @@ def finish(job: Job, scans: Sequence[FileScan], written: Sequence[Written]) -> d
 
 
 def read_summary(uri: str) -> dict[str, Any]:
-    """Reads what ``finish`` wrote."""
+    """Read the summary that ``finish`` wrote."""
     return dict(json.loads(filesystem.read_bytes(f"{uri}/{SUMMARY}")))
 
 

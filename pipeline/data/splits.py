@@ -39,13 +39,13 @@ def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndar
     array = column.combine_chunks()
     if pa.types.is_null(array.type) or pc.any(pc.not_equal(pc.fill_null(pc.list_value_length(array), 0), 1)).as_py():
         raise UserError(
-            f"the column {name!r}, by which rows are dealt to splits, has no value or several in some row; expected "
+            f"the column {name!r}, by which rows are assigned to splits, has no value or several in some row; expected "
             "exactly one in every row"
         )
     values = array.flatten()
     if pa.types.is_floating(values.type):
         raise UserError(
-            f"the column {name!r}, by which rows are dealt to splits, holds floats; expected integers or text, whose "
+            f"the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or text, whose "
             "equality is certain"
         )
     coded = values.dictionary_encode()
@@ -86,7 +86,7 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
         UserError: a row has no time, or it is of no such type.
     """
     if name not in rows.table.column_names:
-        raise UserError(f"{file} has no column {name!r}, by whose order rows are dealt to splits")
+        raise UserError(f"{file} has no column {name!r}, by whose order rows are assigned to splits")
     column = rows.table.column(name)
     kind = type_name(column.type)
     where = f"{file}, between rows {rows.numbers[0]} and {rows.numbers[-1]}" if len(rows.numbers) else file
@@ -98,7 +98,7 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
     if column.null_count:
         at = pc.index(column.is_null(), True).as_py()
         raise UserError(
-            f"{file}, row {rows.numbers[at]}: no time in the column {name!r}, by whose order rows are dealt"
+            f"{file}, row {rows.numbers[at]}: no time in the column {name!r}, by whose order rows are assigned to splits"
         )
     if kind == "text":
         try:

@@ -1,4 +1,4 @@
-"""What every reader gives: typed rows with their numbers, and the rows that were refused."""
+"""Hold what every reader yields: typed rows with their numbers, and rejected rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def too_large(numbers: np.ndarray) -> np.ndarray:
 
 
 def rows_at_once(most: int, rows: int, size: int) -> int:
-    """How many rows to read together: fewer than most where these would take more memory than ``BYTES_AT_ONCE``.
+    """Return how many rows to read together: fewer than ``most`` where these would take more memory than ``BYTES_AT_ONCE``.
 
     Args:
         most: For rows of a usual size.
@@ -62,13 +62,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A CSV row that is no row of the table.
+    """A CSV row that does not fit the table.
 
     Attributes:
         file: Path or address.
-        row: From 1, the header and blank lines not counted.
-        reason: What was found and what was expected, with the column where there is one.
-        text: The row as it stands in the file.
+        row: From 1, without header and blank lines.
+        reason: The value or form found and the one expected, with the column where there is one.
+        text: The row as in the file.
     """
 
     file: str
@@ -87,7 +87,7 @@ class Rows:
     Attributes:
         table: One column a feature, one row an example.
         numbers: The rows' numbers in the file, int64 [rows].
-        bad: Rows that stood between them and were refused.
+        bad: Rejected rows between them.
     """
 
     table: Any  # pa.Table
@@ -96,7 +96,7 @@ class Rows:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """The type in the words of the types table in docs/data.md; "nothing" for a column without any value."""
+    """Return the type in the words of the types table in docs/data.md; "nothing" for a column without any value."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if is_list(type_):
@@ -108,7 +108,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Whether a row may have several values."""
+    """Return whether a row may have several values."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 

@@ -1,4 +1,4 @@
-"""TFRecords of tf.Examples, read as tables; their checksums are verified."""
+"""Read TFRecords of tf.Examples as tables; their checksums are verified."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RECORDS_WEIGHED = 16
 
 
 def scan(file: str) -> list[Unit]:
-    """One unit: records can only be found one after the other. Their types are known when they are read."""
+    """Return one unit: records can only be found one after the other. Their types are known when they are read."""
     # A gzipped record takes about six times its bytes once it is a row.
     size = filesystem.size(file) * (6 if files.is_compressed(file) else 1)
     return [Unit(file, "tfrecord", 0, None, 1, size)] if size else []
 
 
 def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Reads the records in batches, as columns of lists of int64, float32 or binary.
+    """Read the records in batches, as columns of lists of int64, float32 or binary.
 
     Raises:
         UserError: see ``read_records``; or a record is no tf.Example.
@@ -53,7 +53,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
 
 
 def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
-    """Reads the records of a file, plain or gzipped, in blocks.
+    """Read the records of a file, plain or gzipped, in blocks.
 
     Args:
         file: TFRecords of any content, local or remote.
@@ -81,7 +81,7 @@ def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
 
 
 def _whole_records(path: str, kind: str) -> int:
-    """Records before the damaged one."""
+    """Return the number of records before the damaged one."""
     import tensorflow as tf
 
     whole = 0
@@ -93,7 +93,7 @@ def _whole_records(path: str, kind: str) -> int:
 
 @contextlib.contextmanager
 def _local(file: str) -> Iterator[str]:
-    """A path that TensorFlow can read; of a remote file, a copy on local disk."""
+    """Yield a path that TensorFlow can read: of a remote file, a copy on local disk."""
     if not filesystem.is_remote(file):
         yield file
         return

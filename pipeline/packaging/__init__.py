@@ -1,1 +1,1 @@
-"""The user's code → a wheel per step; fingerprints."""
+"""The user's code as a wheel per step; fingerprints."""

@@ -1,4 +1,4 @@
-"""Fingerprints of code: a step runs again when the code that it runs has changed, and an image is known by its library.
+"""Take fingerprints of code: a step runs again when its code has changed, and an image is named by its library.
 
 Comments, line breaks and a module's docstring do not count.
 """
@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pipeline.settings.repository import REPOSITORY
@@ -20,7 +21,7 @@ IMAGE_REPOSITORY = "pipelines/tfx-pipeline"
 
 
 def fingerprint_of(*modules: Path) -> str:
-    """16 hexadecimal digits over the code of some modules of this repository and all they import from it."""
+    """Return 16 hexadecimal digits over the code of some modules of this repository and all they import from it."""
     digest = hashlib.sha256()
     for module in modules:
         source = module.read_text(encoding="utf-8")
@@ -31,7 +32,7 @@ def fingerprint_of(*modules: Path) -> str:
 
 
 def library_fingerprint() -> str:
-    """16 hexadecimal digits over the library and the locked packages: two images with the same run the same code.
+    """Return 16 hexadecimal digits over the library and the locked packages: images with equal ones run equal code.
 
     Over the bytes of the files, because it must come out the same on every version of Python.
     """
@@ -43,12 +44,12 @@ def library_fingerprint() -> str:
 
 
 def lock_digest() -> str:
-    """SHA-256 of the locked packages, hexadecimal."""
+    """Return the SHA-256 of the locked packages, hexadecimal."""
     return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()
 
 
 def image_name(variant: str = "cpu") -> str:
-    """Name and tag, below a project's registry, of the image that ``make image`` builds from this code."""
+    """Return name and tag, below a project's registry, of the image that ``make image`` builds from this code."""
     return f"{IMAGE_REPOSITORY}:{library_fingerprint()}{'' if variant == 'cpu' else f'-{variant}'}"
 
 
@@ -64,7 +65,7 @@ def normalised(source: str) -> str:
 
 @functools.cache
 def imported_names(source: str) -> tuple[str, ...]:
-    """Dotted names of all modules that a source may import, wherever the import stands."""
+    """Return the dotted names of all modules that a source may import, wherever the import stands."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -74,26 +75,38 @@ def imported_names(source: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def repository_modules(source: str) -> list[Path]:
-    """The files of this repository's packages that a source imports, directly or through one another."""
-    found: set[Path] = set()
+def imported_files(source: str, candidates: Callable[[str], Iterable[Path]]) -> list[Path]:
+    """Return the files that a source imports, directly or through one another.
+
+    Args:
+        source: Python code.
+        candidates: The files that may be meant by the dotted name of a module.
+    """
+    files: set[Path] = set()
     looked_up: set[str] = set()
     pending = [source]
     while pending:
-        for name in imported_names(pending.pop()):
-            parts = name.split(".")
-            # Importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py.
-            for depth in range(1, len(parts) + 1):
-                module = ".".join(parts[:depth])
-                if module in looked_up:
-                    continue
-                looked_up.add(module)
-                location = REPOSITORY.joinpath(*parts[:depth])
-                for path in (location / "__init__.py", location.with_suffix(".py")):
-                    if path.is_file() and path not in found:
-                        found.add(path)
-                        pending.append(path.read_text(encoding="utf-8"))
-    return sorted(found)
+        for name in set(imported_names(pending.pop())) - looked_up:
+            looked_up.add(name)
+            for path in candidates(name):
+                if path not in files and path.is_file():
+                    files.add(path)
+                    pending.append(path.read_text(encoding="utf-8"))
+    return sorted(files)
+
+
+def repository_modules(source: str) -> list[Path]:
+    """Return the files of this repository that a source imports, directly or through one another."""
+    return imported_files(source, _candidates)
+
+
+def _candidates(module: str) -> Iterator[Path]:
+    # Importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py.
+    location = REPOSITORY
+    for part in module.split("."):
+        location /= part
+        yield location / "__init__.py"
+        yield location.with_name(f"{part}.py")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The user's code → a wheel per step, with a fingerprint of exactly the code that the step runs.
+"""Pack the user's code as a wheel per step, with a fingerprint of exactly the code that the step runs.
 
 TFX packs a whole folder and hashes it, so that a change anywhere in the module file re-runs Transform, and a change in
 the library re-runs nothing. Here each step gets the part of the module file its entry point needs: the statements that
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.filesystem import new_file
-from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_names, normalised, repository_modules
+from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_files, normalised, repository_modules
 from pipeline.settings.repository import REPOSITORY
 
 # Code that looks names up at run time cannot be cut by reading it.
@@ -45,7 +45,7 @@ class UserCode:
 
 
 def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> UserCode:
-    """Writes the wheel with what ``entry_points`` of ``module_file`` need into ``folder``.
+    """Write a wheel into ``folder`` with the code that ``entry_points`` of ``module_file`` need.
 
     Raises:
         UserError: see ``read_module``.
@@ -71,7 +71,7 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
 
 
 def read_module(module_file: Path) -> str:
-    """The text of a module file that TFX can run: it parses and defines ``preprocessing_fn`` and ``run_fn``.
+    """Return the text of a module file that TFX can run: it parses and defines ``preprocessing_fn`` and ``run_fn``.
 
     Raises:
         UserError: it is missing, has a syntax error, or lacks one of the two functions.
@@ -96,12 +96,12 @@ def read_module(module_file: Path) -> str:
 
 
 def defined_names(source: str) -> set[str]:
-    """The names that a module's top level binds."""
+    """Return the names that a module's top level binds."""
     return {name for statement in ast.parse(source).body for name in _bound(statement)}
 
 
 def cut(source: str, entry_points: Sequence[str]) -> str:
-    """Blanks the top-level statements that ``entry_points`` do not need; line numbers stay as they are.
+    """Blank the top-level statements that ``entry_points`` do not need; line numbers stay as they are.
 
     Kept are statements that bind a name in use, statements that do more than bind names, and imports that nothing in
     the file refers to (they are there for their effect). Code that looks names up at run time is kept whole.
@@ -109,7 +109,9 @@ def cut(source: str, entry_points: Sequence[str]) -> str:
     body = ast.parse(source).body
     used_by = {id(statement): _used(statement) for statement in body}
     everything_used = set().union(*used_by.values()) if used_by else set()
-    if everything_used & DYNAMIC_NAMES or any(_is_star_import(statement) for statement in body):
+    if everything_used & DYNAMIC_NAMES or any(
+        isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*" for statement in body
+    ):
         return source
 
     wanted = set(entry_points)
@@ -140,7 +142,7 @@ def cut(source: str, entry_points: Sequence[str]) -> str:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """Names that a statement binds, if binding names is all it does; else nothing."""
+    """Return the names that a statement binds, if binding names is all it does; else nothing."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -164,30 +166,23 @@ def _used(statement: ast.stmt) -> set[str]:
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
-def _is_star_import(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and any(alias.name == "*" for alias in statement.names)
-
-
 def _first_line(statement: ast.stmt) -> int:
     decorators = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _siblings(module_file: Path, source: str) -> list[Path]:
-    """The modules beside the module file that it imports, directly or through one another."""
-    found: dict[Path, None] = {}
-    pending = [source]
-    while pending:
-        for name in imported_names(pending.pop()):
-            path = module_file.parent / f"{name.split('.')[0]}.py"
-            if path.is_file() and path != module_file and path not in found:
-                found[path] = None
-                pending.append(path.read_text(encoding="utf-8"))
-    return sorted(found)
+    """Return the modules beside the module file that it imports, directly or through one another."""
+
+    def candidates(module: str) -> list[Path]:
+        path = module_file.with_name(f"{module.split('.')[0]}.py")
+        return [path] if path != module_file else []
+
+    return imported_files(source, candidates)
 
 
 def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: Path) -> Path:
-    """Writes a wheel of top-level modules (PEP 427), whole or not at all."""
+    """Write a wheel of top-level modules (PEP 427)."""
     version = f"0.0+{fingerprint}"
     dist_info = f"{name}-{version}.dist-info"
     files = dict(sorted(sources.items()))

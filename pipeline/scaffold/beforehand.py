@@ -1,4 +1,4 @@
-"""What the data gate of a run would stop at, found out before there is a pipeline."""
+"""Check data for what would stop the data gate of a run, before there is a pipeline."""
 
 from __future__ import annotations
 

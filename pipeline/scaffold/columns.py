@@ -1,4 +1,4 @@
-"""What a column holds and how a model can use it, found out from its values."""
+"""Infer from a column's values what it holds and how a model can use it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Column:
 
 
 def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
-    """Find out what a column holds.
+    """Infer what a column holds.
 
     Args:
         name: Its header.
@@ -181,7 +181,7 @@ def _integers(name: str, known: np.ndarray, rows: int) -> Column:
 
 
 def _if_usable(column: Column, known: pa.ChunkedArray | pa.Array, rows: int) -> Column:
-    """The column, left out where it has one value only or hardly any."""
+    """Return the column, left out where it has one value only or hardly any."""
     if column.distinct == 1 and len(known) == rows:
         value = known[0].as_py()
         return replace(column, left_out=f"{_shortened(repr(value))} in every row")
@@ -191,12 +191,12 @@ def _if_usable(column: Column, known: pa.ChunkedArray | pa.Array, rows: int) -> 
 
 
 def _zero_padded(text: pa.ChunkedArray) -> bool:
-    """Whether whole numbers begin with zeros, as codes do: as numbers they would lose them."""
+    """Return whether whole numbers begin with zeros, as codes do: as numbers they would lose them."""
     return bool(pc.any(pc.match_substring_regex(text, r"^ *0[0-9]")).as_py())
 
 
 def _date_form(texts: pa.ChunkedArray, forms: tuple[str, ...] = DATES) -> str:
-    """The first notation in which every text is a day of the calendar; empty where there is none."""
+    """Return the first notation in which every text is a day of the calendar; empty where there is none."""
     missing = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(csv_files.MISSING, texts.type))
     texts = texts.filter(pc.invert(missing))
     if not len(texts):
@@ -222,7 +222,7 @@ def _is_day(match: re.Match[str], groups: tuple[str, ...]) -> bool:
 
 
 def _amount_form(texts: pa.ChunkedArray, times: np.ndarray) -> tuple[str, tuple[int, str]] | None:
-    """The decimal sign in which most texts are amounts, and how many rows have others, with one of them."""
+    """Return the decimal sign in which most texts are amounts, and how many rows have others, with one of them."""
     missing = np.asarray(
         pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(csv_files.MISSING, texts.type))
     )
@@ -241,7 +241,7 @@ def _amount_form(texts: pa.ChunkedArray, times: np.ndarray) -> tuple[str, tuple[
 
 
 def _epoch(name: str, low: int, high: int) -> str:
-    """The unit in which whole numbers count from 1970, if their column's name speaks of time."""
+    """Return the unit in which whole numbers count from 1970, if their column's name speaks of time."""
     if NAMES_OF_TIMES.search(name):
         for unit, factor in (("seconds", 1), ("milliseconds", 1000), ("microseconds", 1_000_000)):
             if EPOCHS[0] * factor <= low and high <= EPOCHS[1] * factor:
@@ -250,7 +250,7 @@ def _epoch(name: str, low: int, high: int) -> str:
 
 
 def _compact_date(known: np.ndarray, low: int, high: int, distinct: int) -> str:
-    """Whether whole numbers such as 20240229 are days of the calendar."""
+    """Return the notation of whole numbers such as 20240229 if all are days of the calendar, else nothing."""
     if low < 1900_01_01 or high > 2100_12_31 or distinct < 3:
         return ""
     return "%Y%m%d" if _date_form(pa.chunked_array([pa.array(np.unique(known)).cast(pa.string())]), ("%Y%m%d",)) else ""

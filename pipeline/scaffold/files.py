@@ -1,4 +1,4 @@
-"""The text of a pipeline's own files, made of what its data is.
+"""Write the text of a pipeline's own files, by what its data is.
 
 Text from the data (names of columns, classes, paths) stands in literals only, and what is written is compared,
 statement by statement, with the same files of harmless data: no cell of a table becomes code.
@@ -8,56 +8,30 @@ from __future__ import annotations
 
 import ast
 import math
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import jinja2
 import numpy as np
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS
 from pipeline.settings.names import shortened
-from pipeline.settings.tasks import Task
+from pipeline.validation.schema_text import inferred_from, to_text
+from pipeline.validation.serving_skew import statistics_of
 
-TEMPLATE = Path(__file__).with_name("module.txt")
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 Literal = Callable[[str], str]
 # Steps of a training that small models on small data are done after.
 STEPS = 1500
 SMALL_SEARCH = 5_000
-SQUARED_ERROR = '''
-
-def squared_error(label, answer):
-    """Squared errors of answers [batch, 1], in standard deviations of the label."""
-    return keras.ops.mean(keras.ops.square((label - answer) / SPREAD), axis=-1)
-'''
-# What differs in a module file by what the label is.
-OUTPUTS: dict[Task, dict[str, str]] = {
-    "binary": {
-        "label": "inputs[label]",
-        "constants": "",
-        "output": 'layers.Dense(1, "sigmoid", dtype="float32")(hidden)',
-        "loss": '"binary_crossentropy"',
-        "metrics": 'keras.metrics.AUC(name="auc")',
-        "functions": "",
-    },
-    "multiclass": {
-        "label": "inputs[label]",
-        "constants": "CLASSES = $classes  # as many as label.classes in configs/$name.py\n",
-        "output": 'layers.Dense(CLASSES, "softmax", dtype="float32")(hidden)',
-        "loss": '"sparse_categorical_crossentropy"',
-        "metrics": 'keras.metrics.SparseCategoricalAccuracy(name="accuracy")',
-        "functions": "",
-    },
-    "regression": {
-        "label": "tf.cast(inputs[label], tf.float32)",
-        "constants": "# Mean and standard deviation of the label when this file was written: where the answers of a "
-        "new model lie.\n# They need not follow the data.\nMEAN, SPREAD = $mean, $spread\n",
-        "output": 'layers.Rescaling(SPREAD, MEAN, dtype="float32")(layers.Dense(1, dtype="float32")(hidden))',
-        "loss": "squared_error",
-        "metrics": 'keras.metrics.RootMeanSquaredError(name="rmse")',
-        "functions": SQUARED_ERROR,
-    },
-}
 
 
 def module_text(name: str, table: Table) -> str:
@@ -70,8 +44,37 @@ def config_text(name: str, data: str, table: Table) -> str:
     return _checked(lambda literal: _config(name, data, table, literal))
 
 
+def schema_text(table: Table, keep: Collection[str]) -> str:
+    """Return the text of the schema, in which serving does without the label and columns left out are disabled.
+
+    Args:
+        table: The data.
+        keep: Columns that a person vouches for: they are no leaks.
+    """
+    label = table.label
+    schema = inferred_from([statistics_of(table.split(split)) for split in SPLITS], label.name)
+    columns = {column.name: column for column in table.columns}
+    for feature in schema.feature:
+        column = columns.get(feature.name)
+        if column and column.left_out:
+            feature.lifecycle_stage = schema_pb2.DISABLED
+        if column and (column.left_out or column.role in ("time", "amount")):
+            # Tomorrow's dates and prices are others; and nobody reviews the values of a column that is not used.
+            if domain := feature.WhichOneof("domain_info"):
+                feature.ClearField(domain)
+        if feature.name in keep:
+            feature.annotation.tag.append("leak: ignore")
+        if feature.name == label.name and label.classes:
+            feature.int_domain.min, feature.int_domain.max = 0, len(label.classes) - 1
+    named = {feature.domain for feature in schema.feature}
+    domains = [domain for domain in schema.string_domain if domain.name in named]
+    del schema.string_domain[:]
+    schema.string_domain.extend(domains)
+    return to_text(schema)
+
+
 def _checked(render: Callable[[Literal], str]) -> str:
-    """The text with the data's own words, whose statements are those of the same text without them."""
+    """Render the text, and check that its statements are those of the same text without the data's words."""
     text = render(_literal)
     if _statements(text) != _statements(render(lambda word: '"' + "x" * (len(_literal(word)) - 2) + '"')):
         raise AssertionError("text from the data became code; this is an error in pipeline/scaffold/files.py")
@@ -79,7 +82,7 @@ def _checked(render: Callable[[Literal], str]) -> str:
 
 
 def _statements(text: str) -> str:
-    """A module's syntax tree with all its constants left out."""
+    """Return a module's syntax tree without its constants."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
@@ -88,82 +91,52 @@ def _statements(text: str) -> str:
 
 
 def _module(name: str, table: Table, literal: Literal) -> str:
-    label = table.label
-    parts = OUTPUTS[label.task]
+    features, label = table.features, table.label
+    # A column of that name is the label's.
     outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers", "missing")}
-    values = {
+    return TEMPLATES.get_template("module.py.j2").render(
         **outputs,
-        "name": name,
-        "codes": _tuple([column.name for column in table.features if column.role == "code"], literal),
-        "times": _mapping({one.name: one.form for one in table.features if one.role == "time"}, literal),
-        "amounts": _mapping({one.name: one.form for one in table.features if one.role == "amount"}, literal),
-        "origins": _mapping({one.name: one.origin for one in table.features if one.origin}, literal),
-        "minimum_count": str(5 if table.rows.num_rows > 2000 else 2),
-        "classes": str(len(label.classes)),
-        "mean": _rounded(float(table.values.mean()), 4),
-        "spread": _rounded(float(table.values.std()), 4),
-    }
-    values |= {key: string.Template(text).substitute(values) for key, text in parts.items()}
-    return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(values)
+        name=name,
+        task=label.task,
+        codes=_tuple([column.name for column in features if column.role == "code"], literal),
+        times=_mapping({column.name: column.form for column in features if column.role == "time"}, literal),
+        amounts=_mapping({column.name: column.form for column in features if column.role == "amount"}, literal),
+        origins=_mapping({column.name: column.origin for column in features if column.origin}, literal),
+        minimum_count=5 if table.rows.num_rows > 2000 else 2,
+        classes=len(label.classes),
+        mean=_rounded(float(table.values.mean()), 4),
+        spread=_rounded(float(table.values.std()), 4),
+    )
 
 
 def _config(name: str, data: str, table: Table, literal: Literal) -> str:
     label, rows = table.label, table.rows.num_rows
     batch_size = 2 ** round(math.log2(min(2048, max(16, rows * 0.8 / 50))))
-    epochs = min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows))))
     gate, why, checks = _gate(table)
-    head = f"    label=Label({literal(label.name)}"
-    classes = _tuple(label.classes, literal, len(head) + len(", classes=),"))
-    listing: list[str] = []
-    if "\n" in classes:
-        listing, classes = [f"CLASSES = {classes}"], "CLASSES"
-    argument = "" if label.classes == ("0", "1") else f", classes={classes}"
     slices = [column.name for column in table.features if column.role == "category" and 2 <= column.distinct <= 10][:2]
-    usual = table.shares == SHARES[0]
-    names = [
-        *("Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning"),
-        *(["DataChecks"] if checks else []),
-        *([] if usual else ["HashSplit"]),
-    ]
-    dealt = ":".join(str(share) for share in table.shares.values())
-    shares = ", ".join(f'"{split}": {share}' for split, share in table.shares.items())
-    source = [f"    data=Data({literal(data)}),"]
-    if not usual:
-        source = [
-            "    data=Data(",
-            f"        {literal(data)},",
-            f"        split_by=HashSplit(shares={{{shares}}}),",
-            "    ),",
-        ]
-    lines = [
-        f'"""WHAT the pipeline {name} does. Yours to edit."""',
-        "",
-        f"from pipeline.config import {', '.join(sorted(names))}",
-        "",
-        *listing,
-        "CONFIG = PipelineConfig(",
-        f'    name="{name}",',
-        f"    # Rows are dealt to train, eval and test by their hash, {dealt}; where time matters, take a TimeSplit.",
-        *source,
-        f"{head}{argument}),",
-        f'    schema="schema/{name}/schema.pbtxt",',
-        f'    module="models/{name}.py",',
+    names = ["Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning"]
+    names += ["DataChecks"] * bool(checks) + ["HashSplit"] * (table.shares != SHARES[0])
+    return TEMPLATES.get_template("config.py.j2").render(
+        name=name,
+        names=", ".join(sorted(names)),
+        shares=table.shares,
+        data=literal(data),
+        label=literal(label.name),
+        zero_or_one=label.classes == ("0", "1"),
+        classes=_tuple(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
         # Of few rows, a longer search finds what chance has made of the eval split.
-        f"    tuning=Tuning(trials={4 if rows >= SMALL_SEARCH else 3}, epochs={max(3, epochs // 3)}),",
-        f"    training=Training(epochs={epochs}, batch_size={batch_size}, patience=5),",
-        "    evaluation=Evaluation(",
-        f"        # {why} Say here what the model has to reach.",
-        f"        gates=({gate},),",
-        *([f"        slices={_tuple(slices, literal)},"] if slices else []),
-        "    ),",
-        *([f"    data_checks={checks},"] if checks else []),
-        ")",
-    ]
-    return "\n".join(lines) + "\n"
+        trials=4 if rows >= SMALL_SEARCH else 3,
+        epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
+        batch_size=batch_size,
+        gate=gate,
+        why=why,
+        slices=_tuple(slices, literal),
+        checks=checks,
+    )
 
 
 def _gate(table: Table) -> tuple[str, str, str]:
-    """A first gate, the reason for it, and data checks where the usual ones would not do."""
+    """Return a first gate, the reason for it, and data checks where the default ones do not fit."""
     label = table.label
     by_split = [table.values[table.places == place] for place in range(len(SPLITS))]
     train, test = by_split[0], by_split[-1]
@@ -210,13 +183,13 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _literal(value: str) -> str:
-    """A Python string, as ruff writes it."""
+    """Return a Python string, as ruff writes it."""
     literal = repr(value)
     return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
 
 
 def _tuple(values: Sequence[str], literal: Literal, before: int = 12) -> str:
-    """A tuple as ruff writes it, a line a value where it does not fit into one; ``before`` stand before it."""
+    """Return a tuple as ruff writes it, a line a value if longer than one line; ``before`` characters stand before it."""
     items = [literal(value) for value in values]
     one_line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if before + len(one_line) <= 118:
@@ -225,7 +198,7 @@ def _tuple(values: Sequence[str], literal: Literal, before: int = 12) -> str:
 
 
 def _mapping(values: Mapping[str, str | int], literal: Literal) -> str:
-    """A dictionary as ruff writes it, of text or numbers by text."""
+    """Return a dictionary as ruff writes it, of text or numbers by text."""
     items = [
         f"{literal(key)}: {literal(value) if isinstance(value, str) else f'{value:_}'}" for key, value in values.items()
     ]
@@ -234,5 +207,5 @@ def _mapping(values: Mapping[str, str | int], literal: Literal) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """A number of so many significant digits, as Python writes it."""
+    """Return a number rounded to significant digits, as Python writes it."""
     return repr(float(f"{value:.{digits}g}"))

@@ -1,4 +1,4 @@
-"""What the label of somebody's data asks for: which of some classes, or a number."""
+"""Infer the label of somebody's data: its classes, or that it is a number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES_OF_NUMBERS = 10
 
 
 def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Label, np.ndarray]:
-    """Find out what the label is.
+    """Infer the label.
 
     Args:
         name: Its column.
@@ -78,7 +78,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
 
 
 def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
-    """Numbers by size, then words by the alphabet: no before yes, False before True, 9 before 10."""
+    """Sort numbers by size, then words by the alphabet: no before yes, False before True, 9 before 10."""
     word = word_and_count[0]
     number = float(word) if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", word) else None
     return (number is None, number or 0.0, word)

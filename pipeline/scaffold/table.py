@@ -1,7 +1,8 @@
-"""Somebody's data, looked at: typed rows, the label, the columns, and the splits that a run will deal them to."""
+"""Read somebody's data: typed rows, the label, the columns, and the splits that a run will assign them to."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,25 +21,25 @@ from pipeline.settings.config import SPLITS, Data, HashSplit, Label
 from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
 
-# What is looked at; the run itself reads all.
+# Rows that are read; the run itself reads all.
 MOST_ROWS = 2_000_000
 FEWEST_ROWS = 50
-# How rows are dealt to train, eval and test: the usual shares, and those of small data, whose parts must not be tiny.
+# Shares of train, eval and test: the usual ones, and those of small data, whose parts must not be tiny.
 SHARES = (HashSplit().shares, {"train": 6, "eval": 2, "test": 2}, {"train": 5, "eval": 2, "test": 3})
 SMALL = 1_000
 
 
 @dataclass(frozen=True)
 class Table:
-    """The data, as far as it was looked at.
+    """The data, as far as it was read.
 
     Attributes:
         rows: As ExampleGen makes examples of them: lists of int64, float32 or bytes.
         label: What is to be predicted.
         values: The label: numbers of classes, int64, or numbers, float64, [rows].
         columns: The others.
-        whole: Whether all rows were looked at.
-        shares: How rows are dealt to splits.
+        whole: Whether all rows were read.
+        shares: Of the splits to which rows are assigned by their hash.
         places: The split of each row as its place in ``config.SPLITS``, int64 [rows].
     """
 
@@ -56,7 +57,7 @@ class Table:
 
     @property
     def features(self) -> tuple[Column, ...]:
-        """The columns that a model can use."""
+        """Return the columns that a model can use."""
         return tuple(column for column in self.columns if not column.left_out)
 
 
@@ -104,12 +105,12 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     lists = pa.ListArray.from_arrays(offsets, encoded)
     table = table.append_column(label_name, lists)
     table = table.select(sorted(table.column_names))
-    shares, places = _dealt(table, label, values)
+    shares, places = _assign(table, label, values)
     return Table(table, label, values, tuple(columns), whole, shares, places)
 
 
 def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileScan]:
-    """The parts of every file; a column of a CSV file is taken for text, until all of it is known."""
+    """Scan every file; a column of a CSV file is read as text, until all of it is known."""
     job = shards.Job(tuple(("all", file) for file in files), format, output_splits=(), uri="")
     scans = []
     for split, file in job.files:
@@ -117,35 +118,35 @@ def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileSc
         if format == "csv":
             known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT)
             _check_columns(file, list(known), label)
-        one = shards.scan((split, file), shards.Job(job.files, format, output_splits=(), uri="", types=known))
-        if one.problem:
-            raise UserError(one.problem)
-        if one.types and format != "csv":
-            _check_columns(file, list(one.types), label)
-        scans.append(one)
-    shards.merge_types([(one.file, one.types) for one in scans], job)
+        scan = shards.scan((split, file), dataclasses.replace(job, types=known))
+        if scan.problem:
+            raise UserError(scan.problem)
+        if scan.types and format != "csv":
+            _check_columns(file, list(scan.types), label)
+        scans.append(scan)
+    shards.merge_types([(scan.file, scan.types) for scan in scans], job)
     return scans
 
 
 def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
-    """The rows with their files, and whether these are all."""
+    """Read the rows with their files; return also whether these are all."""
     batches: list[tuple[Rows, str]] = []
     count = 0
-    for one in scans:
-        for unit in one.units:
+    for scan in scans:
+        for unit in scan.units:
             if count >= MOST_ROWS:
                 return batches, False
-            for rows in shards.read(unit, one.types):
+            for rows in shards.read(unit, scan.types):
                 if rows.bad:
                     raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
                 if len(rows.table):
-                    batches.append((rows, one.file))
+                    batches.append((rows, scan.file))
                     count += len(rows.table)
     return batches, True
 
 
 def _typed(batches: list[tuple[Rows, str]], types: Mapping[str, str], label: str) -> Iterator[pa.Table]:
-    """The rows as ExampleGen will make examples of them, without the label.
+    """Yield the rows as ExampleGen will make examples of them, without the label.
 
     Raises:
         UserError: a number is too large.
@@ -169,8 +170,8 @@ def _typed(batches: list[tuple[Rows, str]], types: Mapping[str, str], label: str
         yield examples.as_lists(Rows(pa.table(arrays), rows.numbers), file)
 
 
-def _dealt(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:
-    """Shares with which every split has rows of both classes, and the split of each row.
+def _assign(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:
+    """Return shares with which every split has rows of both classes, and the split of each row.
 
     Raises:
         UserError: there are none.

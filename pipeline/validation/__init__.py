@@ -1,1 +1,1 @@
-"""What is wrong with the data: findings with a severity, a sentence and a remedy."""
+"""Findings about the data, each with a severity, a sentence and a remedy."""

@@ -1,4 +1,4 @@
-"""One thing that is wrong with the data, and what comes of it."""
+"""A finding: one thing that is wrong with the data, and how grave it is."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Finding:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, the same one in several splits once."""
+    """Return the findings, the same one in several splits once."""
     splits: dict[Finding, list[str]] = {}
     for one in findings:
         splits.setdefault(dataclasses.replace(one, split=""), []).append(one.split)
@@ -56,7 +56,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 def with_severity(
     drafts: Iterable[Finding], settings: Mapping[str, Severity], schema: schema_pb2.Schema
 ) -> list[Finding]:
-    """Findings with the severity of their kind, of the config or of their column's annotation; none to be ignored."""
+    """Return the findings with their severity, by the column's annotation, the config or the default; ignored ones not."""
     tags = {
         feature.name: dict(tag.replace(" ", "").split(":", 1) for tag in feature.annotation.tag if ":" in tag)
         for feature in schema.feature
@@ -71,10 +71,10 @@ def with_severity(
 
 
 def to_json(findings: Iterable[Finding]) -> str:
-    """The findings as JSON."""
+    """Return the findings as JSON."""
     return json.dumps([dataclasses.asdict(one) for one in findings], indent=2)
 
 
 def from_json(text: str) -> list[Finding]:
-    """Reads what ``to_json`` wrote."""
+    """Return the findings that ``to_json`` wrote."""
     return [Finding(**{**one, "values": tuple(map(tuple, one["values"]))}) for one in json.loads(text)]

@@ -1,4 +1,4 @@
-"""Statistics of the data that the model pushed last was trained on, kept where the next run finds them.
+"""Keep the statistics of the data that pushed models were trained on, for the next run.
 
 One folder a pushed model, ``<root>/<version>/``, with ``<split>.pb`` and, written last, ``manifest.json``. A folder of
 files and no artifact: TFX's resolvers find the newest artifact, whether that model was pushed or not, and a newer one

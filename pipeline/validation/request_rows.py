@@ -1,4 +1,4 @@
-"""Rows that a served model was asked for, and the sentences on how they compare with the training data."""
+"""Rows that a served model was sent, and the report on how they compare with the training data."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from pipeline.validation.findings import Finding
 WITHIN, CROSSED = 0, 4
 # Newest rows that are judged, and the least to judge by.
 ROWS, MIN_ROWS = 100_000, 1_000
-FINDINGS = "findings.json"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Rows of a request log, of one version.
+class RequestRows:
+    """Rows of a request log that one version answered.
 
     Attributes:
-        version: That answered them.
+        version: Of the model.
         instances: The newest ones, oldest first.
         first: Time of the oldest.
         last: Time of the newest.
         others: Rows of other versions between them.
-        broken: Lines that are no JSON, as a server leaves one that was killed.
+        broken: Lines that are no JSON, such as the last one of a server that was killed.
     """
 
     version: int
@@ -35,12 +34,15 @@ class Asked:
     broken: int
 
 
-def lines_of(asked: Asked, found: Sequence[Finding]) -> list[str]:
-    """What was compared and what came of it, for people."""
-    more = f", {asked.others:,} rows of other versions passed over" if asked.others else ""
-    more += f", {asked.broken:,} lines that are no row" if asked.broken else ""
-    lines = [f"{len(asked.instances):,} rows of version {asked.version}, {asked.first} to {asked.last}{more}"]
-    for one in found:
-        lines += [f"  {'crossed' if one.severity == 'stop' else 'warning'}  {one}", f"           {one.remedy}"]
-    stops = list(dict.fromkeys(one.feature for one in found if one.severity == "stop"))
+def lines_of(requests: RequestRows, findings: Sequence[Finding]) -> list[str]:
+    """Return the report: the rows compared, the findings, and the features that crossed a limit."""
+    more = f", {requests.others:,} rows of other versions passed over" if requests.others else ""
+    more += f", {requests.broken:,} lines that are no row" if requests.broken else ""
+    lines = [
+        f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}{more}"
+    ]
+    for finding in findings:
+        word = "crossed" if finding.severity == "stop" else "warning"
+        lines += [f"  {word}  {finding}", f"           {finding.remedy}"]
+    stops = list(dict.fromkeys(finding.feature for finding in findings if finding.severity == "stop"))
     return [*lines, f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema"]

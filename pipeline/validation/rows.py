@@ -1,4 +1,4 @@
-"""What only the rows themselves tell: repeated ones, a column that knows the label, values that are not allowed."""
+"""Find what only the rows tell: repeated rows, and columns that contain a leaked label."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Files = Mapping[str, Sequence[str]]
 
 
 def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> Iterator[Finding]:
-    """Finds rows that are in several splits, and rows that are in one split several times.
+    """Find rows that are in several splits, and rows that are in one split several times.
 
     Equal rows have equal bytes, whichever ExampleGen wrote them.
 
@@ -67,7 +67,7 @@ def sampled(files: Sequence[str]) -> pa.Table:
 
 
 def leaks(rows: pa.Table, label: str, checks: DataChecks, classes: int = 2) -> Iterator[Finding]:
-    """Find columns that alone tell the label.
+    """Find columns that alone predict the label.
 
     A column is a leak when the whole confidence interval of what it tells lies above the limit, so that chance in a
     small table stops no run.
@@ -142,7 +142,7 @@ def column_correlation(codes: np.ndarray, label: np.ndarray) -> tuple[float, flo
 
 
 def _told_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """The mean label of each row's value among the rows of the other parts, [rows]."""
+    """Return the mean label of each row's value among the rows of the other parts, [rows]."""
     size = int(codes.max(initial=0)) + 1
     fold = np.random.RandomState(0).permutation(len(codes)) % FOLDS
     told = np.empty(len(codes))
@@ -157,7 +157,7 @@ def _told_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
-    """The examples in TFRecords, block by block, as columns of lists."""
+    """Yield the examples in TFRecords, block by block, as columns of lists."""
     yield from _tables(files, BLOCK)
 
 
@@ -201,7 +201,7 @@ def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
 
 
 def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Values as codes from 0, int64 [rows]: numbers in bins, and missing is a value; None where a row has several."""
+    """Return values as codes from 0, int64 [rows]: numbers in bins, missing a value; None where a row has several."""
     values = _scalars(column)
     if values is None:
         return None

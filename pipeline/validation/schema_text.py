@@ -1,4 +1,4 @@
-"""A schema as a person reads it: what data would change in it, and its text with some columns changed."""
+"""Compare a schema with data for a person to read, and change some columns in its text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.errors import UserError
-from pipeline.validation.statistics import Statistics, features_of, present
+from pipeline.validation.statistics import SERVING, TRAINING, Statistics, features_of, listed_values, present
 
 NEW = "# Accepted from the data; move it to where it belongs."
 
 
 def parse(schema_file: Path) -> schema_pb2.Schema:
-    """Reads a schema.
+    """Read a schema.
 
     Raises:
         UserError: the file is not a schema.
@@ -29,17 +29,23 @@ def parse(schema_file: Path) -> schema_pb2.Schema:
 
 
 def to_text(message: schema_pb2.Schema) -> str:
-    """A schema in text format."""
+    """Return a schema in text format."""
     return str(text_format.MessageToString(message))
 
 
-def inferred_from(statistics: Sequence[Statistics]) -> schema_pb2.Schema:
-    """Infer a schema from the statistics of all splits, train first."""
-    return proposed(tfdv.infer_schema(statistics[0]), statistics)
+def inferred_from(statistics: Sequence[Statistics], label: str = "") -> schema_pb2.Schema:
+    """Infer a schema from the statistics of all splits, train first; with a label, serving does without it."""
+    schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
+    if label:
+        schema.default_environment.extend([TRAINING, SERVING])
+    for feature in schema.feature:
+        if label and feature.name == label:
+            feature.not_in_environment.append(SERVING)
+    return schema
 
 
 def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> schema_pb2.Schema:
-    """The schema with what has to change for the data to fit, by TensorFlow Data Validation.
+    """Return the schema, changed by TensorFlow Data Validation so that the data fits.
 
     That takes a column out of use when its type changes; here it gets the new type. It also does so when one split has
     no value of it; here it stays, and may be missing.
@@ -86,14 +92,14 @@ def _keep_sparse(
 
 
 def _only(statistics: Statistics, name: str) -> Statistics:
-    """The statistics of one column."""
+    """Return the statistics of one column."""
     alone = Statistics()
     alone.datasets.add(num_examples=statistics.datasets[0].num_examples).features.append(features_of(statistics)[name])
     return alone
 
 
 def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, list[str]]:
-    """What differs, by column, a line each."""
+    """Return the differences by column, a line each."""
     earlier = {feature.name: feature for feature in before.feature}
     found = {}
     for feature in after.feature:
@@ -110,7 +116,7 @@ def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, li
 
 
 def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, columns: Iterable[str]) -> str:
-    """The text of a schema with some columns as they are in ``after``; comments and the other columns stay.
+    """Return the text of a schema with some columns as in ``after``; comments and the other columns stay.
 
     Args:
         text: Of ``before``.
@@ -158,7 +164,7 @@ def _differences(
         yield "~ exactly one value -> may be missing"
     if old.value_count != new.value_count and old.HasField("value_count"):
         yield f"~ values per row {_counts(old)} -> {_counts(new)}"
-    values = _values(old, before), _values(new, after)
+    values = listed_values(old, before), listed_values(new, after)
     yield from (f"+ value {value!r}" for value in values[1] if value not in values[0])
     if values[0] and not values[1]:
         yield "~ listed values -> any text"
@@ -174,12 +180,6 @@ def _counts(feature: schema_pb2.Feature) -> str:
     return f"{feature.value_count.min} to {feature.value_count.max}"
 
 
-def _values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> list[str]:
-    if feature.HasField("string_domain"):
-        return list(feature.string_domain.value)
-    return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]
-
-
 def _range(feature: schema_pb2.Feature) -> str:
     if feature.HasField("bool_domain"):
         return "0 or 1"
@@ -192,7 +192,7 @@ def _range(feature: schema_pb2.Feature) -> str:
 
 
 def _block(kind: str, message: schema_pb2.Feature | schema_pb2.StringDomain) -> str:
-    """A feature or a domain as text, a line a field, its name and type first."""
+    """Return a feature or a domain as text, a line a field, name and type first."""
     fields = sorted(message.ListFields(), key=lambda pair: (pair[0].name != "name", pair[0].name != "type"))
     lines = [f"{kind} {{"]
     for field, value in fields:
@@ -210,7 +210,7 @@ def _block(kind: str, message: schema_pb2.Feature | schema_pb2.StringDomain) -> 
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int, str]]:
-    """Where features and domains stand in the text of a schema: start, end, field."""
+    """Yield where features and domains stand in the text of a schema: start, end, field."""
     depth, start, kind = 0, 0, ""
     # A string, a comment, the beginning of a top-level message, or a brace: what else is inside does not matter.
     for found in re.finditer(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|#[^\n]*|(\w+)\s*:?\s*\{|\}', text):

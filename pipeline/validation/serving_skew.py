@@ -1,4 +1,4 @@
-"""What was asked of a served model, against what it was trained on, by the schema's limits."""
+"""Compare the requests to a served model with its training data, by the limits of the schema."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline import filesystem
+from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import DataChecks
-from pipeline.validation.findings import Finding, with_severity
+from pipeline.settings.repository import shown
+from pipeline.validation import findings
+from pipeline.validation.request_rows import RequestRows, lines_of
 from pipeline.validation.statistics import SERVING, Remedies, Statistics, validate
 from pipeline.validation.wrong_values import with_values
 
@@ -25,17 +29,64 @@ _TYPES = {
 }
 
 
-def without_label(schema: schema_pb2.Schema, label: str) -> schema_pb2.Schema:
-    """The schema of what is asked."""
-    asked = schema_pb2.Schema()
-    asked.CopyFrom(schema)
-    del asked.feature[:]
-    asked.feature.extend(feature for feature in schema.feature if feature.name != label)
-    return asked
+def report(
+    requests: RequestRows,
+    schema: schema_pb2.Schema,
+    train: Statistics,
+    config: PipelineConfig,
+    remedies: Remedies,
+    folder: str,
+) -> tuple[list[str], bool]:
+    """Compare requests with the training data; write their statistics and the findings below a folder.
+
+    Args:
+        requests: Of one version of the model.
+        schema: With the skew_comparators that are the limits.
+        train: Of the train split of that version.
+        config: Of the pipeline.
+        remedies: Files in which findings are accepted.
+        folder: On this machine or in a bucket.
+
+    Returns:
+        The report, line by line, and whether a limit is crossed.
+    """
+    statistics, found = compare(requests.instances, schema, train, config.label.name, config.data_checks, remedies)
+    filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
+    filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
+    lines = [*lines_of(requests, found), f"statistics and findings: {shown(folder)}"]
+    return lines, any(finding.severity == "stop" for finding in found)
 
 
-def as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema) -> pa.Table:
-    """Instances as JSON has them → columns of lists, as TensorFlow Data Validation reads them.
+def compare(
+    instances: Sequence[Mapping[str, Any]],
+    schema: schema_pb2.Schema,
+    train: Statistics,
+    label: str,
+    checks: DataChecks,
+    remedies: Remedies,
+) -> tuple[Statistics, list[findings.Finding]]:
+    """Return the statistics of the requests, and the findings, those that stop first."""
+    without_label = schema_pb2.Schema()
+    without_label.CopyFrom(schema)
+    del without_label.feature[:]
+    without_label.feature.extend(feature for feature in schema.feature if feature.name != label)
+    table = _as_table(instances, without_label)
+    statistics = statistics_of(table)
+    _, found = validate(
+        {SPLIT: statistics}, without_label, label, checks, remedies, {}, train=train, environment=SERVING
+    )
+    found = findings.with_severity(with_values(found, [table], schema), checks.severity, schema)
+    return statistics, sorted(found, key=lambda finding: finding.severity != "stop")
+
+
+def statistics_of(table: pa.Table) -> Statistics:
+    """Return the statistics of a table of lists, as StatisticsGen makes them."""
+    (batch,) = table.combine_chunks().to_batches()
+    return stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
+
+
+def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema) -> pa.Table:
+    """Return instances from JSON as columns of lists.
 
     A value of another type than the schema's counts as missing: the server refuses such instances, and other logs may
     have them.
@@ -46,55 +97,6 @@ def as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema) 
         values = [_values(instance.get(feature.name), type_.value_type) for instance in instances]
         columns[feature.name] = pa.array(values, type_)
     return pa.table(columns)
-
-
-def statistics_of(table: pa.Table) -> Statistics:
-    """Statistics as StatisticsGen makes them."""
-    (batch,) = table.combine_chunks().to_batches()
-    return stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
-
-
-def judged(
-    instances: Sequence[Mapping[str, Any]],
-    schema: schema_pb2.Schema,
-    train: Statistics,
-    label: str,
-    checks: DataChecks,
-    remedies: Remedies,
-) -> tuple[Statistics, list[Finding]]:
-    """Statistics of what is asked, and the findings; see ``findings``."""
-    schema = without_label(schema, label)
-    table = as_table(instances, schema)
-    statistics = statistics_of(table)
-    return statistics, findings(table, statistics, train, schema, label, checks, remedies)
-
-
-def findings(
-    asked: pa.Table,
-    statistics: Statistics,
-    train: Statistics,
-    schema: schema_pb2.Schema,
-    label: str,
-    checks: DataChecks,
-    remedies: Remedies,
-) -> list[Finding]:
-    """Where what is asked departs from the schema, or lies further from the training data than it allows.
-
-    Args:
-        asked: The rows.
-        statistics: Of them.
-        train: Of the train split of the model that was asked.
-        schema: Without the label; its skew_comparators are the limits.
-        label: Column that is not asked for.
-        checks: Severities.
-        remedies: Where findings are accepted.
-
-    Returns:
-        What stops first.
-    """
-    _, found = validate({SPLIT: statistics}, schema, label, checks, remedies, {}, train=train, environment=SERVING)
-    found = with_severity(with_values(found, [asked], schema), checks.severity, schema)
-    return sorted(found, key=lambda finding: finding.severity != "stop")
 
 
 def _values(value: Any, type_: pa.DataType) -> list[Any] | None:

@@ -108,9 +108,9 @@ def test_what_cannot_be_judged_is_said_and_nothing_written(
 def test_only_the_newest_rows_are_judged(train, tmp_path):
     (tmp_path / "requests-2026-11-20.jsonl").write_text(lines(train[:50]))
     (tmp_path / "requests-2026-11-21.jsonl").write_text(lines(train[50:60]))
-    asked = monitor.read_log(tmp_path, 15)
+    requests = monitor.read_log(tmp_path, 15)
     expected = json.loads(train[45:60].drop(columns=["late"]).to_json(orient="records"))
-    assert asked.instances == expected
+    assert requests.instances == expected
 
 
 def test_without_a_log_it_says_where_one_comes_from(tmp_path):

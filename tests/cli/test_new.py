@@ -28,7 +28,7 @@ def new(*arguments: str | Path) -> subprocess.CompletedProcess:
     ("name", "message"),
     [
         ("My Model", "lower-case letters, digits"),
-        ("flights", "configs/flights.py, models/flights.py, schema/flights/schema.pbtxt exists; take another name"),
+        ("flights", "configs/flights.py, models/flights.py, schema/flights/schema.pbtxt exist; take another name"),
         ("json", "'json' is the name of a Python package; take another, such as json_model"),
         ("fine", "no data at nowhere.csv"),
     ],

@@ -199,10 +199,10 @@ def test_a_value_that_an_example_cannot_hold_is_named(folder, problem, column, m
 @pytest.mark.parametrize(
     ("split_by", "message"),
     [
-        (HashSplit("c"), "no column 'c', by which rows are dealt to splits"),
-        (HashSplit("a"), "the column 'a', by which rows are dealt to splits, has no value"),
-        (HashSplit("f"), "the column 'f', by which rows are dealt to splits, holds floats"),
-        (TimeSplit("c"), "has no column 'c', by whose order rows are dealt to splits"),
+        (HashSplit("c"), "no column 'c', by which rows are assigned to splits"),
+        (HashSplit("a"), "the column 'a', by which rows are assigned to splits, has no value"),
+        (HashSplit("f"), "the column 'f', by which rows are assigned to splits, holds floats"),
+        (TimeSplit("c"), "has no column 'c', by whose order rows are assigned to splits"),
         (TimeSplit("a"), "some.csv, row 1: no time in the column 'a'"),
         (TimeSplit("b"), "column 'b': failed to parse string: 'x'"),
     ],
