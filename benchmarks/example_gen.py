@@ -172,11 +172,7 @@ def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
     executor = {"csv": CsvExecutor, "parquet": ParquetExecutor}[format]
     if which == "ours":
         executor = arrow_example_gen.ExampleGenExecutor
-        properties["custom_config"] = proto_utils.proto_to_json(
-            arrow_example_gen.settings(
-                patterns=patterns, last_spans=1, types={}, time_column=None, max_bad_rows=0.0
-            )
-        )
+        properties["settings"] = json.dumps({"patterns": patterns})
     examples = standard_artifacts.Examples()
     examples.uri = to
     Path(to).mkdir(parents=True)

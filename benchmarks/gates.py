@@ -70,7 +70,7 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
         from tfx.utils import io_utils
 
         from pipeline.components.beam_pipeline import Options
-        from pipeline.components.evaluator import Measure
+        from pipeline.components.evaluator import evaluate
         from pipeline.evaluation.tfma_config import eval_config
         from pipeline.settings.config import load_config
         from pipeline.settings.target import IN_PROCESS
@@ -94,7 +94,7 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
             for name, settings in (("measured", measured), ("shown", shown)):
                 started = time.monotonic()
                 with beam.Pipeline(options=Options(list(IN_PROCESS))) as pipeline:
-                    _ = pipeline | Measure(inputs, settings, schema, str(artifacts / f"{name}-{turn}"))
+                    evaluate(pipeline, inputs, settings, schema, str(artifacts / f"{name}-{turn}"))
                 times[name].append(time.monotonic() - started)
     return min(times["measured"]), min(times["shown"])
 

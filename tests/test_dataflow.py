@@ -7,7 +7,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from pipeline.components.arrow_example_gen import WriteExamples
+from pipeline.components.arrow_example_gen import write_examples
 from pipeline.data.shards import Job
 from pipeline.errors import UserError
 from pipeline.settings.target import Dataflow
@@ -61,9 +61,9 @@ def test_the_job_of_example_gen_is_built_offline():
         uri="gs://some-bucket/examples",
     )
     pipeline = beam.Pipeline(options=PipelineOptions([*DATAFLOW.beam_args, "--dry_run=True"]))
-    _ = pipeline | WriteExamples(job)
+    write_examples(pipeline, job)
     graph = translated(pipeline)
     names = {transform.unique_name for transform in graph.components.transforms.values()}
-    assert {"WriteExamples/Scan", "WriteExamples/Shards", "WriteExamples/Write", "WriteExamples/Summary"} <= names
+    assert {"Scan", "Shards", "Write", "Summary"} <= names
     (environment,) = {one.payload for one in graph.components.environments.values() if one.urn == "beam:env:docker:v1"}
     assert DATAFLOW.image.encode() in environment

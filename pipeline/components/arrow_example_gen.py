@@ -8,12 +8,11 @@ collected, by time mostly, would reach the training in that order.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
-from google.protobuf import any_pb2, wrappers_pb2
 from tfx import components as tfx_components
 from tfx.components.example_gen import utils
 from tfx.components.util import examples_utils
@@ -22,48 +21,33 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils, standard_component_specs
 from tfx.utils import proto_utils
 
-from pipeline.components.base import Artifacts, FingerprintedComponent
+from pipeline.components.base import Artifacts, FingerprintedComponent, settings_of
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, shards
 from pipeline.errors import UserError
 
 
-def settings(
-    *,
-    patterns: dict[str, str],
-    last_spans: int | None,
-    types: dict[str, str],
-    time_column: str | None,
-    max_bad_rows: float,
-    label: str = "",
-    classes: Mapping[str, int] | None = None,
-) -> example_gen_pb2.CustomConfig:
-    """Return the settings of the executor that TFX does not have, as FileBasedExampleGen's ``custom_config``.
+@dataclasses.dataclass(frozen=True)
+class ExampleGenSettings:
+    """Settings that TFX's FileBasedExampleGen does not have.
 
-    Args:
+    Attributes:
         patterns: File pattern by input split; "{SPAN}" stands for the number of a span.
-        last_spans: How many of the newest spans are read; None reads all.
         types: Types of columns from a reviewed schema.
-        time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         max_bad_rows: Share of CSV rows that may be bad.
+        last_spans: How many of the newest spans are read; None reads all.
+        time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
     """
-    text = json.dumps(
-        {
-            "patterns": patterns,
-            "last_spans": last_spans,
-            "types": types,
-            "time_column": time_column,
-            "max_bad_rows": max_bad_rows,
-            "label": label,
-            "classes": dict(classes or {}),
-        },
-        sort_keys=True,
-    )
-    packed = any_pb2.Any()
-    packed.Pack(wrappers_pb2.StringValue(value=text))
-    return example_gen_pb2.CustomConfig(custom_config=packed)
+
+    patterns: dict[str, str]
+    types: dict[str, str] = dataclasses.field(default_factory=dict)
+    max_bad_rows: float = 0.0
+    last_spans: int | None = 1
+    time_column: str | None = None
+    label: str = ""
+    classes: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class ExampleGenExecutor(BeamExecutor):
@@ -78,7 +62,7 @@ class ExampleGenExecutor(BeamExecutor):
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
         job, span = job_of(exec_properties, examples.uri)
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | "Examples" >> WriteExamples(job)
+            write_examples(pipeline, job)
         summary = shards.read_summary(examples.uri)
         problems = summary["problems"]
         if problems:
@@ -96,12 +80,10 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
     input_config, output_config = example_gen_pb2.Input(), example_gen_pb2.Output()
     proto_utils.json_to_proto(exec_properties[standard_component_specs.INPUT_CONFIG_KEY], input_config)
     proto_utils.json_to_proto(exec_properties[standard_component_specs.OUTPUT_CONFIG_KEY], output_config)
-    custom_config, text = example_gen_pb2.CustomConfig(), wrappers_pb2.StringValue()
-    proto_utils.json_to_proto(exec_properties[standard_component_specs.CUSTOM_CONFIG_KEY], custom_config)
-    custom_config.custom_config.Unpack(text)
-    ours = json.loads(text.value)
+    settings = ExampleGenSettings(**settings_of(exec_properties))
 
-    found = files.find(exec_properties[standard_component_specs.INPUT_BASE_KEY], ours["patterns"], ours["last_spans"])
+    input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
+    found = files.find(input_base, settings.patterns, settings.last_spans)
     shares = {split.name: split.hash_buckets for split in output_config.split_config.splits}
     return (
         shards.Job(
@@ -110,48 +92,41 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             output_splits=tuple(utils.generate_output_split_names(input_config, output_config)),
             shares=tuple(shares.values()),
             hash_column=output_config.split_config.partition_feature_name or None,
-            time_column=ours["time_column"],
-            types=ours["types"],
-            max_bad_rows=ours["max_bad_rows"],
-            label=ours["label"],
-            classes=ours["classes"],
+            time_column=settings.time_column,
+            types=settings.types,
+            max_bad_rows=settings.max_bad_rows,
+            label=settings.label,
+            classes=settings.classes,
             uri=uri,
         ),
         found.span,
     )
 
 
-class WriteExamples(beam.PTransform):
-    """Beam graph of a job: scan → plan → write → summary."""
-
-    def __init__(self, job: shards.Job):
-        super().__init__()
-        self._job = job
-
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Return the summary."""
-        job = self._job
-        scans = (
-            pipeline
-            | "Files" >> beam.Create(job.files)
-            | "SpreadFiles" >> beam.Reshuffle()
-            | "Scan" >> beam.Map(shards.scan, job)
-        )
-        written = (
-            pipeline
-            | "Plan" >> beam.Create([job])
-            | "Shards" >> beam.FlatMap(shards.plan, beam.pvalue.AsList(scans))
-            | "SpreadShards" >> beam.Reshuffle()
-            | "Write" >> beam.Map(shards.write, job)
-        )
-        return (
-            pipeline
-            | "End" >> beam.Create([job])
-            | "Summary" >> beam.Map(shards.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
-        )
+def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
+    """Add the steps of a job to a Beam pipeline: scan → plan → write → summary."""
+    scans = (
+        pipeline
+        | "Files" >> beam.Create(job.files)
+        | "SpreadFiles" >> beam.Reshuffle()
+        | "Scan" >> beam.Map(shards.scan, job)
+    )
+    written = (
+        pipeline
+        | "Plan" >> beam.Create([job])
+        | "Shards" >> beam.FlatMap(shards.plan, beam.pvalue.AsList(scans))
+        | "SpreadShards" >> beam.Reshuffle()
+        | "Write" >> beam.Map(shards.write, job)
+    )
+    summary = beam.Map(shards.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
+    _ = pipeline | "End" >> beam.Create([job]) | "Summary" >> summary
 
 
 class ArrowExampleGen(FingerprintedComponent, tfx_components.FileBasedExampleGen):
     """TFX's FileBasedExampleGen with our executor."""
 
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(ExampleGenExecutor)
+
+    def __init__(self, settings: ExampleGenSettings, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.exec_properties["settings"] = json.dumps(dataclasses.asdict(settings), sort_keys=True)

@@ -20,7 +20,7 @@ from tensorflow_model_analysis.extractors import unbatch_extractor
 from tensorflow_model_analysis.extractors.extractor import Extractor
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
-from tfx.components.evaluator import constants as evaluator_constants
+from tfx.components.evaluator import constants as tfx_names
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
@@ -68,7 +68,7 @@ class EvaluatorExecutor(BeamExecutor):
         evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
         config = proto_utils.json_to_proto(parameters["eval_config"], config_pb2.EvalConfig())
         with self._make_beam_pipeline() as pipeline:
-            _ = pipeline | Measure(inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits)
+            evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits)
 
         baseline_metrics = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
         metrics = read_metrics(evaluation)
@@ -85,53 +85,43 @@ class EvaluatorExecutor(BeamExecutor):
         io_utils.write_string_file(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
 
 
-class Measure(beam.PTransform):
-    """TFMA's evaluation of the split "test", in blocks of a fixed size."""
-
-    def __init__(
-        self,
-        inputs: Artifacts,
-        config: config_pb2.EvalConfig,
-        schema: schema_pb2.Schema,
-        output_path: str,
-        logits: bool = False,
-    ):
-        super().__init__()
-        # As TFX's Evaluator does: a spec for each model.
-        self._config = tfma.utils.update_eval_config_with_defaults(
-            config, has_baseline=bool(inputs.get("baseline_model")), rubber_stamp=True
+def evaluate(
+    pipeline: beam.Pipeline,
+    inputs: Artifacts,
+    config: config_pb2.EvalConfig,
+    schema: schema_pb2.Schema,
+    output_path: str,
+    logits: bool = False,
+) -> None:
+    """Add TFMA's evaluation of the split "test" to a Beam pipeline, in blocks of a fixed size."""
+    # As TFX's Evaluator does: a spec for each model.
+    config = tfma.utils.update_eval_config_with_defaults(
+        config, has_baseline=bool(inputs.get("baseline_model")), rubber_stamp=True
+    )
+    folders = [
+        serving_model_folder(inputs["baseline_model" if spec.is_baseline else "model"]) for spec in config.model_specs
+    ]
+    models = [
+        tfma.default_eval_shared_model(folder, model_name=spec.name, eval_config=config)
+        for spec, folder in zip(config.model_specs, folders, strict=True)
+    ]
+    models = models if len(models) > 1 else models[0]
+    raw = tfma.ARROW_INPUT_COLUMN
+    tensors = tfxio.TFExampleRecord(
+        file_pattern="", schema=schema, raw_record_column_name=raw, telemetry_descriptors=["Evaluator"]
+    ).TensorAdapterConfig()
+    files = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
+    _ = (
+        pipeline
+        | "Examples" >> ReadBlocks(files, schema, raw)
+        | tfma.ExtractEvaluateAndWriteResults(
+            eval_shared_model=models,
+            eval_config=config,
+            extractors=create_extractors(config, models, tensors, logits),
+            output_path=output_path,
+            tensor_adapter_config=tensors,
         )
-        self._folders = [
-            serving_model_folder(inputs["baseline_model" if spec.is_baseline else "model"])
-            for spec in self._config.model_specs
-        ]
-        self._examples = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
-        self._schema = schema
-        self._output_path = output_path
-        self._logits = logits
-
-    def expand(self, pipeline: beam.Pipeline) -> Any:
-        """Return the outputs of TFMA's writers."""
-        models = [
-            tfma.default_eval_shared_model(folder, model_name=spec.name, eval_config=self._config)
-            for spec, folder in zip(self._config.model_specs, self._folders, strict=True)
-        ]
-        models = models if len(models) > 1 else models[0]
-        raw = tfma.ARROW_INPUT_COLUMN
-        tensors = tfxio.TFExampleRecord(
-            file_pattern="", schema=self._schema, raw_record_column_name=raw, telemetry_descriptors=["Evaluator"]
-        ).TensorAdapterConfig()
-        return (
-            pipeline
-            | "Examples" >> ReadBlocks(self._examples, self._schema, raw)
-            | tfma.ExtractEvaluateAndWriteResults(
-                eval_shared_model=models,
-                eval_config=self._config,
-                extractors=create_extractors(self._config, models, tensors, self._logits),
-                output_path=self._output_path,
-                tensor_adapter_config=tensors,
-            )
-        )
+    )
 
 
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
@@ -142,15 +132,11 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
     refused = [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
     blessed = result.blessed and not refused
     for key, uri_key, id_key in (
-        (
-            "model",
-            evaluator_constants.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY,
-            evaluator_constants.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY,
-        ),
+        ("model", tfx_names.ARTIFACT_PROPERTY_CURRENT_MODEL_URI_KEY, tfx_names.ARTIFACT_PROPERTY_CURRENT_MODEL_ID_KEY),
         (
             "baseline_model",
-            evaluator_constants.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY,
-            evaluator_constants.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY,
+            tfx_names.ARTIFACT_PROPERTY_BASELINE_MODEL_URI_KEY,
+            tfx_names.ARTIFACT_PROPERTY_BASELINE_MODEL_ID_KEY,
         ),
     ):
         if inputs.get(key):
@@ -159,7 +145,7 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
     blessing.set_int_custom_property("blessed", int(blessed))
     reasons = [*result.failed, *(check.get_string_custom_property("reasons") for check in refused)]
     blessing.set_string_custom_property("reasons", "; ".join(reasons))
-    mark = evaluator_constants.BLESSED_FILE_NAME if blessed else evaluator_constants.NOT_BLESSED_FILE_NAME
+    mark = tfx_names.BLESSED_FILE_NAME if blessed else tfx_names.NOT_BLESSED_FILE_NAME
     io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
     io_utils.write_string_file(f"{blessing.uri}/{GATE_RESULT}", result.to_json())
 

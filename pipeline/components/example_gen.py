@@ -10,7 +10,7 @@ from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.proto import example_gen_pb2
 
-from pipeline.components.arrow_example_gen import ArrowExampleGen, settings
+from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenSettings
 from pipeline.data.files import format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
 from pipeline.errors import UserError
@@ -53,12 +53,12 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
             ]
         ),
         output_config=_output_config(config.data) if one_pattern else example_gen_pb2.Output(),
-        custom_config=settings(
+        settings=ExampleGenSettings(
             patterns=patterns,
             last_spans=config.data.last_spans,
             types=_types_of(config, formats),
             label=config.label.name,
-            classes=config.label.numbers,
+            classes=dict(config.label.numbers),
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
         ),

@@ -69,7 +69,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
             )
             analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
             with self._make_beam_pipeline() as pipeline:
-                _ = pipeline | Analyze(analyzed, schema, preprocessing_fn, graph)
+                analyze(pipeline, analyzed, schema, preprocessing_fn, graph)
 
         if transformed is None:
             return
@@ -88,31 +88,23 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
             _ = pipeline | "Files" >> Spread(sources_and_targets) | "Transform" >> transform_file
 
 
-class Analyze(beam.PTransform):
-    """Write the transform graph and the metadata of the raw data."""
-
-    def __init__(
-        self, examples: list[str], schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any], graph: str
-    ):
-        super().__init__()
-        self._examples = examples
-        self._schema = schema
-        self._preprocessing_fn = preprocessing_fn
-        self._graph = graph
-
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Return the output of TensorFlow Transform's writer."""
-        needed, config = _projected(self._schema, self._preprocessing_fn)
-        metadata = dataset_metadata.DatasetMetadata(self._schema)
-        with tft_beam.Context(temp_dir=os.path.join(self._graph, ".temp_path"), use_deep_copy_optimization=True):
-            _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
-                os.path.join(self._graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline.pipeline
-            )
-            batches = pipeline | "Examples" >> ReadBlocks(self._examples, needed)
-            transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(
-                self._preprocessing_fn, pipeline=pipeline.pipeline
-            )
-            return transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(self._graph)
+def analyze(
+    pipeline: beam.Pipeline,
+    files: list[str],
+    schema: schema_pb2.Schema,
+    preprocessing_fn: Callable[..., Any],
+    graph: str,
+) -> None:
+    """Add the analysis of files to a Beam pipeline; it writes the metadata of the raw data and the transform graph."""
+    needed, config = _projected(schema, preprocessing_fn)
+    metadata = dataset_metadata.DatasetMetadata(schema)
+    with tft_beam.Context(temp_dir=os.path.join(graph, ".temp_path"), use_deep_copy_optimization=True):
+        _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
+            os.path.join(graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline
+        )
+        batches = pipeline | "Examples" >> ReadBlocks(files, needed)
+        transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn, pipeline=pipeline)
+        _ = transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(graph)
 
 
 class _TransformFile(beam.DoFn):

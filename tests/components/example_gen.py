@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tfx.utils import proto_utils
 
 from pipeline.components import arrow_example_gen
 from pipeline.data.files import wildcard
-from pipeline.data.location import find_files
+from pipeline.data.location import locate
 from pipeline.settings.config import Data, HashSplit, Label, TimeSplit
 from pipeline.settings.target import Target
 
@@ -25,30 +26,30 @@ def run(
     data: Data, to: Path, types: dict[str, str] | None = None, label: Label | None = None
 ) -> standard_artifacts.Examples:
     """Writes the examples of ``data`` below ``to``."""
-    found = find_files(data)
+    folder, patterns = locate(data)
     output_config = example_gen_pb2.Output()
-    if list(found.patterns) == ["all"]:
+    if list(patterns) == ["all"]:
         for name, share in data.split_by.shares.items():
             output_config.split_config.splits.add(name=name, hash_buckets=share)
         if isinstance(data.split_by, HashSplit) and data.split_by.column:
             output_config.split_config.partition_feature_name = data.split_by.column
     input_config = example_gen_pb2.Input(
-        splits=[example_gen_pb2.Input.Split(name=name, pattern=wildcard(one)) for name, one in found.patterns.items()]
+        splits=[example_gen_pb2.Input.Split(name=name, pattern=wildcard(one)) for name, one in patterns.items()]
     )
     properties = {
-        "input_base": found.folder,
+        "input_base": folder,
         "input_config": proto_utils.proto_to_json(input_config),
         "output_config": proto_utils.proto_to_json(output_config),
-        "custom_config": proto_utils.proto_to_json(
-            arrow_example_gen.settings(
-                patterns=found.patterns,
-                last_spans=data.last_spans,
-                types=types or {},
-                time_column=data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
-                max_bad_rows=data.max_bad_rows,
-                label=label.name if label else "",
-                classes=label.numbers if label else None,
-            )
+        "settings": json.dumps(
+            {
+                "patterns": patterns,
+                "last_spans": data.last_spans,
+                "types": types or {},
+                "time_column": data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
+                "max_bad_rows": data.max_bad_rows,
+                "label": label.name if label else "",
+                "classes": dict(label.numbers) if label else {},
+            }
         ),
     }
     examples = standard_artifacts.Examples()

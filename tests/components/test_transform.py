@@ -132,9 +132,9 @@ def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
     dataflow = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
     schema = text_format.Parse(SCHEMA.read_bytes(), schema_pb2.Schema())
     pipeline = beam.Pipeline(options=PipelineOptions([*dataflow.beam_args, "--dry_run=True"]))
-    _ = pipeline | transform.Analyze(["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
+    transform.analyze(pipeline, ["gs://some-bucket/1.gz"], schema, preprocessing_fn, str(tmp_path / "graph"))
     graph = pipeline.run().job.proto_pipeline
     names = {one.unique_name for one in graph.components.transforms.values()}
-    assert "Analyze/Examples/Decode" in names
+    assert "Examples/Decode" in names
     assert any("WriteTransformFn" in name for name in names)
     assert any(b"europe-docker.pkg.dev/p/r/image:1" in one.payload for one in graph.components.environments.values())
