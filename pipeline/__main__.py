@@ -6,19 +6,19 @@ import difflib
 import importlib
 import sys
 
+from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS
 from pipeline.errors import UserError
 from pipeline.settings.names import printable
 
-# In the order in which they are needed; each is a module of pipeline.cli with a function main(argv).
+# In the order in which a user needs them; each is a module of pipeline.cli with a function main(argv).
 COMMANDS = {
-    "new": "make a pipeline of your own from a table: config, module file and schema",
+    "new": "make a pipeline from your data: config, module file and schema",
     "schema": "compare the reviewed schema with the data, accept a change, or write one",
     "runs": "list, show, compare and clean up the runs of a pipeline",
-    "predict": "write a pushed model's predictions for files of raw rows",
+    "predict": "write a pushed model's answers for files of raw rows",
     "serve": "answer REST requests from the newest pushed version, or take it back",
-    "monitor": "compare the requests of a served model with its training data",
+    "monitor": "compare the requests to a served model with its training data",
 }
-FAILED, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
 
 
 def main(argv: list[str]) -> int:

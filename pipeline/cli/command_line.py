@@ -37,6 +37,13 @@ def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note
     return argparse.ArgumentParser(prog=prog, description=description, epilog=f"{note} Exit codes: {listed}.".strip())
 
 
+def positive(text: str) -> int:
+    """Return a whole number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
+    return int(text)
+
+
 def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose a pipeline."""
     group = parser.add_mutually_exclusive_group()

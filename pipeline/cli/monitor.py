@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.command_line import add_pipeline_arguments, chosen_config
+from pipeline.cli.command_line import (
+    add_output_argument,
+    add_pipeline_arguments,
+    chosen_config,
+    make_parser,
+    output_folder,
+)
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -26,7 +32,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     root = find_root()
     config = chosen_config(arguments, root)
-    output = Path(arguments.output) if arguments.output else root / "output" / config.name
+    output = output_folder(arguments, root, config)
     requests = read_log(arguments.log, arguments.rows, arguments.version)
     if len(requests.instances) < arguments.min_rows:
         raise UserError(
@@ -44,17 +50,17 @@ def main(argv: list[str]) -> int:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline monitor",
-        description="Compare the requests to a served model with its training data, by the limits of the schema.",
-        epilog="Exit codes: 0 within the limits, 4 a limit is crossed, 1 failed or too few rows, 2 wrong arguments; "
-        "with --retrain, after a crossed limit, those of local_runner.py.",
+    parser = make_parser(
+        "python -m pipeline monitor",
+        "Compare the requests to a served model with its training data, by the limits of the schema.",
+        {0: "within the limits", 1: "failed, or too few rows", 4: "a limit is crossed"},
+        "With --retrain, the exit code after a crossed limit is that of local_runner.py.",
     )
+    add_pipeline_arguments(parser)
+    add_output_argument(parser)
     parser.add_argument(
         "--log", type=Path, required=True, help="file or folder that pipeline serve --request-log wrote"
     )
-    add_pipeline_arguments(parser)
-    parser.add_argument("--output", help="output folder of the run that pushed the model (output/<name>)")
     parser.add_argument("--version", type=int, help="version whose rows are compared (the one that answered last)")
     parser.add_argument("--rows", type=int, default=ROWS, help="most rows to compare, the newest (%(default)s)")
     parser.add_argument("--min-rows", type=int, default=MIN_ROWS, help="fail with fewer rows than this (%(default)s)")

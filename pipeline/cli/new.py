@@ -56,10 +56,11 @@ def main(argv: list[str]) -> int:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline new",
-        description="Make a pipeline from your data: write a config, a module file and a schema, for you to edit.",
-        epilog="Then: python local_runner.py --pipeline NAME",
+    parser = make_parser(
+        "python -m pipeline new",
+        "Make a pipeline from your data: write a config, a module file and a schema, for you to edit.",
+        {0: "written"},
+        "Then: python local_runner.py --pipeline NAME.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the pipeline: lower-case letters, digits and _")
     parser.add_argument("--data", required=True, help="CSV file with a header, Parquet file, or folder of either")

@@ -217,16 +217,12 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.settings.names import shortened
 
     inputs = signature.inputs
-    types: dict[str, str] = {}
+    types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
+    if signature.takes_examples and format == "csv":  # the signature does not name their columns
+        types, _ = csv_files.scan(file, {})
     names: list[str] | None = None  # TFRecord files do not list them
-    if format == "csv":
-        names = csv_files.read_header(file)
-        types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
-        if signature.takes_examples:  # and does not say of which columns
-            types = csv_files.scan(file, {})[0]
-    elif format == "parquet":
-        names = list(parquet_files.scan(file)[0])
-        types = {name: column.kind for name, column in inputs.items()}
+    if format != "tfrecord":
+        names = csv_files.read_header(file) if format == "csv" else list(parquet_files.scan(file)[0])
     if names is not None:
         absent = [name for name in kept if name not in names]
         if absent:

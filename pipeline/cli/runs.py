@@ -14,7 +14,14 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.cli.command_line import (
+    add_output_argument,
+    add_pipeline_arguments,
+    chosen_config,
+    make_parser,
+    pipeline_flags,
+    positive,
+)
 from pipeline.cli.terminal import print_table
 from pipeline.errors import UserError
 from pipeline.runs import cleaning, store
@@ -56,12 +63,12 @@ def main(argv: list[str]) -> int:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline runs", description="List, show, compare and clean up the runs of a pipeline."
+    parser = make_parser(
+        "python -m pipeline runs", "List, show, compare and clean up the runs of a pipeline.", {0: "done"}
     )
     common = argparse.ArgumentParser(add_help=False)
     add_pipeline_arguments(common)
-    common.add_argument("--output", help="output folder of the runs (output/<name>)")
+    add_output_argument(common)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="a line a run: time, data, verdict, metrics, duration")
     showing = commands.add_parser("show", parents=[common], help="one run in full")
@@ -72,15 +79,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     comparing.add_argument("earlier", nargs="?", help="name of a run (the last but one)")
     comparing.add_argument("later", nargs="?", help="name of a run (the last one)")
     cleaning_up = commands.add_parser("clean", parents=[common], help="delete what no kept run or pushed model needs")
-    cleaning_up.add_argument("--keep", type=_count, required=True, help="how many of the newest runs to keep whole")
+    cleaning_up.add_argument("--keep", type=positive, required=True, help="how many of the newest runs to keep whole")
     cleaning_up.add_argument("--yes", action="store_true", help="delete; without it, only show what would be deleted")
     return parser.parse_args(argv)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of 1 or more, got {text!r}")
-    return int(text)
 
 
 def list_runs(console: Console, runs: list[Run]) -> None:

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import filesystem
-from pipeline.cli.command_line import add_pipeline_arguments, chosen_config, pipeline_flags
+from pipeline.cli.command_line import (
+    add_output_argument,
+    add_pipeline_arguments,
+    chosen_config,
+    make_parser,
+    output_folder,
+    pipeline_flags,
+)
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -26,7 +33,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     root = find_root()
     config = chosen_config(arguments, root)
-    output = Path(arguments.output) if arguments.output else root / "output" / config.name
+    output = output_folder(arguments, root, config)
     which = pipeline_flags(arguments)
     folder = arguments.statistics or newest(output, which)
     with silence_stderr():
@@ -48,14 +55,14 @@ def main(argv: list[str]) -> int:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline schema",
-        description="Keep the reviewed schema in step with the data.",
-        epilog="diff exits with 0 when the data fits the schema, and with 3 when there is a difference.",
+    parser = make_parser(
+        "python -m pipeline schema",
+        "Keep the reviewed schema in step with the data: diff, accept, write.",
+        {0: "done, or nothing differs", 3: "diff: the data differs from the schema"},
     )
     common = argparse.ArgumentParser(add_help=False)
     add_pipeline_arguments(common)
-    common.add_argument("--output", help="output folder of the run whose data counts (output/<name>)")
+    add_output_argument(common)
     common.add_argument("--statistics", help="statistics of the data, in place of the newest below --output")
     common.add_argument("--schema", help="reviewed schema, in place of the config's")
     commands = parser.add_subparsers(dest="command", required=True)

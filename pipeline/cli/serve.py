@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags
+from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
@@ -79,13 +79,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     if arguments.dry_run and not arguments.rollback:
         parser.error("--dry-run goes with --rollback")
     return arguments
-
-
-def positive(text: str) -> int:
-    """Return a whole number of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
-    return int(text)
 
 
 def share(text: str) -> float:

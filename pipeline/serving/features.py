@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.data import examples
 from pipeline.data.serialize import serialize
-from pipeline.data.table import Rows
+from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
 from pipeline.serving.inputs import KINDS, Input, quoted, take_examples
 from pipeline.settings.names import shortened
@@ -180,8 +180,7 @@ def _unknown(row: Collection[str], inputs: Mapping[str, Input]) -> str:
 def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np.ndarray:
     """Convert a column of lists, as ``examples.as_lists`` makes them, to the tensor of an input."""
     rows, width = len(numbers), column.values or 1
-    if isinstance(lists, pa.ChunkedArray):
-        lists = pa.concat_arrays(lists.chunks)
+    lists = one_array(lists)
     if pa.types.is_null(lists.type):
         lists = pa.nulls(rows, pa.list_(pa.large_binary() if column.dtype == object else pa.float32()))
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from pipeline.data.table import one_array
 from pipeline.errors import UserError, first_line
 from pipeline.serving.numbers import finite
 from pipeline.settings.names import shortened
@@ -87,7 +88,7 @@ def flat(table: pa.Table, names: Names) -> pa.Table:
     """
     columns: list[tuple[str, Any]] = []
     for name in table.column_names:
-        columns += _flat(name, table.column(name).combine_chunks(), names.get(name, ()))
+        columns += _flat(name, one_array(table.column(name)), names.get(name, ()))
     flat_names = [name for name, _ in columns]
     twice = sorted({name for name in flat_names if flat_names.count(name) > 1})
     if twice:
@@ -99,8 +100,6 @@ def flat(table: pa.Table, names: Names) -> pa.Table:
 
 
 def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]:
-    if isinstance(column, pa.ChunkedArray):  # of no or several chunks, depending on the release of pyarrow
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if pa.types.is_fixed_size_list(column.type) and not column.null_count:
         width, values = column.type.list_size, column.flatten()
         endings = names if len(names) == width else [str(place) for place in range(width)]
