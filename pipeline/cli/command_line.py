@@ -33,7 +33,7 @@ def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note
         note: For the end of the help.
     """
     codes = {FAILED: "failed", WRONG_ARGUMENTS: "wrong arguments", INTERRUPTED: "interrupted", **exit_codes}
-    listed = ", ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
+    listed = "; ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
     return argparse.ArgumentParser(prog=prog, description=description, epilog=f"{note} Exit codes: {listed}.".strip())
 
 

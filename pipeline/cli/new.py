@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pipeline import filesystem
+from pipeline.cli.command_line import make_parser
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import Data

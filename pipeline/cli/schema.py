@@ -58,7 +58,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = make_parser(
         "python -m pipeline schema",
         "Keep the reviewed schema in step with the data: diff, accept, write.",
-        {0: "done, or nothing differs", 3: "diff: the data differs from the schema"},
+        {0: "done, or nothing differs", 3: "diff found a difference"},
     )
     common = argparse.ArgumentParser(add_help=False)
     add_pipeline_arguments(common)

@@ -75,7 +75,7 @@ def test_a_damaged_store_ends_in_one_message_and_is_left_as_it_is(tmp_path, comm
 def test_keep_must_be_a_count(tmp_path, keep):
     told = runs(tmp_path, "clean", f"--keep={keep}")
     assert told.returncode == 2
-    assert "must be a whole number of 1 or more" in told.stderr
+    assert "expected a whole number of 1 or more" in told.stderr
 
 
 @pytest.mark.slow
