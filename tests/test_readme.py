@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import COMMANDS
+from pipeline.cli.vertex.arguments import COMMANDS as VERTEX_COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
@@ -55,15 +57,23 @@ def test_every_script_and_module_exists(document):
         assert command in COMMANDS, command
 
 
-@pytest.mark.parametrize("runner", ["local_runner.py", "vertex_runner.py"])
-def test_every_option_of_the_runners_exists(document, runner):
-    help_text = subprocess.run(
-        [sys.executable, runner, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+@functools.cache
+def help_of(*command: str) -> str:
+    return subprocess.run(
+        [sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for line in document.read_text().splitlines():
-        if f"{runner} " in line:
-            for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", line):
-                assert option in help_text, line
+
+
+@pytest.mark.parametrize("runner", ["local_runner.py", "vertex_runner.py"])
+def test_every_command_and_option_of_the_runners_exists(document, runner):
+    for line in re.findall(rf"{runner}((?: [^\s`#]+)+)", document.read_text()):
+        word = line.split()[0]
+        command = []
+        if runner == "vertex_runner.py" and word not in ("COMMAND", "--help"):
+            command = ["run" if word.startswith("-") else word]
+            assert command[0] in VERTEX_COMMANDS, line
+        for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", line):
+            assert option in help_of(runner, *command), line
 
 
 def test_the_table_of_rooms_in_the_readme_names_what_is_there():

@@ -1,10 +1,13 @@
-"""The way to Google Cloud: credentials, clients, and one message for what it answers."""
+"""Connections to Google Cloud: credentials, clients, waiting through outages, and messages for its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import google.auth
 import google.auth.credentials
@@ -19,7 +22,7 @@ from pipeline.errors import UserError
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOGIN = "run gcloud auth application-default login, or point GOOGLE_APPLICATION_CREDENTIALS at a key file"
-# What goes away by itself: the network, a restart of the service.
+# Errors that pass by themselves: of the network, or while a service restarts.
 OUTAGES = (
     exceptions.ServiceUnavailable,
     exceptions.DeadlineExceeded,
@@ -32,13 +35,15 @@ OUTAGES = (
     requests.ConnectionError,
     requests.Timeout,
 )
-# The same, and too many questions at a time.
+# The same, and too many requests at a time.
 PASSING = (*OUTAGES, exceptions.TooManyRequests)
-SECONDS = 30.0  # that one question may take
+# All that a call can fail with.
+FAILURES = (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING)
+SECONDS = 30.0  # that one request may take
 # For calls that do the same however often they are made. A quota that is used up does not pass.
-AGAIN = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
+RETRY = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
 # States in which a PipelineJob stays.
-ENDED = frozenset(
+ENDED_STATES = frozenset(
     {
         v1.PipelineState.PIPELINE_STATE_SUCCEEDED,
         v1.PipelineState.PIPELINE_STATE_FAILED,
@@ -49,12 +54,12 @@ ENDED = frozenset(
 
 @dataclass(frozen=True)
 class Cloud:
-    """One project and region, asked as the person or account whose credentials this machine has.
+    """Connection to one project and region, with the credentials of this machine.
 
     Attributes:
         project: Google Cloud project.
         region: Such as "europe-west4".
-        credentials: Of whoever asks.
+        credentials: Of the person or service account that sends the requests.
         endpoints: Address by service, in place of Google's public one.
     """
 
@@ -64,8 +69,12 @@ class Cloud:
     endpoints: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def connect(cls, project: str, region: str, endpoints: Mapping[str, str]) -> Cloud:
-        """With the application default credentials.
+    def connect(cls, project: str, region: str) -> Cloud:
+        """Connect with the application default credentials.
+
+        The environment may name other addresses of the services, by gcloud's variables, for networks that reach Google
+        Cloud by Private Service Connect:
+        https://cloud.google.com/sdk/gcloud/reference/topic/configurations, api_endpoint_overrides.
 
         Raises:
             UserError: there are none, or they have expired.
@@ -81,37 +90,46 @@ class Cloud:
             raise UserError(
                 f"cannot reach Google Cloud to check the credentials: {error}; is there a network?"
             ) from error
+        prefix = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+        overrides = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+        endpoints = {name.removeprefix(prefix).lower(): value for name, value in overrides.items()}
         return cls(project, region, credentials, endpoints)
+
+    @classmethod
+    def connect_to(cls, name: str) -> Cloud:
+        """Connect to the project and region of a resource, "projects/P/locations/R" and what follows."""
+        _, project, _, region, *_ = name.split("/")
+        return cls.connect(project, region)
 
     @property
     def parent(self) -> str:
-        """Project and region as the name of a resource."""
+        """Return project and region as the name of a resource."""
         return f"projects/{self.project}/locations/{self.region}"
 
     @property
     def caller(self) -> str:
-        """Whose credentials they are, where they say it."""
+        """Return the account of the credentials, where they name it."""
         return getattr(self.credentials, "service_account_email", None) or "the person logged in"
 
     def client(self, kind: Any) -> Any:
-        """A client of Vertex AI, such as ``aiplatform_v1.PipelineServiceClient``."""
+        """Return a client of Vertex AI, such as ``aiplatform_v1.PipelineServiceClient``."""
         address = self.endpoints.get("aiplatform", f"https://{self.region}-aiplatform.googleapis.com/")
         options = {"api_endpoint": address.partition("://")[2].rstrip("/") or address}
         return kind(credentials=self.credentials, client_options=options)
 
     def storage(self) -> Any:
-        """A client of Cloud Storage."""
+        """Return a client of Cloud Storage."""
         from google.cloud import storage
 
         return storage.Client(project=self.project, credentials=self.credentials)
 
-    def ask(self, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Asks a service by REST; with a body it is a POST.
+    def request(self, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a REST request to a service and return the response; with a body it is a POST.
 
         Args:
             service: As gcloud names it, such as "serviceusage".
             path: Behind the service's address.
-            body: To send as JSON.
+            body: Sent as JSON.
 
         Raises:
             GoogleAPICallError: the service refuses, or cannot be reached.
@@ -121,38 +139,99 @@ class Cloud:
         version = "/".join(path.split("/")[:2])
         if address.endswith(f"/{version}"):
             path = path.removeprefix(f"{version}/")
-        return self.ask_url(f"{address}/{path}", body)
+        return self.request_url(f"{address}/{path}", body)
 
-    def ask_url(self, url: str, body: Mapping[str, Any] | None = None, accept: str = "application/json") -> Any:
-        """The same for a whole address."""
+    def request_url(self, url: str, body: Mapping[str, Any] | None = None, accept: str = "application/json") -> Any:
+        """Send a request to a whole address; see ``request``."""
         with google.auth.transport.requests.AuthorizedSession(self.credentials) as session:
             try:
-                headers = {"Accept": accept}
-                answer = (
-                    session.get(url, timeout=SECONDS, headers=headers)
-                    if body is None
-                    else session.post(url, json=body, timeout=SECONDS, headers=headers)
+                response = session.request(
+                    "GET" if body is None else "POST", url, json=body, timeout=SECONDS, headers={"Accept": accept}
                 )
             except (requests.RequestException, TransportError) as error:
                 raise exceptions.ServiceUnavailable(str(error)) from error
-        if not answer.ok:
-            raise exceptions.from_http_status(answer.status_code, _message(answer))
-        return answer.json()
+        if not response.ok:
+            raise exceptions.from_http_status(response.status_code, _message(response))
+        return response.json()
 
 
-def _message(answer: requests.Response) -> str:
-    """What a refusal says, in the words of the service."""
+class LostContact(UserError):
+    """Vertex AI did not answer for too long; the job may well go on."""
+
+
+_Resource = TypeVar("_Resource")
+
+
+def poll(
+    read: Callable[[], _Resource], seconds: float, patience: float, note: Callable[[str], None]
+) -> Iterator[_Resource]:
+    """Yield the state of a job again and again; wait through outages of the network or the service.
+
+    Args:
+        read: Returns the state.
+        seconds: Between two calls of ``read``.
+        patience: Seconds without an answer after which waiting is given up; the job itself goes on.
+        note: Receives a line when Vertex AI stops answering, and when it answers again.
+
+    Raises:
+        LostContact: no answer for ``patience`` seconds.
+        GoogleAPICallError: Vertex AI refuses.
+    """
+    answered, is_out = time.monotonic(), False
+    while True:
+        try:
+            resource = read()
+        except PASSING as error:
+            silent = time.monotonic() - answered
+            if silent > patience:
+                raise LostContact(
+                    f"no answer from Vertex AI for {silent:,.0f} s ({first_line(error)}). The job goes on"
+                ) from error
+            if not is_out:
+                note(f"no answer from Vertex AI ({first_line(error)}); the job goes on, trying again")
+            is_out = True
+            # Not slower than asked for, and soon enough to keep to a short patience.
+            time.sleep(min(seconds, max(0.05, patience / 10)))
+            continue
+        if is_out:
+            note("Vertex AI answers again")
+        answered, is_out = time.monotonic(), False
+        yield resource
+        time.sleep(seconds)
+
+
+def _message(response: requests.Response) -> str:
+    """Return the service's own message of a refusal."""
     try:
-        return str(answer.json()["error"]["message"])
+        return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return answer.reason or f"status {answer.status_code}"
+        return response.reason or f"status {response.status_code}"
 
 
-def explained(error: Exception, doing: str) -> UserError:
-    """What a call failed for, in one message with its remedy."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    text = str(getattr(error, "message", None) or error)
+    return (text.splitlines() or [type(error).__name__])[0][:300]
+
+
+@contextlib.contextmanager
+def explaining(action: str) -> Iterator[None]:
+    """Turn what a call of Google Cloud fails with into a UserError, as ``explained``."""
+    try:
+        yield
+    except FAILURES as error:
+        raise explained(error, action) from error
+
+
+def explained(error: Exception, action: str) -> UserError:
+    """Return an error's message with its remedy.
+
+    Args:
+        error: Of a call of Google Cloud.
+        action: What failed, such as "submitting the job".
+    """
     if isinstance(error, exceptions.RetryError) and isinstance(error.cause, Exception):
         error = error.cause
-    text = str(getattr(error, "message", None) or error).splitlines()[0]
     remedy = "try again"
     if isinstance(error, (exceptions.Unauthenticated, GoogleAuthError)):
         remedy = LOGIN
@@ -163,5 +242,5 @@ def explained(error: Exception, doing: str) -> UserError:
     elif isinstance(error, exceptions.ResourceExhausted):
         remedy = "wait, ask for more quota at https://console.cloud.google.com/iam-admin/quotas, or take another region"
     elif isinstance(error, exceptions.ClientError):
-        remedy = "python vertex_runner.py --check looks at what may be wrong"
-    return UserError(f"{doing} failed: {text}. What to do: {remedy}")
+        remedy = "python vertex_runner.py check looks at what may be wrong"
+    return UserError(f"{action} failed: {first_line(error)}. What to do: {remedy}")

@@ -1,4 +1,4 @@
-"""The end of a task from outside, as an exception: Vertex AI sends SIGTERM and kills some seconds later."""
+"""Turn SIGTERM, which Vertex AI sends some seconds before it kills a task, into an exception."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS_BETWEEN_TRIES = 0.01
 
 @contextlib.contextmanager
 def raised(error: Exception) -> Iterator[None]:
-    """Raises ``error`` in the main thread when this process gets SIGTERM, so that what it holds can be given back.
+    """Raise ``error`` in the main thread when this process gets SIGTERM, so that what it holds can be given back.
 
     Not within a call of gRPC, but when it, or one after it, has ended: gRPC runs signal handlers inside its C core,
     where an exception aborts the process.

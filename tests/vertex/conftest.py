@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.vertex.arguments import COMMANDS
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target, Vertex
@@ -23,7 +24,6 @@ from tests.vertex.serving import Pushes, answers_right
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
-SETTINGS = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--service-account={ACCOUNT}")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def there(_google_cloud: GoogleCloud, monkeypatch: pytest.MonkeyPatch) -> Google
 @pytest.fixture
 def cloud(there: GoogleCloud) -> Cloud:
     """Our way to it."""
-    return Cloud.connect(PROJECT, REGION, there.endpoints)
+    return Cloud.connect(PROJECT, REGION)
 
 
 @pytest.fixture
@@ -92,22 +92,25 @@ def compiled(compiled_once: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
-    """Runs vertex_runner.py on a few flights; returns its exit code and all it says."""
+    """Runs a command of vertex_runner.py on a few flights; returns its exit code and all it prints."""
+    variables = {
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
+        "GOOGLE_CLOUD_REGION": REGION,
+        "VERTEX_BUCKET": BUCKET,
+        "VERTEX_SERVICE_ACCOUNT": ACCOUNT,
+        "VERTEX_IMAGE": vertex.image,
+    }
 
-    def run(*arguments: str) -> tuple[int, str]:
+    def run(command: str, *arguments: str) -> tuple[int, str]:
+        flags = [f"--output={tmp_path / 'output'}"]
+        if COMMANDS[command].graph:
+            flags.append(f"--data={few_flights}")
+        if command in ("run", "watch", "batch-predict"):
+            flags.append("--poll=0.01")
         process = subprocess.run(
-            [
-                sys.executable,
-                "vertex_runner.py",
-                *SETTINGS,
-                f"--image={vertex.image}",
-                f"--data={few_flights}",
-                f"--output={tmp_path / 'output'}",
-                "--poll=0.01",
-                *arguments,
-            ],
+            [sys.executable, "vertex_runner.py", command, *flags, *arguments],
             cwd=ROOT,
-            env={**os.environ, **there.environment},
+            env={**os.environ, **there.environment, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

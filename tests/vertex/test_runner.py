@@ -25,7 +25,7 @@ def submitted(compiled: Path, vertex, cloud, there: GoogleCloud) -> str:
 def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: GoogleCloud):
     there.vertex.script.outputs = PUSHED
     there.vertex.script.starts_at_once = True
-    code, text = runner("--labels=team=flights", "--experiment=late")
+    code, text = runner("run", "--labels=team=flights", "--experiment=late")
     assert code == 0, text
     assert "  credentials      ok" in text
     assert f"uploading {len(there.files())} files" in text
@@ -37,7 +37,7 @@ def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: Googl
 
 
 def test_submitting_without_waiting_returns_with_the_name_and_page_of_the_job(runner, there: GoogleCloud):
-    code, text = runner("--no-wait")
+    code, text = runner("run", "--no-wait")
     assert code == 0, text
     (name,) = there.vertex.pipeline_jobs
     assert f"submitted\n  job   {name}\n  page  https://" in text
@@ -46,7 +46,7 @@ def test_submitting_without_waiting_returns_with_the_name_and_page_of_the_job(ru
 
 def test_check_lists_what_is_wrong_and_submits_nothing(runner, there: GoogleCloud):
     there.rest.project.images.clear()
-    code, text = runner("--check", "--bucket=not-there")
+    code, text = runner("check", "--bucket=not-there")
     assert code == 1, text
     assert "gs://not-there does not exist" in text
     assert "-> gcloud storage buckets create gs://not-there --location=us-central1" in text
@@ -56,21 +56,21 @@ def test_check_lists_what_is_wrong_and_submits_nothing(runner, there: GoogleClou
 
 
 def test_check_alone_is_quick_and_submits_nothing_when_all_is_well(runner, there: GoogleCloud):
-    code, text = runner("--check")
+    code, text = runner("check")
     assert code == 0, text
     assert there.vertex.calls == []
 
 
 def test_lost_contact_has_an_exit_code_of_its_own_and_says_how_to_go_on(runner, submitted: str, there: GoogleCloud):
     there.vertex.script.faults.append(Fault("GetPipelineJob", grpc.StatusCode.UNAVAILABLE, "down", times=10_000))
-    code, text = runner("--watch", submitted, "--patience=0.3")
+    code, text = runner("watch", submitted, "--patience=0.3")
     assert code == 4, text
-    assert f"python vertex_runner.py --watch {submitted}" in text
+    assert f"python vertex_runner.py watch {submitted}" in text
 
 
 def test_a_failed_job_is_watched_to_its_end_by_its_id(runner, submitted: str, there: GoogleCloud):
     there.vertex.script.failing_tasks = {"Transform": "out of memory"}
-    code, text = runner("--watch", submitted.rpartition("/")[2])
+    code, text = runner("watch", submitted.rpartition("/")[2])
     assert code == 1, text
     assert "Transform           failed" in text
     assert "out of memory" in text
@@ -78,6 +78,6 @@ def test_a_failed_job_is_watched_to_its_end_by_its_id(runner, submitted: str, th
 
 
 def test_a_model_that_is_not_blessed_has_an_exit_code_of_its_own(runner, submitted: str):
-    code, text = runner("--watch", submitted)
+    code, text = runner("watch", submitted)
     assert code == 3, text
     assert "not pushed" in text

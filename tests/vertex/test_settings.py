@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -10,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.vertex import settings
+from pipeline.cli.vertex.arguments import parse_arguments
 from pipeline.errors import UserError
 from pipeline.packaging import fingerprints
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Vertex
-from pipeline.vertex import settings
+from pipeline.vertex.cloud import Cloud
+from tests.fakes.google_cloud import GoogleCloud
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = "pipelines/tfx-pipeline:1"
 COMPLETE = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket")
 
 
 def read(*flags: str, **environment: str) -> Vertex:
-    parser = argparse.ArgumentParser()
-    settings.add_arguments(parser)
-    return settings.read(parser.parse_args(flags), environment, IMAGE)
+    return settings.read(parse_arguments(["compile", "out", *flags], environment), ROOT)
 
 
 def test_without_settings_every_missing_one_is_named_with_its_remedy_at_once(tmp_path):
@@ -46,12 +45,12 @@ def test_without_settings_every_missing_one_is_named_with_its_remedy_at_once(tmp
         "vertex_runner.py: --bucket (or VERTEX_BUCKET)",
     ]
     assert "gcloud storage buckets create" in lines[2]
-    assert "vertex_runner.py --rehearse" in lines[-1]
+    assert "vertex_runner.py rehearse" in lines[-1]
     assert seconds < 3, "something heavy was imported"
 
 
 def test_the_image_is_the_one_that_make_image_builds_from_this_code():
-    assert read(*COMPLETE).image == f"us-central1-docker.pkg.dev/demo/{IMAGE}"
+    assert read(*COMPLETE).image == f"us-central1-docker.pkg.dev/demo/{fingerprints.image_name()}"
     assert read(*COMPLETE, "--image=eu.gcr.io/p/other:2").image == "eu.gcr.io/p/other:2"
 
 
@@ -122,9 +121,8 @@ def test_an_encryption_key_of_another_region_is_refused():
         read(*COMPLETE, "--encryption-key=projects/p/locations/us-east1/keyRings/r/cryptoKeys/k")
 
 
-def test_addresses_of_services_come_from_gclouds_variables():
-    found = settings.endpoints({"CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM": "https://x/", "HOME": "/"})
-    assert found == {"aiplatform": "https://x/"}
+def test_addresses_of_services_come_from_gclouds_variables(there: GoogleCloud):
+    assert Cloud.connect("demo", "us-central1").endpoints == there.endpoints
 
 
 def test_a_table_with_gpus_takes_the_image_with_cuda():

@@ -1,4 +1,4 @@
-"""A new version takes over step by step: asked real rows, watched, and put back as it was when something is wrong."""
+"""Let a new version take over step by step: asked real rows, watched, and put back when something is wrong."""
 
 from __future__ import annotations
 
@@ -13,104 +13,111 @@ from google.api_core import exceptions
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
 from pipeline.vertex import termination
-from pipeline.vertex.cloud import PASSING
-from pipeline.vertex.endpoints.endpoint import SECONDS_TO_DEPLOY, ServingEndpoint, Taken, deployed_id, shares
+from pipeline.vertex.cloud import PASSING, first_line
+from pipeline.vertex.endpoints.endpoint import (
+    ALL,
+    SECONDS_TO_DEPLOY,
+    EndpointTaken,
+    ServingEndpoint,
+    deployed_id,
+    shares,
+)
 from pipeline.vertex.endpoints.observation import Observed, Prober, monitored, p95
 from pipeline.vertex.endpoints.registry import Version
 from pipeline.vertex.endpoints.smoke_rows import SmokeRows
 
-# Fewer than these say nothing about a share or a percentile, unless a step has ended with no more of them.
+# Fewer requests say nothing about a share or a percentile, unless a step has ended with no more of them.
 ENOUGH_REQUESTS = 20
 SECONDS_BETWEEN_LOOKS = 30.0
 # Times that each row may be asked until the new version has answered it, over what its share makes likely.
 PATIENCE = 10
-ALL = 100
+NOTHING = Observed(0, 0, None)
 
 
 class CanaryFailed(UserError):
-    """The new version did something wrong, and everything is as it was before."""
+    """The new version failed, and everything is as it was before."""
 
 
 class RollOut:
-    """Brings one version to one endpoint.
+    """Bring one version to one endpoint.
 
     Args:
         serving: The endpoint.
         holder: Name of the run, under which the endpoint is held.
-        ended: Whether another run is known to have ended.
-        rows: What the version is asked.
-        said: Told what happens.
+        has_ended: Returns whether another run is known to have ended.
+        rows: Rows that the version is asked.
+        note: Receives a line about each change.
     """
 
     def __init__(
         self,
         serving: ServingEndpoint,
         holder: str,
-        ended: Callable[[str], bool],
+        has_ended: Callable[[str], bool],
         rows: SmokeRows,
-        said: Callable[[str], None],
+        note: Callable[[str], None],
     ):
         self._serving = serving
         self._holder = holder
-        self._ended = ended
+        self._has_ended = has_ended
         self._rows = rows
-        self._said = said
+        self._note = note
         self._canary: Canary = serving.settings.canary
         self._prober = Prober(serving)
 
     def run(self, version: Version) -> list[str]:
-        """Deploys the version and gives it all the traffic, in steps.
+        """Deploy the version and give it all the traffic, in steps.
 
         Returns:
             The ids of the deployed models that had the traffic before; they stay for the grace period.
 
         Raises:
             CanaryFailed: something is wrong with it, and the traffic is as it was.
-            Taken: another push holds the endpoint, or somebody has taken it over.
+            EndpointTaken: another push holds the endpoint, or somebody has taken it over.
         """
         canary = self._canary
         budget = SECONDS_TO_DEPLOY + 60 * canary.minutes * len(canary.steps) + 1800
-        before = self._serving.take(self._holder, budget, self._ended)
+        before = self._serving.take(self._holder, budget, self._has_ended)
         new = None
         try:
             with termination.raised(CanaryFailed("the task was ended from outside")):
-                for gone in self._serving.undeploy_due():
-                    self._said(f"undeployed {gone}, whose grace period is over")
-                there = deployed_id(self._serving.read(), version)
-                if there and before.get(there) == ALL:
-                    self._said(f"version {version.id} has all the traffic already")
+                for undeployed in self._serving.undeploy_due():
+                    self._note(f"undeployed {undeployed}, whose grace period is over")
+                deployed = deployed_id(self._serving.read(), version)
+                if deployed and before.get(deployed) == ALL:
+                    self._note(f"version {version.id} has all the traffic already")
                     self._serving.give_back(self._holder)
                     return []
                 if before:
                     monitored(self._serving, time.time())  # what cannot be watched is not deployed in the first place
-                self._said(f"deploying version {version.id} of {version.entry}, without traffic")
+                self._note(f"deploying version {version.id} of {version.entry}, without traffic")
                 new = self._serving.deploy(version)
                 self._take_over(version, new, before)
         except BaseException as error:
             if self._put_back(version, new, before) and isinstance(error, (UserError, exceptions.GoogleAPICallError)):
                 raise CanaryFailed(
-                    f"version {version.id} does not take over: {_text(error)}. The traffic is as it was before: "
+                    f"version {version.id} does not take over: {first_line(error)}. The traffic is as it was before: "
                     f"{shares(self._serving.read())}"
                 ) from error
             raise
-        old = [one for one in before if one != new]
-        self._serving.give_back(self._holder, {one: time.time() + 60 * canary.grace_minutes for one in old})
-        self._said(f"version {version.id} has all the traffic of {self._serving.name}")
+        old = [key for key in before if key != new]
+        self._serving.give_back(self._holder, dict.fromkeys(old, time.time() + 60 * canary.grace_minutes))
+        self._note(f"version {version.id} has all the traffic of {self._serving.name}")
         return old
 
     def _take_over(self, version: Version, new: str, before: Mapping[str, int]) -> None:
         others = {key: share for key, share in before.items() if key != new and share}
         if not others:
             self._serving.set_traffic(self._holder, {new: ALL})
-            self._said(f"version {version.id} is the first, it gets all the traffic")
+            self._note(f"version {version.id} is the first, it gets all the traffic")
             self._smoke_test(new, ALL, others_refuse=False)
             return
         others_refuse = any(isinstance(self._ask(row)[0], Exception) for row in range(len(self._rows.instances))[:3])
         if others_refuse:
-            self._said("the version before refuses the rows of the new one: only answers of the new one count")
+            self._note("the version before refuses the rows of the new one: only answers of the new one count")
         for number, share in enumerate(self._canary.steps):
             self._serving.set_traffic(self._holder, split(others, new, share))
-            self._said(f"version {version.id} gets {share} % of the traffic")
+            self._note(f"version {version.id} gets {share} % of the traffic")
             if number == 0:
                 self._smoke_test(new, share, others_refuse)
             self._watch(new, others, share, others_refuse)
@@ -119,7 +126,7 @@ class RollOut:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
-        """Asks a row; answers the answer or the error, and the seconds it took."""
+        """Ask a row; return the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
@@ -129,10 +136,10 @@ class RollOut:
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
-        """Real rows, until the new version has answered each as the model check did."""
+        """Ask real rows until the new version has answered each as in the model check."""
         left = list(range(len(self._rows.instances)))
         if not left:
-            self._said("no smoke test: the model check has kept no rows")
+            self._note("no smoke test: the model check has kept no rows")
             return
         total, failures = len(left), 0
         for _ in range(PATIENCE * total * ALL // share):
@@ -142,7 +149,7 @@ class RollOut:
             if isinstance(answer, Exception):
                 failures += not others_refuse
                 if failures > 2:
-                    raise CanaryFailed(f"the smoke test failed on row {row}: {_text(answer)}")
+                    raise CanaryFailed(f"the smoke test failed on row {row}: {first_line(answer)}")
                 continue
             if answer.deployed != new:
                 continue
@@ -151,38 +158,38 @@ class RollOut:
                 raise CanaryFailed(f"the smoke test failed, it answers otherwise than in the model check: {difference}")
             left.remove(row)
             if not left:
-                self._said(f"smoke test: {total} rows answered as in the model check")
+                self._note(f"smoke test: {total} rows answered as in the model check")
                 return
         raise CanaryFailed(f"the smoke test failed, it has answered only {total - len(left)} of {total} rows")
 
     def _watch(self, new: str, others: Mapping[str, int], share: int, others_refuse: bool) -> None:
-        """Looks at errors and latencies for the step's time; raises CanaryFailed when they are past the limits."""
-        started, looked = time.time(), time.monotonic()
+        """Watch errors and latencies for the step's time; raise CanaryFailed when they are past the limits."""
+        since, checked = time.time(), time.monotonic()
         until = time.monotonic() + 60 * self._canary.minutes
-        ours: dict[str, list[float]] = {}
+        milliseconds: dict[str, list[float]] = {new: []}
         failures = 0
+
+        def check(at_end: bool) -> None:
+            self._serving.check_held(self._holder)
+            probed = {key: Observed(len(taken), 0, p95(taken)) for key, taken in milliseconds.items()}
+            answered = len(milliseconds[new])
+            probed[new] = Observed(answered + failures, failures, probed[new].p95_ms)
+            self._judge(new, others, share, probed, since, at_end)
+
         rows = itertools.cycle(range(len(self._rows.instances)))
         while time.monotonic() < until:
             if self._rows.instances:
                 answer, seconds = self._ask(next(rows))
                 if isinstance(answer, Exception):
-                    # Nobody says who failed; the others did not before.
+                    # The error does not name its version; the others did not fail before.
                     failures += not others_refuse
                 else:
-                    ours.setdefault(answer.deployed, []).append(1000 * seconds)
-            if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:
-                looked = time.monotonic()
-                self._serving.check_held(self._holder)
-                self._judge(new, others, share, self._by_probes(ours, new, failures), started, at_end=False)
+                    milliseconds.setdefault(answer.deployed, []).append(1000 * seconds)
+            if time.monotonic() - checked > SECONDS_BETWEEN_LOOKS:
+                checked = time.monotonic()
+                check(at_end=False)
             time.sleep(max(0.0, min(self._canary.probe_seconds, until - time.monotonic())))
-        self._serving.check_held(self._holder)
-        self._judge(new, others, share, self._by_probes(ours, new, failures), started, at_end=True)
-
-    @staticmethod
-    def _by_probes(ours: Mapping[str, list[float]], new: str, failures: int) -> dict[str, Observed]:
-        seen = {key: Observed(len(taken), 0, p95(taken)) for key, taken in ours.items()}
-        answered = seen.get(new, Observed(0, 0, None))
-        return {**seen, new: Observed(answered.requests + failures, failures, answered.p95_ms)}
+        check(at_end=True)
 
     def _judge(
         self,
@@ -196,49 +203,49 @@ class RollOut:
         main = max(others, key=lambda key: others[key])
         sources = {"our rows": probed, "all requests": monitored(self._serving, since)}
         for source, seen in sources.items():
-            mine, before = seen.get(new, Observed(0, 0, None)), seen.get(main, Observed(0, 0, None))
+            mine, before = seen.get(new, NOTHING), seen.get(main, NOTHING)
             if mine.requests >= ENOUGH_REQUESTS or at_end:
                 problem = judged(mine, before, self._canary)
                 if problem:
                     raise CanaryFailed(f"at {share} % of the traffic, of {source}, {problem}")
             if at_end:
                 latency = f", 95 % within {mine.p95_ms:,.0f} ms" if mine.p95_ms is not None else ""
-                self._said(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
+                self._note(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
-        """The traffic as it was, the new version undeployed; False when somebody else has taken the endpoint over."""
+        """Restore the traffic and undeploy the new version; return False when somebody else has taken the endpoint."""
         try:
             self._serving.set_traffic(self._holder, before)
-        except Taken:
+        except EndpointTaken:
             return False
         except Exception as error:
             raise UserError(
-                f"the traffic of {self._serving.name} could not be put back ({_text(error)}) and is split between "
-                "versions. What to do: python vertex_runner.py --rollback puts back what there was before"
+                f"the traffic of {self._serving.name} could not be put back ({first_line(error)}) and is split between "
+                "versions. What to do: python vertex_runner.py rollback puts back what was before"
             ) from error
         # What failed may have been deployed half, or its answer been lost on the way.
         new = new or deployed_id(self._serving.read(), version)
-        leaves = [new] if new and not before.get(new) else []
+        leaving = [new] if new and not before.get(new) else []
         # Due at once: whatever ends this task now, the next push undeploys it.
-        self._serving.give_back(self._holder, dict.fromkeys(leaves, time.time()))
+        self._serving.give_back(self._holder, dict.fromkeys(leaving, time.time()))
         with contextlib.suppress(exceptions.GoogleAPICallError, UserError):
-            for one in leaves:
+            for key in leaving:
                 time.sleep(self._canary.drain_seconds)
-                self._serving.undeploy(one)
+                self._serving.undeploy(key)
         return True
 
 
 def split(others: Mapping[str, int], new: str, share: int) -> dict[str, int]:
-    """The traffic with ``share`` percent for the new version, the rest among the others as it was among them."""
+    """Return the traffic with ``share`` percent for the new version, the others in the proportions of before."""
     rest, total = ALL - share, sum(others.values())
-    parts = {key: rest * one // total for key, one in others.items()}
+    parts = {key: rest * part // total for key, part in others.items()}
     largest = max(others, key=lambda key: others[key])
     parts[largest] += rest - sum(parts.values())
     return {**{key: part for key, part in parts.items() if part}, new: share}
 
 
 def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
-    """What is past the limits, in words; None: nothing.
+    """Return what is past the limits, in words; None: nothing.
 
     A caller's mistakes fail with either version, so that errors count as far as they are more than those of the version
     before.
@@ -266,25 +273,17 @@ def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
     return None
 
 
-def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], said: Callable[[str], None]) -> None:
-    """Waits until the grace period of the versions before is over, and undeploys those that still have no traffic."""
+def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], note: Callable[[str], None]) -> None:
+    """Wait until the grace period of the versions before is over, and undeploy those that still have no traffic."""
     if not old:
         return
     minutes = serving.settings.canary.grace_minutes
     if minutes:
-        said(f"the version before stays deployed for {minutes:g} minutes, for a rollback within seconds")
+        note(f"the version before stays deployed for {minutes:g} minutes, for a rollback within seconds")
     time.sleep(60 * minutes)
     try:
-        gone = serving.undeploy_due()
+        undeployed = ", ".join(serving.undeploy_due())
     except (exceptions.GoogleAPICallError, UserError) as error:
-        said(f"the version before could not be undeployed ({_text(error)}); the next push does it")
+        note(f"the version before could not be undeployed ({first_line(error)}); the next push does it")
         return
-    said(
-        f"undeployed the version before ({', '.join(gone)})"
-        if gone
-        else "the version before stays: it has traffic again"
-    )
-
-
-def _text(error: BaseException) -> str:
-    return (str(getattr(error, "message", None) or error).splitlines() or [type(error).__name__])[0][:300]
+    note(f"undeployed the version before ({undeployed})" if undeployed else "the version before stays: it has traffic")

@@ -1,7 +1,7 @@
-"""One endpoint of Vertex AI: found or made once, held by one push at a time, and what is deployed to it.
+"""One endpoint of Vertex AI: found or created once, held by one push at a time, and the models deployed to it.
 
-Who changes the traffic first writes into the endpoint's labels who it is and what the traffic was: what another push, a
-rollback or a person needs to know to put it back is on the endpoint itself.
+A push that changes the traffic first writes its name and the traffic before into the endpoint's labels: what another
+push, a rollback or a person needs to know to put it back is on the endpoint itself.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Endpoint
-from pipeline.vertex.cloud import AGAIN, OUTAGES, Cloud
+from pipeline.vertex.cloud import OUTAGES, RETRY, Cloud
 from pipeline.vertex.endpoints.registry import Version, as_label
 
-# Labels of the endpoint: who changes it, until when that may take, the traffic by deployed model before, and from when
-# on a deployed model without traffic may go. Times are seconds since the epoch.
+# Labels of the endpoint: the run that changes it, until when that may take, the traffic by deployed model before, and
+# from when on a deployed model without traffic may go. Times are seconds since the epoch.
 HOLDER, UNTIL, BEFORE, DUE = "push-by", "push-until", "push-before-", "undeploy-after-"
+ALL = 100  # percent of the traffic
 SECONDS_TO_DEPLOY = 3600.0
-# Vertex AI refuses a change of what another call has changed since it was read; asked again it would refuse again.
+# Vertex AI refuses a change of what another call has changed since it was read; a repetition would be refused again.
 CONFLICTS = (exceptions.Aborted, exceptions.FailedPrecondition)
 UNLESS_CHANGED = Retry(
-    if_exception_type(*(one for one in OUTAGES if one not in CONFLICTS)), initial=1.0, maximum=15.0, timeout=180.0
+    if_exception_type(*(error for error in OUTAGES if error not in CONFLICTS)), initial=1.0, maximum=15.0, timeout=180.0
 )
 TRIES = 5
+# Labels and traffic that an endpoint is to get; traffic None: as it is.
+Change = tuple[dict[str, str], Mapping[str, int] | None]
 
 
-class Taken(UserError):
-    """Someone else changes the endpoint."""
+class EndpointTaken(UserError):
+    """Another push or a person changes the endpoint."""
 
 
 @dataclass(frozen=True)
 class Push:
-    """A push that has not ended, as the endpoint's labels tell it.
+    """A push that has not ended, read from the endpoint's labels.
 
     Attributes:
-        holder: Who: the run.
+        holder: The run.
         until: When it has ended in any case, in seconds since the epoch.
-        before: The traffic that it found: percent by deployed model.
+        before: The traffic before: percent by deployed model.
     """
 
     holder: str
@@ -56,9 +59,9 @@ class ServingEndpoint:
     """The endpoint of the settings.
 
     Args:
-        cloud: Where.
-        settings: Its name, and what a deployed version gets.
-        labels: Of an endpoint that is made.
+        cloud: Project and region.
+        settings: Its name, and the machines of a deployed version.
+        labels: Of an endpoint that is created.
         encryption_key: The same.
     """
 
@@ -77,189 +80,177 @@ class ServingEndpoint:
         self.name = settings.resource_name(cloud.project, cloud.region)
 
     def read(self) -> v1.Endpoint:
-        """The endpoint as it is now.
+        """Return the endpoint as it is now.
 
         Raises:
             UserError: it does not exist.
         """
         try:
-            return self._client.get_endpoint(name=self.name, retry=AGAIN)
+            return self._client.get_endpoint(name=self.name, retry=RETRY)
         except exceptions.NotFound as error:
             raise UserError(
-                f"there is no endpoint {self.name}: it was deleted, or never made. What to do: correct endpoint.name, "
-                "or give an id such as late-flights there, and the next push makes one under it"
+                f"there is no endpoint {self.name}: it was deleted, or never created. What to do: correct "
+                "endpoint.name, or give an id such as late-flights there, and the next push creates one under it"
             ) from error
 
-    def make(self) -> bool:
-        """Makes the endpoint if it is named by an id and not there, and sets its logging; tells whether it was made.
+    def create(self) -> None:
+        """Create the endpoint if it is named by an id and does not exist, or set its logging.
 
         Raises:
-            UserError: it is named by its resource name and not there.
+            UserError: it is named by its resource name and does not exist.
         """
         try:
-            there = self._client.get_endpoint(name=self.name, retry=AGAIN)
+            endpoint = self._client.get_endpoint(name=self.name, retry=RETRY)
         except exceptions.NotFound:
             if self.settings.is_resource_name:
                 self.read()
-            # Under an id of ours, so that two who make it at once make one.
-            try:
-                self._client.create_endpoint(
-                    request=v1.CreateEndpointRequest(
-                        parent=self.cloud.parent, endpoint=self._new(), endpoint_id=self.settings.name
-                    )
-                ).result(timeout=SECONDS_TO_DEPLOY)
-            except exceptions.AlreadyExists:
-                return False
-            return True
-        wanted = self._logging()
-        if self.settings.log_to and there.predict_request_response_logging_config != wanted:
-            self._client.update_endpoint(
-                endpoint=v1.Endpoint(name=self.name, predict_request_response_logging_config=wanted),
-                update_mask={"paths": ["predict_request_response_logging_config"]},
-                retry=AGAIN,
+            # Under an id of ours, so that two who create it at once create one.
+            request = v1.CreateEndpointRequest(
+                parent=self.cloud.parent, endpoint=self._new(), endpoint_id=self.settings.name
             )
-        return False
+            with contextlib.suppress(exceptions.AlreadyExists):
+                self._client.create_endpoint(request=request).result(timeout=SECONDS_TO_DEPLOY)
+            return
+        logging = self._logging()
+        if self.settings.log_to and endpoint.predict_request_response_logging_config != logging:
+            self._client.update_endpoint(
+                endpoint=v1.Endpoint(name=self.name, predict_request_response_logging_config=logging),
+                update_mask={"paths": ["predict_request_response_logging_config"]},
+                retry=RETRY,
+            )
 
-    # Who holds it.
+    # The push that holds it.
 
-    def take(self, holder: str, seconds: float, ended: Callable[[str], bool]) -> dict[str, int]:
-        """Holds the endpoint for a push, and keeps its traffic among its labels.
+    def take(self, holder: str, seconds: float, has_ended: Callable[[str], bool]) -> dict[str, int]:
+        """Hold the endpoint for a push, and keep its traffic among its labels.
 
         Args:
-            holder: Who.
-            seconds: What it may take at most; after that others no longer heed it.
-            ended: Whether a holder, a run, is known to have ended.
+            holder: The run.
+            seconds: The most that it may take; after that others no longer heed it.
+            has_ended: Returns whether a holder, a run, is known to have ended.
 
         Returns:
-            The traffic to go back to: what there is, or what a push found that was cut off.
+            The traffic to go back to: that of now, or that before a push that was cut off.
 
         Raises:
-            Taken: another push holds it.
+            EndpointTaken: another push holds it.
         """
         holder = as_label(holder)
-        for _ in range(TRIES):
-            there = self.read()
-            push = push_of(there)
-            cut_off = push is not None and (push.holder == holder or push.until < time.time() or ended(push.holder))
-            if push is not None and not cut_off:
-                raise Taken(
+        before: dict[str, int] = {}
+
+        def held(endpoint: v1.Endpoint) -> Change:
+            nonlocal before
+            push = push_of(endpoint)
+            if push and push.holder != holder and push.until >= time.time() and not has_ended(push.holder):
+                raise EndpointTaken(
                     f"another push, of {push.holder}, changes the endpoint {self.name} until "
                     f"{time.strftime('%H:%M UTC', time.gmtime(push.until))} at the latest; nothing was changed. "
-                    "What to do: run again when it has ended, or end it with python vertex_runner.py --rollback"
+                    "What to do: run again when it has ended, or end it with python vertex_runner.py rollback"
                 )
-            # What a push left behind that was cut off is nobody's wish: what it found is put back first.
-            before = dict(push.before) if push else dict(there.traffic_split)
-            if not set(before) <= _deployed(there):
-                before = dict(there.traffic_split)  # somebody has undeployed one of them since
-            labels = {key: value for key, value in there.labels.items() if not _of_a_push(key)}
+            # The traffic before a push that was cut off is put back first.
+            before = dict(push.before) if push else dict(endpoint.traffic_split)
+            if not set(before) <= _deployed(endpoint):
+                before = dict(endpoint.traffic_split)  # somebody has undeployed one of them since
+            labels = {key: value for key, value in endpoint.labels.items() if not _of_a_push(key)}
             labels |= {HOLDER: holder, UNTIL: str(int(time.time() + seconds))}
             labels |= {f"{BEFORE}{key}": str(share) for key, share in before.items()}
-            if push and push.holder != holder:  # what it had brought is nobody's
-                brought = {key for key, share in there.traffic_split.items() if share and key not in before}
-                labels |= {f"{DUE}{key}": str(int(time.time())) for key in brought}
-            try:
-                self._write(there, labels, before if push else None)
-            except CONFLICTS:
-                continue
-            return before
-        raise Taken(f"the endpoint {self.name} is changed by others all the time; nothing was changed. Run again later")
+            if push and push.holder != holder:  # the models that it had deployed are not wanted
+                unwanted = {key for key, share in endpoint.traffic_split.items() if share and key not in before}
+                labels |= {f"{DUE}{key}": str(int(time.time())) for key in unwanted}
+            return labels, before if push else None
+
+        self._change(held)
+        return before
 
     def give_back(self, holder: str, due: Mapping[str, float] | None = None) -> None:
-        """Ends holding it; ``due`` says from when on which deployed models may go, in seconds since the epoch."""
+        """End holding it; ``due`` holds from when on deployed models may go, in seconds since the epoch."""
 
-        def freed(there: v1.Endpoint) -> dict[str, str]:
-            in_use = {f"{DUE}{key}" for key, share in there.traffic_split.items() if share}
-            kept = {key: value for key, value in there.labels.items() if not _of_a_push(key) and key not in in_use}
-            return kept | {f"{DUE}{key}": str(int(moment)) for key, moment in (due or {}).items()}
+        def freed(endpoint: v1.Endpoint) -> Change:
+            self.check_held(holder, endpoint)
+            in_use = {f"{DUE}{key}" for key, share in endpoint.traffic_split.items() if share}
+            kept = {key: value for key, value in endpoint.labels.items() if not _of_a_push(key) and key not in in_use}
+            return kept | {f"{DUE}{key}": str(int(moment)) for key, moment in (due or {}).items()}, None
 
-        self._change(holder, freed, None)
+        self._change(freed)
 
     def set_traffic(self, holder: str, traffic: Mapping[str, int]) -> None:
-        """Splits the traffic: percent by deployed model, 100 together, or nothing for none.
+        """Split the traffic: percent by deployed model, 100 together, or nothing for none.
 
         Raises:
-            Taken: ``holder`` no longer holds the endpoint.
+            EndpointTaken: ``holder`` no longer holds the endpoint.
         """
-        self._change(holder, lambda there: dict(there.labels), traffic)
 
-    def _change(
-        self, holder: str, labels: Callable[[v1.Endpoint], dict[str, str]], traffic: Mapping[str, int] | None
-    ) -> None:
-        for _ in range(TRIES):
-            there = self.read()
-            self.check_held(holder, there)
-            try:
-                self._write(there, labels(there), traffic)
-            except CONFLICTS:
-                continue
-            return
-        raise Taken(f"the endpoint {self.name} is changed by others all the time")
+        def split(endpoint: v1.Endpoint) -> Change:
+            self.check_held(holder, endpoint)
+            return dict(endpoint.labels), traffic
 
-    def check_held(self, holder: str, there: v1.Endpoint | None = None) -> None:
-        """Refuses to go on when someone else has taken the endpoint over.
+        self._change(split)
+
+    def check_held(self, holder: str, endpoint: v1.Endpoint | None = None) -> None:
+        """Refuse to go on when somebody else has taken the endpoint over.
 
         Raises:
-            Taken: they have.
+            EndpointTaken: they have.
         """
-        push = push_of(there or self.read())
+        push = push_of(endpoint or self.read())
         if push is None or push.holder != as_label(holder):
             by = push.holder if push else "a rollback"
-            raise Taken(f"the push was ended by {by}, which has changed the endpoint {self.name} since")
+            raise EndpointTaken(f"the push was ended by {by}, which has changed the endpoint {self.name} since")
 
-    def _write(self, there: v1.Endpoint, labels: Mapping[str, str], traffic: Mapping[str, int] | None) -> None:
-        changed = v1.Endpoint(name=self.name, etag=there.etag, labels=labels)
-        paths = ["labels"]
-        if traffic is not None:
-            changed.traffic_split = dict(traffic)
-            paths.append("traffic_split")
-        self._client.update_endpoint(endpoint=changed, update_mask={"paths": paths}, retry=UNLESS_CHANGED)
+    def _change(self, change: Callable[[v1.Endpoint], Change], tries: int = TRIES) -> None:
+        """Write what ``change`` makes of the endpoint; read it again when somebody else has changed it in between."""
+        for _ in range(tries):
+            endpoint = self.read()
+            labels, traffic = change(endpoint)
+            changed = v1.Endpoint(name=self.name, etag=endpoint.etag, labels=labels, traffic_split=traffic or {})
+            paths = ["labels"] if traffic is None else ["labels", "traffic_split"]
+            with contextlib.suppress(*CONFLICTS):
+                self._client.update_endpoint(endpoint=changed, update_mask={"paths": paths}, retry=UNLESS_CHANGED)
+                return
+        raise EndpointTaken(f"the endpoint {self.name} is changed by others all the time; run again later")
 
-    # What is deployed.
+    # The deployed models.
 
     def deploy(self, version: Version) -> str:
-        """Deploys a version without traffic and waits until it answers; one that is there already is taken.
+        """Deploy a version without traffic and wait until it answers, unless it is deployed already.
 
         Returns:
             The id of the deployed model.
         """
-        there = deployed_id(self.read(), version)
-        if there:
-            return there
-        wanted = v1.DeployedModel(
+        deployed = deployed_id(self.read(), version)
+        if deployed:
+            return deployed
+        model = v1.DeployedModel(
             model=version.name,
             display_name=f"{version.entry.rpartition('/')[2]}-{version.id}",
             dedicated_resources=self._resources(),
             service_account=self.settings.service_account or "",
         )
-        done = self._client.deploy_model(endpoint=self.name, deployed_model=wanted).result(timeout=SECONDS_TO_DEPLOY)
-        return str(done.deployed_model.id)
+        operation = self._client.deploy_model(endpoint=self.name, deployed_model=model)
+        return str(operation.result(timeout=SECONDS_TO_DEPLOY).deployed_model.id)
 
     def undeploy(self, deployed: str) -> None:
-        """Undeploys a model that has no traffic; none of that id is no error."""
-        there = self.read()
-        if deployed not in _deployed(there):
+        """Undeploy a model that has no traffic, if it is deployed."""
+        endpoint = self.read()
+        if deployed not in _deployed(endpoint):
             return
-        if there.traffic_split.get(deployed):
+        if endpoint.traffic_split.get(deployed):
             raise UserError(f"deployed model {deployed} of {self.name} has traffic, and is not undeployed")
         self._client.undeploy_model(endpoint=self.name, deployed_model_id=deployed).result(timeout=SECONDS_TO_DEPLOY)
-        there = self.read()
-        if f"{DUE}{deployed}" in there.labels:
-            labels = {key: value for key, value in there.labels.items() if key != f"{DUE}{deployed}"}
-            with contextlib.suppress(*CONFLICTS):  # a label more does no harm
-                self._write(there, labels, None)
+        due = f"{DUE}{deployed}"
+        with contextlib.suppress(EndpointTaken):  # one label more does no harm
+            self._change(lambda now: ({key: text for key, text in now.labels.items() if key != due}, None), tries=1)
 
     def undeploy_due(self) -> list[str]:
-        """Undeploys what has no traffic and whose grace period is over; returns their ids."""
-        there = self.read()
+        """Undeploy the models without traffic whose grace period is over; return their ids."""
+        endpoint = self.read()
         over = [
-            one
-            for one in _deployed(there)
-            if f"{DUE}{one}" in there.labels
-            and float(there.labels[f"{DUE}{one}"]) <= time.time()
-            and not there.traffic_split.get(one)
+            key
+            for key in _deployed(endpoint)
+            if float(endpoint.labels.get(f"{DUE}{key}", "inf")) <= time.time() and not endpoint.traffic_split.get(key)
         ]
-        for one in over:
-            self.undeploy(one)
+        for key in over:
+            self.undeploy(key)
         return over
 
     def _new(self) -> v1.Endpoint:
@@ -284,54 +275,61 @@ class ServingEndpoint:
     def _resources(self) -> v1.DedicatedResources:
         settings = self.settings
         metrics = [("cpu/utilization", settings.cpu_target)]
-        machine = v1.MachineSpec(machine_type=settings.machine_type)
         if settings.accelerator:
-            machine.accelerator_type = v1.AcceleratorType[settings.accelerator]
-            machine.accelerator_count = settings.accelerators
             metrics.append(("accelerator/duty_cycle", settings.accelerator_target))
         # cloud.google.com/vertex-ai/docs/predictions/autoscaling
+        prefix = "aiplatform.googleapis.com/prediction/online"
         return v1.DedicatedResources(
-            machine_spec=machine,
+            machine_spec=machine_spec(settings),
             min_replica_count=settings.min_replicas,
             max_replica_count=settings.max_replicas,
             autoscaling_metric_specs=[
-                v1.AutoscalingMetricSpec(
-                    metric_name=f"aiplatform.googleapis.com/prediction/online/{name}", target=target
-                )
-                for name, target in metrics
+                v1.AutoscalingMetricSpec(metric_name=f"{prefix}/{name}", target=target) for name, target in metrics
             ],
         )
 
 
-def push_of(there: v1.Endpoint) -> Push | None:
-    """The push that holds an endpoint; None: none does."""
-    if HOLDER not in there.labels:
+def machine_spec(settings: Endpoint) -> v1.MachineSpec:
+    """Return the machine of a replica."""
+    if not settings.accelerator:
+        return v1.MachineSpec(machine_type=settings.machine_type)
+    return v1.MachineSpec(
+        machine_type=settings.machine_type,
+        accelerator_type=v1.AcceleratorType[settings.accelerator],
+        accelerator_count=settings.accelerators,
+    )
+
+
+def push_of(endpoint: v1.Endpoint) -> Push | None:
+    """Return the push that holds an endpoint; None: none does."""
+    labels = endpoint.labels
+    if HOLDER not in labels:
         return None
-    before = {key.removeprefix(BEFORE): int(value) for key, value in there.labels.items() if key.startswith(BEFORE)}
-    return Push(there.labels[HOLDER], float(there.labels.get(UNTIL, "0")), before)
+    before = {key.removeprefix(BEFORE): int(value) for key, value in labels.items() if key.startswith(BEFORE)}
+    return Push(labels[HOLDER], float(labels.get(UNTIL, "0")), before)
 
 
-def deployed_id(there: v1.Endpoint, version: Version) -> str | None:
-    """Under which id a version is deployed; None: it is not."""
-    return next((one.id for one in there.deployed_models if _is(one, version)), None)
+def deployed_id(endpoint: v1.Endpoint, version: Version) -> str | None:
+    """Return the id under which a version is deployed; None: it is not."""
+    return next((model.id for model in endpoint.deployed_models if _is(model, version)), None)
 
 
-def shares(there: v1.Endpoint) -> str:
-    """The traffic in words."""
-    names = {one.id: f"{one.display_name or one.model}" for one in there.deployed_models}
-    split = sorted(there.traffic_split.items(), key=lambda item: -item[1])
+def shares(endpoint: v1.Endpoint) -> str:
+    """Return the traffic in words."""
+    names = {model.id: model.display_name or model.model for model in endpoint.deployed_models}
+    split = sorted(endpoint.traffic_split.items(), key=lambda item: -item[1])
     return ", ".join(f"{share} % to {names.get(key, key)}" for key, share in split if share) or "no traffic"
 
 
 def _is(deployed: Any, version: Version) -> bool:
-    entry, _, of = deployed.model.partition("@")
+    entry, _, number = deployed.model.partition("@")
     # Projects come back by their number.
     same = entry.split("/")[2:] == version.entry.split("/")[2:]
-    return same and version.id in (deployed.model_version_id, of)
+    return same and version.id in (deployed.model_version_id, number)
 
 
-def _deployed(there: v1.Endpoint) -> set[str]:
-    return {one.id for one in there.deployed_models}
+def _deployed(endpoint: v1.Endpoint) -> set[str]:
+    return {model.id for model in endpoint.deployed_models}
 
 
 def _of_a_push(key: str) -> bool:

@@ -1,7 +1,8 @@
-"""How the versions on an endpoint answer: asked ourselves, and what Cloud Monitoring has seen of all requests."""
+"""Errors and latencies of the versions on an endpoint: of our own requests, and of all by Cloud Monitoring."""
 
 from __future__ import annotations
 
+import collections
 import datetime
 import math
 import time
@@ -15,7 +16,7 @@ from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format, struct_pb2
 
 from pipeline.errors import UserError
-from pipeline.vertex.cloud import PASSING, SECONDS
+from pipeline.vertex.cloud import PASSING, SECONDS, first_line
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 
 METRIC = "aiplatform.googleapis.com/prediction/online"
@@ -25,7 +26,7 @@ LEAST_PERIOD = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer.
+    """Answer of an endpoint to one row.
 
     Attributes:
         deployed: Id of the deployed model that gave it.
@@ -38,10 +39,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of a deployed model.
+    """Requests to a deployed model.
 
     Attributes:
-        requests: How many it was asked.
+        requests: How many there were.
         errors: How many of these failed.
         p95_ms: 95th percentile of the latency, in milliseconds; None: nothing was measured.
     """
@@ -52,11 +53,7 @@ class Observed:
 
 
 class Prober:
-    """Asks an endpoint one row at a time, as its users do.
-
-    Args:
-        serving: The endpoint.
-    """
+    """Ask an endpoint one row at a time, as its users do."""
 
     def __init__(self, serving: ServingEndpoint):
         self._name = serving.name
@@ -65,63 +62,60 @@ class Prober:
         self._client = None if self._address else self._cloud.client(v1.PredictionServiceClient)
 
     def ask(self, instance: Mapping[str, Any]) -> Answer:
-        """The answer to a row.
+        """Return the answer to a row.
 
         Raises:
-            GoogleAPICallError: it is refused, or fails.
+            GoogleAPICallError: the request is refused, or fails.
         """
         if self._client is None:  # Private Service Connect leads to the endpoint's own address, which speaks REST
-            said = self._cloud.ask_url(f"{self._address}/v1/{self._name}:predict", {"instances": [dict(instance)]})
-            return Answer(said.get("deployedModelId", ""), said["predictions"][0])
+            url = f"{self._address}/v1/{self._name}:predict"
+            content = self._cloud.request_url(url, {"instances": [dict(instance)]})
+            return Answer(content.get("deployedModelId", ""), content["predictions"][0])
         value = json_format.ParseDict(dict(instance), struct_pb2.Value())
-        answer = self._client.predict(endpoint=self._name, instances=[value], timeout=SECONDS)
-        prediction = v1.PredictResponse.pb(answer).predictions[0]
-        return Answer(answer.deployed_model_id, json_format.MessageToDict(prediction))
+        response = self._client.predict(endpoint=self._name, instances=[value], timeout=SECONDS)
+        prediction = v1.PredictResponse.pb(response).predictions[0]
+        return Answer(response.deployed_model_id, json_format.MessageToDict(prediction))
 
 
 def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
-    """What Cloud Monitoring has of each deployed model.
+    """Return the requests to each deployed model, from Cloud Monitoring.
 
     Args:
         serving: The endpoint.
         since: Seconds since the epoch.
 
     Raises:
-        UserError: it may not be read, or does not answer.
+        UserError: Cloud Monitoring may not be read, or does not answer.
     """
+    key = "deployed_model_id"
     try:
-        counts = _series(serving, since, "response_count", "REDUCE_SUM", ("deployed_model_id", "response_code"))
-        latencies = _series(
-            serving,
-            since,
-            "prediction_latencies",
-            "REDUCE_PERCENTILE_95",
-            ("deployed_model_id",),
-            'latency_type="total"',
-        )
+        counts = _series(serving, since, "response_count", "REDUCE_SUM", (key, "response_code"))
+        total = 'latency_type="total"'
+        latencies = _series(serving, since, "prediction_latencies", "REDUCE_PERCENTILE_95", (key,), total)
     except (exceptions.GoogleAPICallError, *PASSING) as error:
         raise UserError(
-            f"the errors and latencies of {serving.name} cannot be read ({getattr(error, 'message', None) or error}); "
+            f"the errors and latencies of {serving.name} cannot be read ({first_line(error)}); "
             "the service account of the tasks needs the role roles/monitoring.viewer, and the API "
             "monitoring.googleapis.com must be enabled"
         ) from error
-    requests: dict[str, int] = {}
-    errors: dict[str, int] = {}
+    requests: dict[str, int] = collections.Counter()
+    errors: dict[str, int] = collections.Counter()
     for labels, values in counts:
-        deployed, number = labels.get("deployed_model_id", ""), int(sum(values))
-        requests[deployed] = requests.get(deployed, 0) + number
+        deployed, number = labels.get(key, ""), int(sum(values))
+        requests[deployed] += number
         if not labels.get("response_code", "").startswith("2"):
-            errors[deployed] = errors.get(deployed, 0) + number
-    slowest = {
-        labels.get("deployed_model_id", ""): max(values) / 1000 for labels, values in latencies if values
-    }  # from us
-    return {key: Observed(number, errors.get(key, 0), slowest.get(key)) for key, number in requests.items()}
+            errors[deployed] += number
+    # Cloud Monitoring has microseconds.
+    slowest = {labels.get(key, ""): max(values) / 1000 for labels, values in latencies if values}
+    return {
+        deployed: Observed(number, errors[deployed], slowest.get(deployed)) for deployed, number in requests.items()
+    }
 
 
 def _series(
     serving: ServingEndpoint, since: float, metric: str, reducer: str, by: Sequence[str], only: str | None = None
 ) -> list[tuple[Mapping[str, str], list[float]]]:
-    """Labels and values of the time series of a metric: cloud.google.com/monitoring/api/metrics_gcp, aiplatform."""
+    """Return labels and values of a metric's time series: cloud.google.com/monitoring/api/metrics_gcp, aiplatform."""
     now = time.time()
     _, project, _, _, _, endpoint = serving.name.split("/")
     conditions = [
@@ -139,15 +133,15 @@ def _series(
         "aggregation.crossSeriesReducer": reducer,
         "aggregation.groupByFields": [f"metric.labels.{name}" for name in by],
     }
-    answer = serving.cloud.ask("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
+    response = serving.cloud.request("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
     return [
-        (one.get("metric", {}).get("labels", {}), [_number(point["value"]) for point in one.get("points", [])])
-        for one in answer.get("timeSeries", [])
+        (series.get("metric", {}).get("labels", {}), [_number(point["value"]) for point in series.get("points", [])])
+        for series in response.get("timeSeries", [])
     ]
 
 
 def p95(values: Sequence[float]) -> float | None:
-    """The 95th percentile; None of nothing."""
+    """Return the 95th percentile; None of nothing."""
     return sorted(values)[math.ceil(0.95 * len(values)) - 1] if values else None
 
 

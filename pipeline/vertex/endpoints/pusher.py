@@ -1,4 +1,4 @@
-"""The Pusher on Vertex AI, where an endpoint is configured: a new version in the registry, and then on the endpoint.
+"""The Pusher on Vertex AI, where an endpoint is configured: a new version in the registry and on the endpoint.
 
 TFX's own uploads a new model each time, finds the endpoint by its display name, sends all traffic at once and never
 undeploys.
@@ -18,27 +18,27 @@ from tfx.components.pusher import executor as tfx_pusher
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils
 
-from pipeline.components.evaluator import read_measured
-from pipeline.components.model_check import read_smoke_rows
-from pipeline.components.pusher import AtomicExecutor
+from pipeline.components.artifacts import read_measured, read_smoke_rows
+from pipeline.components.pusher import AtomicPusherExecutor
 from pipeline.errors import UserError
+from pipeline.settings import checks
 from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
 from pipeline.settings.target import Vertex
-from pipeline.vertex import rehearsing, settings
-from pipeline.vertex.cloud import AGAIN, ENDED, Cloud, explained
+from pipeline.vertex import rehearsing
+from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, explained
 from pipeline.vertex.endpoints import registry
 from pipeline.vertex.endpoints.canary import CanaryFailed, RollOut, wait_for_grace
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.endpoints.smoke_rows import SmokeRows
 
 logger = logging.getLogger("pipeline.vertex")
-# Where the endpoint stands among the settings of the Pusher (custom_config).
+# Name of the endpoint among the settings of the Pusher (custom_config).
 SETTING = "vertex_endpoint"
 PORT = 8080
 
 
 def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, Any]:
-    """What the Pusher's task needs to know, as JSON.
+    """Return what the Pusher's task needs to know, as JSON.
 
     Raises:
         UserError: there is no image for the TensorFlow in use.
@@ -48,7 +48,7 @@ def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, 
         version = importlib.metadata.version("tensorflow")
         image = registry.prebuilt_image(version, vertex.region, endpoint.accelerator)
     return {
-        "endpoint": endpoint.to_json(),
+        "endpoint": checks.to_json(endpoint),
         "project": vertex.project,
         "region": vertex.region,
         "pipeline": pipeline,
@@ -60,7 +60,7 @@ def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, 
 
 
 def container_of(image: str, ours: bool) -> v1.ModelContainerSpec:
-    """How an image is run; ours gets its port, routes and model by the AIP_ variables of Vertex AI's contract.
+    """Return how an image is run; ours gets port, routes and model by the AIP_ variables of Vertex AI's contract.
 
     cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
     """
@@ -76,7 +76,7 @@ def container_of(image: str, ours: bool) -> v1.ModelContainerSpec:
 
 
 class Executor(tfx_pusher.Executor):
-    """Pushes to the folder, registers a version of it, and lets it take over the endpoint."""
+    """Push to the folder, register a version of it, and let it take over the endpoint."""
 
     def Do(
         self,
@@ -84,7 +84,7 @@ class Executor(tfx_pusher.Executor):
         output_dict: dict[str, list[types.Artifact]],
         exec_properties: dict[str, Any],
     ) -> None:
-        """Takes and fills what TFX's Pusher does; "pushed_model" also gets "endpoint" and "model_version".
+        """Push as TFX's Pusher does; "pushed_model" also gets the properties "endpoint" and "model_version".
 
         Raises:
             CanaryFailed: the version does not take over; the traffic is as it was.
@@ -92,19 +92,19 @@ class Executor(tfx_pusher.Executor):
         """
         setting = json_utils.loads(exec_properties["custom_config"])[SETTING]
         if rehearsing():
-            AtomicExecutor(self._context).Do(input_dict, output_dict, exec_properties)
+            AtomicPusherExecutor(self._context).Do(input_dict, output_dict, exec_properties)
             logger.info("a rehearsal: nothing is registered or deployed")
             return
         if not self.CheckBlessing(input_dict):
             super().Do(input_dict, output_dict, exec_properties)  # which marks it as not pushed
             return
-        cloud = Cloud.connect(setting["project"], setting["region"], settings.endpoints(os.environ))
-        endpoint = Endpoint.from_json(setting["endpoint"])
+        cloud = Cloud.connect(setting["project"], setting["region"])
+        endpoint = checks.from_json(Endpoint, setting["endpoint"])
         pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
         run = run_of(pushed.uri)
         serving = ServingEndpoint(cloud, endpoint, setting["labels"], setting["encryption_key"])
         try:
-            serving.make()  # before the registry: where the endpoint is gone, nothing is left behind
+            serving.create()  # before the registry: where the endpoint is gone, nothing is left behind
             entry = registry.Registry(cloud, setting["pipeline"])
             version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
             if version is None:
@@ -119,7 +119,7 @@ class Executor(tfx_pusher.Executor):
             if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
                 raise UserError(
                     f"version {version.id} of {version.entry} is this model, and was rolled back; to deploy it again "
-                    f"all the same: python vertex_runner.py --rollback {version.id}"
+                    f"all the same: python vertex_runner.py rollback {version.id}"
                 )
             rows = SmokeRows.from_json(
                 read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"])), endpoint.canary.smoke_rows
@@ -146,7 +146,7 @@ class Executor(tfx_pusher.Executor):
     ) -> registry.Version:
         measured = read_measured(artifact_utils.get_single_uri(input_dict["model_blessing"]))
         metrics = measured.get("metrics", {})
-        ours = Endpoint.from_json(setting["endpoint"]).image == PIPELINE_IMAGE
+        ours = checks.from_json(Endpoint, setting["endpoint"]).image == PIPELINE_IMAGE
         labels = {
             **setting["labels"],
             registry.RUN: registry.as_label(run),
@@ -171,16 +171,16 @@ class Executor(tfx_pusher.Executor):
 
 
 def run_of(output: str) -> str:
-    """The id of the job that a task belongs to, from the address of an output: .../<job>/<task>_<number>/<name>."""
+    """Return the id of a task's job from the address of an output: .../<job>/<task>_<number>/<name>."""
     parts = output.rstrip("/").split("/")
     return parts[-3] if len(parts) > 2 else "run"
 
 
 def has_ended(cloud: Cloud, run: str) -> bool:
-    """Whether a job is known to have ended."""
+    """Return whether a job is known to have ended."""
     try:
         client = cloud.client(v1.PipelineServiceClient)
-        job = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{run}", retry=AGAIN)
+        job = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{run}", retry=RETRY)
     except (exceptions.NotFound, exceptions.InvalidArgument):
         return False  # of somebody else, or too long for a label
-    return job.state in ENDED
+    return job.state in ENDED_STATES

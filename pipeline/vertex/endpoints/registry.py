@@ -1,4 +1,4 @@
-"""The registry of models: one entry for a pipeline, with a version for every model that was pushed."""
+"""The model registry: one entry for a pipeline, with a version for every model that was pushed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
-from pipeline.vertex.cloud import AGAIN, Cloud
+from pipeline.vertex.cloud import RETRY, Cloud
 
 # Aliases: the version that gets all the traffic, and the one that did before it. Batch jobs and other readers take
 # "default", which Vertex AI gives to the first version by itself and which goes with "live".
 LIVE, PREVIOUS, DEFAULT = "live", "previous", "default"
-# Labels of a version: which model of which run it is, and what became of it.
+# Labels of a version: its model, its run, and its state.
 SOURCE, RUN, STATE = "source", "run", "state"
 CANARY, PROMOTED, FAILED, ROLLED_BACK = "canary", "promoted", "canary-failed", "rolled-back"
-# What Vertex AI calls our metrics: cloud.google.com/vertex-ai/docs/evaluation/introduction#classification
+# Vertex AI's names of our metrics: cloud.google.com/vertex-ai/docs/evaluation/introduction#classification
 CLASSIFICATION = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"
 METRICS = {"auc": "auRoc", "auc_precision_recall": "auPrc"}
 SECONDS_TO_UPLOAD = 1800.0
@@ -45,15 +45,15 @@ class Version:
 
     @property
     def name(self) -> str:
-        """The resource name with the version."""
+        """Return the resource name with the version."""
         return f"{self.entry}@{self.id}"
 
 
 class Registry:
-    """The entry of one pipeline; there from the first push on.
+    """The entry of one pipeline; it exists from the first push on.
 
     Args:
-        cloud: Where.
+        cloud: Project and region.
         pipeline: Name of the pipeline, which becomes the entry's id.
     """
 
@@ -64,21 +64,22 @@ class Registry:
         self.name = f"{cloud.parent}/models/{pipeline}"
 
     def versions(self) -> list[Version]:
-        """All of them, the oldest first; none before the first push."""
+        """Return all versions, the oldest first; none before the first push."""
         try:
-            found = list(self._client.list_model_versions(name=self.name, retry=AGAIN))
+            models = list(self._client.list_model_versions(name=self.name, retry=RETRY))
         except exceptions.NotFound:
             return []
-        return sorted((self._version(one) for one in found), key=lambda one: int(one.id))
+        return sorted((self._version(model) for model in models), key=lambda version: int(version.id))
 
     def pushed_from(self, model: str) -> Version | None:
-        """The version that was made of a Trainer's model: a task that is started again does not make a second one."""
-        return next((one for one in self.versions() if one.labels.get(SOURCE) == source_of(model)), None)
+        """Return the version of a Trainer's model: a task that is started again does not register a second one."""
+        source = source_of(model)
+        return next((version for version in self.versions() if version.labels.get(SOURCE) == source), None)
 
     def with_alias(self, alias: str) -> Version | None:
-        """The version that has an alias."""
+        """Return the version that has an alias or a number; None: there is none."""
         try:
-            return self._version(self._client.get_model(name=f"{self.name}@{alias}", retry=AGAIN))
+            return self._version(self._client.get_model(name=f"{self.name}@{alias}", retry=RETRY))
         except exceptions.NotFound:
             return None
 
@@ -91,12 +92,12 @@ class Registry:
         description: str,
         encryption_key: str | None,
     ) -> Version:
-        """Registers a model as the next version, or as the first of a new entry.
+        """Register a model as the next version, or as the first of a new entry.
 
         Args:
             model: Address of the Trainer's model.
-            folder: Where the SavedModel was pushed to.
-            container: What serves it.
+            folder: Address that the SavedModel was pushed to.
+            container: Image and command that serve it.
             labels: Of the version.
             description: Of the version, for people.
             encryption_key: Customer-managed key of the entry.
@@ -113,20 +114,18 @@ class Registry:
         )
         if encryption_key:
             new.encryption_spec = v1.EncryptionSpec(kms_key_name=encryption_key)
-        request = v1.UploadModelRequest(parent=self._cloud.parent, model=new)
+        request = v1.UploadModelRequest(parent=self._cloud.parent, model=new, model_id=self.id)
+        next_version = v1.UploadModelRequest(parent=self._cloud.parent, model=new, parent_model=self.name)
         if self.versions():
-            request.parent_model = self.name
-        else:
-            request.model_id = self.id
+            request = next_version
         try:
-            made = self._client.upload_model(request=request).result(timeout=SECONDS_TO_UPLOAD)
+            response = self._client.upload_model(request=request).result(timeout=SECONDS_TO_UPLOAD)
         except exceptions.AlreadyExists:  # the first push of another run, at the same moment
-            request = v1.UploadModelRequest(parent=self._cloud.parent, model=new, parent_model=self.name)
-            made = self._client.upload_model(request=request).result(timeout=SECONDS_TO_UPLOAD)
-        return Version(self.name, made.model_version_id, dict(new.labels), folder)
+            response = self._client.upload_model(request=next_version).result(timeout=SECONDS_TO_UPLOAD)
+        return Version(self.name, response.model_version_id, dict(new.labels), folder)
 
     def add_metrics(self, version: Version, metrics: Mapping[str, float]) -> None:
-        """Shows the metrics on the test split beside a version: Vertex AI's own by its names, all as metadata."""
+        """Show the metrics on the test split beside a version: Vertex AI's own by its names, all as metadata."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         evaluation = v1.ModelEvaluation(
             display_name="test split",
@@ -134,14 +133,12 @@ class Registry:
             metrics={theirs: finite[ours] for ours, theirs in METRICS.items() if ours in finite},
             metadata=finite,
         )
-        self._client.import_model_evaluation(parent=version.name, model_evaluation=evaluation, retry=AGAIN)
+        self._client.import_model_evaluation(parent=version.name, model_evaluation=evaluation, retry=RETRY)
 
     def make_live(self, version: Version, rolled_back: bool = False) -> None:
-        """Gives a version the aliases of the one that gets the traffic; the one that had them becomes "previous".
+        """Give a version the aliases of all the traffic; the version that had them becomes "previous".
 
-        Args:
-            version: The one that gets it.
-            rolled_back: The one that had them is not to come back: no version is "previous" then.
+        After a rollback no version is "previous": the one that had them is not to come back.
         """
         before = self.with_alias(LIVE)
         if rolled_back:
@@ -154,47 +151,47 @@ class Registry:
         self.label(version, **{STATE: PROMOTED})
 
     def move_alias(self, alias: str, version: Version | None) -> None:
-        """Takes an alias from the version that has it and gives it to another, or to none."""
+        """Take an alias from the version that has it and give it to another, or to none."""
         holder = self.with_alias(alias)
         if holder is not None and version is not None and holder.id == version.id:
             return
         if holder is not None and alias != DEFAULT:
-            self._client.merge_version_aliases(name=holder.name, version_aliases=[f"-{alias}"], retry=AGAIN)
+            self._client.merge_version_aliases(name=holder.name, version_aliases=[f"-{alias}"], retry=RETRY)
         if version is not None:
-            self._client.merge_version_aliases(name=version.name, version_aliases=[alias], retry=AGAIN)
+            self._client.merge_version_aliases(name=version.name, version_aliases=[alias], retry=RETRY)
 
     def label(self, version: Version, **labels: str) -> None:
-        """Adds labels to a version, or changes them."""
-        now = self._client.get_model(name=version.name, retry=AGAIN)
-        changed = v1.Model(name=version.name, labels={**now.labels, **labels})
-        self._client.update_model(model=changed, update_mask={"paths": ["labels"]}, retry=AGAIN)
+        """Add labels to a version, or change them."""
+        model = self._client.get_model(name=version.name, retry=RETRY)
+        changed = v1.Model(name=version.name, labels={**model.labels, **labels})
+        self._client.update_model(model=changed, update_mask={"paths": ["labels"]}, retry=RETRY)
 
     def _version(self, model: v1.Model) -> Version:
         return Version(self.name, model.version_id, dict(model.labels), model.artifact_uri)
 
 
 def source_of(model: str) -> str:
-    """The label for the address of a Trainer's model."""
+    """Return the label for the address of a Trainer's model."""
     return hashlib.sha256(model.encode()).hexdigest()[:16]
 
 
 def as_label(text: str) -> str:
-    """A text as the value of a label: lower-case letters, digits, "_" and "-", at most 63."""
+    """Return a text as the value of a label: lower-case letters, digits, "_" and "-", at most 63."""
     return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:63]
 
 
 def described(metrics: Mapping[str, float], run: str) -> str:
-    """A line about a version for people."""
+    """Return a line about a version for people."""
     shown = [f"{name} {metrics[name]:.4f}" for name in METRICS if name in metrics]
     return f"{', '.join(shown) or 'no metrics'} on the test split; run {run}"
 
 
 def prebuilt_image(tensorflow: str, region: str, accelerator: str | None, known: Sequence[Any] | None = None) -> str:
-    """Google's serving image for a version of TensorFlow.
+    """Return Google's serving image for a version of TensorFlow.
 
     Args:
         tensorflow: Such as "2.21.0".
-        region: Decides which copy of it.
+        region: Decides the copy of the image.
         accelerator: Whether the machine has one.
         known: Addresses of the images; None: those that google-cloud-aiplatform lists.
 
@@ -205,20 +202,16 @@ def prebuilt_image(tensorflow: str, region: str, accelerator: str | None, known:
         from google.cloud.aiplatform.constants import prediction
 
         known = prediction.SERVING_CONTAINER_URIS
-    place = region.partition("-")[0]
-    place = place if place in ("us", "europe", "asia") else "us"
+    continent = region.partition("-")[0]
+    continent = continent if continent in ("us", "europe", "asia") else "us"
     kind = "gpu" if accelerator else "cpu"
-    found = {}
-    for address in known:
-        match = re.fullmatch(rf"{place}-docker\.pkg\.dev/vertex-ai/prediction/tf2-{kind}\.(\d+)-(\d+):latest", address)
-        if match:
-            found[int(match[1]), int(match[2])] = address
-    wanted = tuple(int(part) for part in tensorflow.split(".")[:2])
-    fitting = sorted(version for version in found if version >= wanted)
-    if not fitting:
-        newest = ".".join(map(str, max(found))) if found else "none"
+    pattern = rf"{continent}-docker\.pkg\.dev/vertex-ai/prediction/tf2-{kind}\.(\d+)-(\d+):latest"
+    images = {(int(match[1]), int(match[2])): match[0] for match in (re.fullmatch(pattern, a) for a in known) if match}
+    needed = tuple(int(part) for part in tensorflow.split(".")[:2])
+    if not images or max(images) < needed:
+        newest = ".".join(map(str, max(images))) if images else "none"
         raise UserError(
             f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow} (newest: '
             f'{newest}); take image="pipeline", which has the TensorFlow that the model was trained with'
         )
-    return str(found[fitting[0]])
+    return str(images[min(version for version in images if version >= needed)])

@@ -1,4 +1,4 @@
-"""Real rows with the answers that the model check has kept: what an endpoint must answer, too."""
+"""Real rows with the answers that the model check has kept, which an endpoint must give as well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SmokeRows:
 
     Attributes:
         instances: Raw features of a row by name.
-        answers: What the exported model said, output by name.
+        answers: Outputs of the exported model by name.
         tolerance: Largest difference of a number.
     """
 
@@ -26,12 +26,12 @@ class SmokeRows:
 
     @classmethod
     def from_json(cls, read: Mapping[str, Any], most: int) -> SmokeRows:
-        """The first rows of what the model check wrote."""
+        """Return the first rows of what the model check wrote."""
         rows = read["rows"][:most]
-        return cls([one["instance"] for one in rows], [one["answer"] for one in rows], read["tolerance"])
+        return cls([row["instance"] for row in rows], [row["answer"] for row in rows], read["tolerance"])
 
     def difference(self, row: int, answer: Any) -> str | None:
-        """What is otherwise in an answer to a row; None: nothing."""
+        """Return the difference of an answer to a row; None: there is none."""
         expected = self.answers[row]
         if not isinstance(answer, Mapping):
             answer = {next(iter(expected)): answer} if len(expected) == 1 else {}

@@ -1,4 +1,4 @@
-"""Starts a job of Vertex AI from within a task of the pipeline and waits for it.
+"""Start a job of Vertex AI from within a task of the pipeline and wait for it.
 
 In a rehearsal the job runs as processes on this machine, see ``pipeline.vertex.jobs.local_jobs``.
 """
@@ -9,48 +9,41 @@ import copy
 import json
 import logging
 import os
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from tfx import types
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, name_utils
 
+from pipeline import filesystem
+from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
 from pipeline.vertex import rehearsing, termination
 from pipeline.vertex.jobs import local_jobs
 
 logger = logging.getLogger("pipeline.vertex")
 
-# Where the job stands among the settings of a component (custom_config).
+# Name of the job among the settings of a component (custom_config).
 SETTING = "vertex_job"
 # The place of a pool says what it is for; the third one's containers, Reduction Servers, have a command of their own.
 POOLS_WITH_OUR_COMMAND = 2
-# gcloud's own: another address of Vertex AI than the region's.
-ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"
 SECONDS_BETWEEN_LOOKS = 15.0
 LONGEST_OUTAGE = 30 * 60.0
-ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
-
-Artifacts = dict[str, list[types.Artifact]]
-_Job = TypeVar("_Job")
+ENDED_STATES = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
 
 class JobFailed(UserError):
-    """A job ended without success; says its state, cause and page."""
+    """A job ended without success; the message has its state, cause and page."""
 
 
-class Ended(JobFailed):
-    """This task was ended while its job ran."""
+class TaskCancelled(JobFailed):
+    """This task was ended from outside while its job ran."""
 
 
 def command_of(
     executor: type[BaseExecutor], inputs: Artifacts, outputs: Artifacts, exec_properties: dict[str, Any]
 ) -> list[str]:
-    """The command that runs an executor in a container of the job."""
+    """Return the command that runs an executor in a container of the job."""
     return [
         "python",
         "-m",
@@ -67,12 +60,12 @@ def command_of(
 
 
 def setting_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """The job that ``pipeline.vertex.pipelines.worker_pools`` has put among the settings."""
+    """Return the job that ``pipeline.vertex.pipelines.worker_pools`` has put among the settings."""
     return copy.deepcopy(json_utils.loads(exec_properties["custom_config"])[SETTING])
 
 
 def without_setting(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """The same properties without the job, as the user's code expects them."""
+    """Return the properties without the job, as the user's code expects them."""
     settings = json_utils.loads(exec_properties["custom_config"])
     settings.pop(SETTING)
     return {**exec_properties, "custom_config": json_utils.dumps(settings)}
@@ -85,11 +78,11 @@ def run_as_job(
     exec_properties: dict[str, Any],
     beside: str,
 ) -> None:
-    """Runs an executor in every replica of a CustomJob and waits for its end.
+    """Run an executor in every replica of a CustomJob and wait for its end.
 
     Args:
         executor: Does the work in each replica.
-        inputs: As a task's executor gets them.
+        inputs: Arguments of ``Do`` of a task's executor.
         outputs: The same.
         exec_properties: The same, with the job that ``pipeline.vertex.pipelines.worker_pools`` has put there.
         beside: The output beside which checkpoints and logs go: in the same place when Vertex AI starts the job, or the
@@ -106,7 +99,7 @@ def run_as_job(
 
 
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
-    """A CustomJobSpec whose replicas run ``command``, and whose checkpoints and logs go below ``folder``."""
+    """Let the replicas of a CustomJobSpec run ``command``, with checkpoints and logs below ``folder``; return it."""
     for pool in job_spec["workerPoolSpecs"][:POOLS_WITH_OUR_COMMAND]:
         pool["containerSpec"]["command"] = command
     job_spec["baseOutputDirectory"] = {"outputUriPrefix": folder}
@@ -114,7 +107,7 @@ def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> d
 
 
 def run_custom_job(job: dict[str, Any], parent: str, marker: str) -> None:
-    """Runs a CustomJob to its end.
+    """Run a CustomJob to its end.
 
     Args:
         job: As in Vertex AI's REST documentation.
@@ -126,22 +119,12 @@ def run_custom_job(job: dict[str, Any], parent: str, marker: str) -> None:
     """
     if rehearsing():
         local_jobs.run(job["displayName"], job["jobSpec"])
-        return
-    from google.cloud import aiplatform_v1
-
-    client = _client(parent)
-    _run(
-        create=lambda: client.create_custom_job(
-            parent=parent, custom_job=aiplatform_v1.CustomJob.from_json(json.dumps(job))
-        ),
-        get=lambda name: client.get_custom_job(name=name),
-        cancel=lambda name: client.cancel_custom_job(name=name),
-        marker=marker,
-    )
+    else:
+        _run("CustomJob", "custom_job", job, parent, marker)
 
 
 def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, Any]]:
-    """Runs a HyperparameterTuningJob to its end; arguments as for ``run_custom_job``.
+    """Run a HyperparameterTuningJob to its end; arguments as for ``run_custom_job``.
 
     Returns:
         The trials that succeeded: {"id", "values": {parameter: value}, "measured": the metric}.
@@ -151,99 +134,53 @@ def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, 
     """
     if rehearsing():
         return local_jobs.search(job)
-    from google.cloud import aiplatform_v1
-
-    client = _client(parent)
-    done = _run(
-        create=lambda: client.create_hyperparameter_tuning_job(
-            parent=parent,
-            hyperparameter_tuning_job=aiplatform_v1.HyperparameterTuningJob.from_json(json.dumps(job)),
-        ),
-        get=lambda name: client.get_hyperparameter_tuning_job(name=name),
-        cancel=lambda name: client.cancel_hyperparameter_tuning_job(name=name),
-        marker=marker,
-    )
+    ended = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker)
     return [
         {
             "id": trial.id,
             "values": {parameter.parameter_id: parameter.value for parameter in trial.parameters},
             "measured": trial.final_measurement.metrics[0].value,
         }
-        for trial in done.trials
+        for trial in ended.trials
         if trial.state.name == "SUCCEEDED" and trial.final_measurement.metrics
     ]
 
 
-def _client(parent: str) -> Any:
+def _run(message: str, method: str, content: dict[str, Any], parent: str, marker: str) -> Any:
+    """Run a job of either kind to its end and return it; ``message`` and ``method`` are the client's names of it."""
     from google.cloud import aiplatform_v1
 
-    from pipeline.vertex.cloud import Cloud
+    from pipeline.vertex.cloud import Cloud, explaining, poll
 
-    _, project, _, region = parent.split("/")
-    address = os.environ.get(ENDPOINT_VARIABLE)
-    cloud = Cloud.connect(project, region, {"aiplatform": address} if address else {})
-    return cloud.client(aiplatform_v1.JobServiceClient)
-
-
-def _run(
-    create: Callable[[], _Job],
-    get: Callable[[str], _Job],
-    cancel: Callable[[str], Any],
-    marker: str,
-) -> _Job:
-    from google.api_core import exceptions
-
-    from pipeline.vertex.cloud import explained
-
-    job: Any = None
-    if fileio.exists(marker):
-        with fileio.open(marker) as file:
-            job = get(file.read())
-        if job.state.name in ENDED and job.state.name != "JOB_STATE_SUCCEEDED":
-            job = None
-    if job is None:
-        try:
-            job = create()
-        except exceptions.GoogleAPICallError as error:
-            raise explained(error, "starting the job") from error
-        fileio.makedirs(os.path.dirname(marker))
-        with fileio.open(marker, "w") as file:
-            file.write(job.name)
-    url = _url(job.name)
-    logger.info("Waiting for %s: %s", job.name, url)
+    client = Cloud.connect_to(parent).client(aiplatform_v1.JobServiceClient)
+    create, get, cancel = (getattr(client, f"{verb}_{method}") for verb in ("create", "get", "cancel"))
+    name = filesystem.read_text(marker) if filesystem.exists(marker) else None
+    if name is None or get(name=name).state.name in ENDED_STATES[1:]:
+        with explaining("starting the job"):
+            job = getattr(aiplatform_v1, message).from_json(json.dumps(content))
+            name = create(parent=parent, **{method: job}).name
+        filesystem.write(marker, name)
+    url = _url(name)
+    logger.info("Waiting for %s: %s", name, url)
+    state = None
     try:
-        with termination.raised(Ended("this task was ended, and its job was cancelled")):
-            job = _wait(job, get)
-    except Ended:
-        cancel(job.name)  # nothing else would, and it would be paid for
+        with termination.raised(TaskCancelled("this task was ended, and its job was cancelled")):
+            for job in poll(lambda: get(name=name), SECONDS_BETWEEN_LOOKS, LONGEST_OUTAGE, logger.warning):
+                if job.state.name != state:
+                    state = job.state.name
+                    logger.info("%s", state)
+                if state in ENDED_STATES:
+                    break
+    except TaskCancelled:
+        cancel(name=name)  # nothing else would, and it would be paid for
         raise
-    if job.state.name != "JOB_STATE_SUCCEEDED":
+    if state != "JOB_STATE_SUCCEEDED":
         cause = f": {job.error.message}" if job.error.message else ""
-        raise JobFailed(f"the job {job.name} ended with {job.state.name}{cause}; its log is at {url}")
-    return job
-
-
-def _wait(job: Any, get: Callable[[str], Any]) -> Any:
-    """The job at its end; short outages of the network or the service are waited through."""
-    from pipeline.vertex.cloud import PASSING
-
-    seen, reached = None, time.monotonic()
-    while job.state.name not in ENDED:
-        if job.state.name != seen:
-            seen = job.state.name
-            logger.info("%s", seen)
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-        try:
-            job = get(job.name)
-            reached = time.monotonic()
-        except PASSING as error:
-            if time.monotonic() - reached > LONGEST_OUTAGE:
-                raise JobFailed(f"Vertex AI has not answered for {LONGEST_OUTAGE / 60:g} minutes: {error}") from error
-            logger.warning("Vertex AI cannot be reached, waiting on: %s", error)
+        raise JobFailed(f"the job {name} ended with {state}{cause}; its log is at {url}")
     return job
 
 
 def _url(name: str) -> str:
-    """The job's page in the Google Cloud console."""
+    """Return the job's page in the Google Cloud console."""
     _, project, _, region, _, number = name.split("/")
     return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{number}?project={project}"

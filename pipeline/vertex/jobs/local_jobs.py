@@ -1,4 +1,4 @@
-"""Jobs of Vertex AI as processes on this machine, one a replica, with the environment that Vertex AI gives them.
+"""Run jobs of Vertex AI as processes on this machine, one a replica, with the environment that Vertex AI gives them.
 
 For rehearsals: same command, same variables, an empty working folder. Machine types, accelerators, spot machines and
 Reduction Servers have no part in it, and Vizier's choice of values is random.
@@ -6,6 +6,7 @@ Reduction Servers have no part in it, and Vizier's choice of values is random.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -27,29 +28,28 @@ SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None, **variables: str) -> None:
-    """Runs the replicas of a CustomJobSpec until all have ended.
+    """Run the replicas of a CustomJobSpec until all have ended.
 
     Args:
         name: Of the job, for the logs.
         job_spec: As in Vertex AI's REST documentation, with a command in every container.
-        arguments: To put behind the command.
-        variables: More environment.
+        arguments: Appended to the command.
+        variables: Added to the environment.
 
     Raises:
         UserError: a replica failed; the others are ended then, as Vertex AI ends them.
     """
-    replicas = _replicas(job_spec)
     logs = Path(os.environ[REHEARSAL_VARIABLE])
     logs.mkdir(parents=True, exist_ok=True)
     processes: list[tuple[subprocess.Popen[bytes], Path]] = []
     with tempfile.TemporaryDirectory(prefix="job-") as folders:
         try:
-            for place, (pool, index, environment) in enumerate(replicas):
+            for number, (pool, index, environment) in enumerate(_replicas(job_spec)):
                 container = job_spec["workerPoolSpecs"][pool]["containerSpec"]
-                given = {one["name"]: one["value"] for one in container.get("env", ())}
+                environment |= {variable["name"]: variable["value"] for variable in container.get("env", ())}
                 # tensorflow_transform sets it where it is imported, and tf.keras would be Keras 2 in the job only.
                 inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-                folder = Path(folders) / str(place)
+                folder = Path(folders) / str(number)
                 (folder / "tmp").mkdir(parents=True)
                 (folder / "work").mkdir()
                 log = logs / f"{name}-workerpool{pool}-{index}.log"
@@ -57,7 +57,7 @@ def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None,
                     process = subprocess.Popen(
                         [*container["command"], *container.get("args", ()), *(arguments or ())],
                         cwd=folder / "work",
-                        env={**inherited, **environment, **given, **variables, "TMPDIR": str(folder / "tmp")},
+                        env={**inherited, **environment, **variables, "TMPDIR": str(folder / "tmp")},
                         stdout=file,
                         stderr=subprocess.STDOUT,
                     )
@@ -71,24 +71,25 @@ def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None,
 
 
 def search(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Runs a HyperparameterTuningJob with random values; returns the trials that succeeded, see ``jobs.run_search``."""
+    """Run a HyperparameterTuningJob with random values; return the trials that succeeded, see ``launch.run_search``."""
     generator = random.Random(1)
     study, spec = job["studySpec"], job["trialJobSpec"]
     metric = study["metrics"][0]["metricId"]
-    suggested = [
-        {one["parameterId"]: _random_value(one, generator) for one in study["parameters"]}
+    prefix = spec["baseOutputDirectory"]["outputUriPrefix"].rstrip("/")
+    suggestions = [
+        {parameter["parameterId"]: _random_value(parameter, generator) for parameter in study["parameters"]}
         for _ in range(job["maxTrialCount"])
     ]
+    failures: list[str] = []
 
-    def one(number: int) -> dict[str, Any] | None:
-        values, trial = suggested[number - 1], str(number)
+    def run_trial(number: int) -> dict[str, Any] | None:
+        values, trial = suggestions[number - 1], str(number)
         with tempfile.TemporaryDirectory(prefix="trial-") as folder:
             file = Path(folder) / "hypertune" / "output.metrics"
-            own = {**spec, "baseOutputDirectory": _below(spec, trial)}
             try:
                 run(
                     f"{job['displayName']}-trial-{trial}",
-                    own,
+                    {**spec, "baseOutputDirectory": {"outputUriPrefix": f"{prefix}/{trial}"}},
                     [f"--{name}={value}" for name, value in values.items()],
                     CLOUD_ML_TRIAL_ID=trial,
                     CLOUD_ML_HP_METRIC_TAG=metric,
@@ -100,20 +101,15 @@ def search(job: dict[str, Any]) -> list[dict[str, Any]]:
             reports = [json.loads(line) for line in file.read_text().splitlines()]
         return {"id": trial, "values": values, "measured": float(reports[-1][metric])}
 
-    failures: list[str] = []
     with ThreadPoolExecutor(job["parallelTrialCount"]) as pool:
-        done = [trial for trial in pool.map(one, range(1, job["maxTrialCount"] + 1)) if trial]
-    if not done and failures:
+        trials = [trial for trial in pool.map(run_trial, range(1, job["maxTrialCount"] + 1)) if trial]
+    if not trials and failures:
         raise UserError(failures[-1])
-    return done
-
-
-def _below(spec: dict[str, Any], trial: str) -> dict[str, Any]:
-    return {"outputUriPrefix": f"{spec['baseOutputDirectory']['outputUriPrefix'].rstrip('/')}/{trial}"}
+    return trials
 
 
 def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]:
-    """Pool, number within it and environment of every replica that can run here.
+    """Return pool, number within it and environment of every replica that can run here.
 
     The variables are those of cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables and
     .../code-requirements#environment-variables.
@@ -131,7 +127,7 @@ def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]
         }
     # A job of one replica has no pools in its CLUSTER_SPEC.
     names = [f"workerpool{pool}" for pool in range(len(pools))] if len(pools) > 1 else ["chief"]
-    found = []
+    replicas = []
     for pool, (name, role) in enumerate(zip(names, ROLES, strict=False)):
         for index in range(pools[pool]["replicaCount"]):
             cluster_spec = {
@@ -145,8 +141,8 @@ def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]
                 "task": {"type": role, "index": index},
             }
             variables = {"CLUSTER_SPEC": json.dumps(cluster_spec), "TF_CONFIG": json.dumps(tf_config), **folders}
-            found.append((pool, index, variables))
-    return found
+            replicas.append((pool, index, variables))
+    return replicas
 
 
 def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
@@ -160,7 +156,7 @@ def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:])
 
 
@@ -179,12 +175,9 @@ def _random_value(parameter: dict[str, Any], generator: random.Random) -> Any:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("localhost", 0))
+        return [sock.getsockname()[1] for sock in sockets]

@@ -1,4 +1,4 @@
-"""The Trainer as a CustomJob of Vertex AI: what its task runs, and what every replica of the job runs."""
+"""The Trainer as a CustomJob of Vertex AI: the executor of its task, and that of every replica of the job."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from tfx.types import artifact_utils
 from tfx.utils import path_utils
 
 from pipeline.components import trainer
+from pipeline.components.base import Artifacts
 from pipeline.vertex.jobs import launch
 
 
 class Executor(BaseExecutor):
-    """Starts the job and waits for it.
+    """Start the job and wait for it.
 
     TFX's own overwrites the command of every pool, so that a Reduction Server would train, and its replicas fail when
     they end before the chief has exported.
     """
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Runs the training as a job; takes and fills what TFX's Trainer does."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Run the training as a job; inputs and outputs are those of TFX's Trainer."""
         launch.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="model_run")
 
 
-class Replica(trainer.Executor):
+class Replica(trainer.TrainerExecutor):
     """The Trainer in one of several processes that train together: only the chief's outputs count."""
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Trains; a replica that is not the chief writes where nobody looks."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Train; a replica that is not the chief writes to a temporary folder."""
         from pipeline.training import strategy
 
-        _, place = strategy.cluster()
-        if place == 0:
+        _, index = strategy.cluster()
+        if index == 0:
             super().Do(input_dict, output_dict, exec_properties)
             return
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,4 +1,4 @@
-"""The Tuner as a CustomJob of Vertex AI whose replicas search side by side, and what every replica runs.
+"""The Tuner as a CustomJob of Vertex AI whose replicas search side by side: executors of its task and of every replica.
 
 The first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the best values.
 All replicas, the first too, train trials.
@@ -18,6 +18,7 @@ from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
 from pipeline.components import tuner
+from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
 from pipeline.vertex.jobs import launch
 
@@ -25,10 +26,10 @@ CHIEF = "chief"
 
 
 class Executor(BaseExecutor):
-    """Starts the job and waits for it."""
+    """Start the job and wait for it."""
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Runs the search as a job; takes and fills what TFX's Tuner does."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
         launch.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
 
 
@@ -39,8 +40,8 @@ class Replica(BaseExecutor):
     ends.
     """
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Trains trials until there are no more; the first replica also sees to the chief.
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Train trials until there are no more; the first replica also runs the chief.
 
         Raises:
             UserError: this is a job of Vertex AI without a cluster.
@@ -49,10 +50,10 @@ class Replica(BaseExecutor):
             search = tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
             tfx_tuner.write_best_hyperparameters(search, output_dict)
             return
-        address, place = place_in_cluster(os.environ.get("CLUSTER_SPEC"))
+        address, index = place_in_cluster(os.environ.get("CLUSTER_SPEC"))
         host, port = address.rsplit(":", 1)
         chief = None
-        if place == 0:
+        if index == 0:
             environment = {
                 **os.environ,
                 "KERASTUNER_TUNER_ID": CHIEF,
@@ -62,9 +63,9 @@ class Replica(BaseExecutor):
             }
             chief = subprocess.Popen([sys.executable, "-m", "tfx.scripts.run_executor", *sys.argv[1:]], env=environment)
             host = "127.0.0.1"
-            # Without it this one would wait for the chief for an hour.
+            # Without it this process would wait for the chief for an hour.
             threading.Thread(target=_end_with, args=[chief], daemon=True).start()
-        os.environ.update(KERASTUNER_TUNER_ID=f"tuner{place}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
+        os.environ.update(KERASTUNER_TUNER_ID=f"tuner{index}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
             # No summary: it would ask the chief, which may have ended.
             tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
@@ -76,13 +77,13 @@ class Replica(BaseExecutor):
 
 
 def _end_with(chief: subprocess.Popen[bytes]) -> None:
-    """Ends this process when the chief fails; what it said last stands in the same log."""
+    """End this process when the chief fails; the chief's last lines are in the same log."""
     if chief.wait():
         os._exit(1)
 
 
 def place_in_cluster(text: str | None) -> tuple[str, int]:
-    """The address of the first replica and the place of this one, from CLUSTER_SPEC as Vertex AI gives it.
+    """Return the address of the first replica and the index of this one, from Vertex AI's CLUSTER_SPEC.
 
     cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables
 

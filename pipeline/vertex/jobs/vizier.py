@@ -23,7 +23,8 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
-from pipeline.components import endless
+from pipeline.components.base import Artifacts
+from pipeline.components.infinite_data import reject_infinite_data
 from pipeline.components.tuner import prepare
 from pipeline.errors import UserError
 from pipeline.vertex.jobs import launch
@@ -31,15 +32,15 @@ from pipeline.vertex.jobs import launch
 logger = logging.getLogger("pipeline.vertex")
 
 SCALES = {"linear": "UNIT_LINEAR_SCALE", "log": "UNIT_LOG_SCALE", "reverse_log": "UNIT_REVERSE_LOG_SCALE"}
-# What stands behind it is no option of run_executor; Vertex AI puts a trial's values behind the command.
+# Arguments behind it are no options of run_executor; Vertex AI appends a trial's values to the command.
 VALUES_FOLLOW = "--"
 
 
 class Executor(BaseExecutor):
-    """Starts the job, waits for it, and writes the best values as TFX's Tuner does."""
+    """Start the job, wait for it, and write the best values as TFX's Tuner does."""
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Runs the search as a job; takes and fills what TFX's Tuner does."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
         setting = launch.setting_of(exec_properties)
         tuner, _ = prepare(input_dict, launch.without_setting(exec_properties), tempfile.mkdtemp())
         space = tuner.oracle.get_space()
@@ -64,10 +65,10 @@ class Executor(BaseExecutor):
 
 
 class OneTrial(BaseExecutor):
-    """One trial: trains the model of the values in its arguments and reports the objective."""
+    """Train the model of one trial, by the values in its arguments, and report the objective."""
 
-    def Do(self, input_dict: launch.Artifacts, output_dict: launch.Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Trains with the values behind ``VALUES_FOLLOW``."""
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Train with the values behind ``VALUES_FOLLOW``."""
         import hypertune
 
         tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
@@ -76,7 +77,7 @@ class OneTrial(BaseExecutor):
         space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
         trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
         objective = tuner.oracle.objective
-        with endless.refused(tuner):
+        with reject_infinite_data(tuner):
             results = tuner.run_trial(trial, **fit_kwargs)
         measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)
@@ -84,24 +85,24 @@ class OneTrial(BaseExecutor):
 
 
 def study_of(space: keras_tuner.HyperParameters, objective: keras_tuner.Objective) -> dict[str, Any]:
-    """The search space and objective of KerasTuner in Vizier's words (StudySpec).
+    """Return KerasTuner's search space and objective as a StudySpec of Vizier.
 
     Raises:
         UserError: Vizier has no such parameter.
     """
     return {
         "metrics": [{"metricId": objective.name, "goal": "MAXIMIZE" if objective.direction == "max" else "MINIMIZE"}],
-        "parameters": [_parameter(one) for one in space.space if not isinstance(one, kinds.Fixed)],
+        "parameters": [_parameter(parameter) for parameter in space.space if not isinstance(parameter, kinds.Fixed)],
     }
 
 
 def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> dict[str, Any]:
-    """The values in a trial's arguments, such as ["--units=32.0"], as ``build_model`` gets them.
+    """Return the values in a trial's arguments, such as ["--units=32.0"], as ``build_model`` gets them.
 
     Raises:
         UserError: an argument is no ``--name=value`` of the search space.
     """
-    parameters = {one.name: one for one in space.space}
+    parameters = {parameter.name: parameter for parameter in space.space}
     values = {}
     for argument in arguments:
         name, equals, text = argument.removeprefix("--").partition("=")
@@ -113,50 +114,52 @@ def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> d
     return values
 
 
-def _parameter(one: Any) -> dict[str, Any]:
-    """A hyperparameter as a ParameterSpec."""
-    if one.conditions:
-        parents = ", ".join(sorted({condition.name for condition in one.conditions}))
+def _parameter(hp: Any) -> dict[str, Any]:
+    """Return a hyperparameter of KerasTuner as a ParameterSpec of Vizier."""
+    if hp.conditions:
+        parents = ", ".join(sorted({condition.name for condition in hp.conditions}))
         raise UserError(
-            f"the hyperparameter {one.name!r} is only there for some values of {parents}, which a search by Vizier "
+            f"the hyperparameter {hp.name!r} is only there for some values of {parents}, which a search by Vizier "
             'does not take here; ask for it always, or set search_with="keras_tuner"'
         )
-    spec: dict[str, Any] = {"parameterId": one.name}
-    if isinstance(one, kinds.Boolean) or (isinstance(one, kinds.Choice) and isinstance(one.values[0], (str, bool))):
-        return {**spec, "categoricalValueSpec": {"values": [str(value) for value in one.values]}}
-    if isinstance(one, kinds.Choice):
-        return {**spec, "discreteValueSpec": {"values": sorted(float(value) for value in one.values)}}
-    spec["scaleType"] = SCALES[one.sampling]
-    if one.step is not None and not (isinstance(one, kinds.Int) and one.step == 1 and one.sampling == "linear"):
-        return {**spec, "discreteValueSpec": {"values": sorted({float(value) for value in one.values})}}
-    if isinstance(one, kinds.Int):
-        return {**spec, "integerValueSpec": {"minValue": int(one.min_value), "maxValue": int(one.max_value)}}
-    return {**spec, "doubleValueSpec": {"minValue": float(one.min_value), "maxValue": float(one.max_value)}}
+    spec: dict[str, Any] = {"parameterId": hp.name}
+    if isinstance(hp, kinds.Boolean) or (isinstance(hp, kinds.Choice) and isinstance(hp.values[0], (str, bool))):
+        return {**spec, "categoricalValueSpec": {"values": [str(value) for value in hp.values]}}
+    if isinstance(hp, kinds.Choice):
+        return {**spec, "discreteValueSpec": {"values": sorted(float(value) for value in hp.values)}}
+    spec["scaleType"] = SCALES[hp.sampling]
+    if hp.step is not None and not (isinstance(hp, kinds.Int) and hp.step == 1 and hp.sampling == "linear"):
+        return {**spec, "discreteValueSpec": {"values": sorted({float(value) for value in hp.values})}}
+    if isinstance(hp, kinds.Int):
+        return {
+            **spec,
+            "integerValueSpec": {"minValue": int(hp.min_value), "maxValue": int(hp.max_value)},
+        }
+    return {**spec, "doubleValueSpec": {"minValue": float(hp.min_value), "maxValue": float(hp.max_value)}}
 
 
-def _value(one: Any, text: str) -> Any:
-    """A value that Vizier gives as text or number, in the type that KerasTuner has it in."""
-    if isinstance(one, (kinds.Boolean, kinds.Choice)):
-        allowed = list(one.values)
+def _value(hp: Any, text: str) -> Any:
+    """Return a value of Vizier, which is text or a number, in KerasTuner's type."""
+    if isinstance(hp, (kinds.Boolean, kinds.Choice)):
+        allowed = list(hp.values)
         if isinstance(allowed[0], (str, bool)):
             return next(value for value in allowed if str(value) == text)
         return min(allowed, key=lambda value: abs(value - float(text)))
-    return round(float(text)) if isinstance(one, kinds.Int) else float(text)
+    return round(float(text)) if isinstance(hp, kinds.Int) else float(text)
 
 
-def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], output_dict: launch.Artifacts) -> None:
-    """The best values, and all trials from best to worst, where TFX's Tuner writes them and as it does."""
-    found = [{name: _value_of(space, name, value) for name, value in trial["values"].items()} for trial in trials]
-    space.values.update(found[0])
+def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], output_dict: Artifacts) -> None:
+    """Write the best values, and all trials from best to worst, in the files and the form of TFX's Tuner."""
+    parameters = {parameter.name: parameter for parameter in space.space}
+    values = [
+        {name: _value(parameters[name], str(value)) for name, value in trial["values"].items()} for trial in trials
+    ]
+    space.values.update(values[0])
     best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
     io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
     rows = [
-        {"trial_id": trial["id"], "score": trial["measured"], **values}
-        for trial, values in zip(trials, found, strict=True)
+        {"trial_id": trial["id"], "score": trial["measured"], **chosen}
+        for trial, chosen in zip(trials, values, strict=True)
     ]
     results = artifact_utils.get_single_uri(output_dict["tuner_results"])
     io_utils.write_string_file(os.path.join(results, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME), json.dumps(rows))
-
-
-def _value_of(space: keras_tuner.HyperParameters, name: str, value: Any) -> Any:
-    return values_of(space, [f"--{name}={value}"])[name]

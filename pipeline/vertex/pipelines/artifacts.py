@@ -1,4 +1,4 @@
-"""Artifacts as Vertex AI has them → TFX's."""
+"""Vertex AI's artifacts → TFX's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx import types
 from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
-FIELDS = ("name", "uri", "type", "metadata")
-
 
 def as_tfx(outputs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[types.Artifact]]:
-    """The artifacts of a task by output name; each is a RuntimeArtifact as JSON, of which ``FIELDS`` count."""
+    """Return the artifacts of a task by output; each is a RuntimeArtifact as JSON."""
     messages = {
-        key: json_format.ParseDict(
-            {"artifacts": [{field: one[field] for field in FIELDS} for one in several]},
-            pipeline_spec_pb2.ArtifactList(),
-        )
-        for key, several in outputs.items()
+        key: json_format.ParseDict({"artifacts": list(artifacts)}, pipeline_spec_pb2.ArtifactList())
+        for key, artifacts in outputs.items()
     }
-    return {key: list(several) for key, several in parse_raw_artifact_dict(messages).items()}
+    return {key: list(artifacts) for key, artifacts in parse_raw_artifact_dict(messages).items()}

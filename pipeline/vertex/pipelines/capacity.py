@@ -1,4 +1,4 @@
-"""Whether a region has the machines that a run asks for, and the project the quota."""
+"""Check that a region has the machines that a run needs, and the project the quota."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ State = Literal["ok", "wrong", "unsure"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at one thing came to.
+    """The result of one check.
 
     Attributes:
-        what: The thing, such as "bucket".
         state: "ok", "wrong", or "unsure" when it cannot be told; that does not stop a run.
         text: What was found, and expected.
         remedy: What to do; empty when there is nothing.
+        subject: What was checked, such as "bucket".
     """
 
-    what: str
     state: State
     text: str
     remedy: str = ""
+    subject: str = ""
 
 
-def machines(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    """Whether the region has the machines and accelerators; which go together is checked when the table is built."""
-    types, accelerators = _wanted(vertex)
-    lacking = []
+def check_machines(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    """Check that the region has the machines and accelerators; their combinations were checked with the table."""
+    types, accelerators = _needed(vertex)
+    missing = []
     for kind, names in (("machineTypes", types), ("acceleratorTypes", accelerators)):
         for name in sorted(names):
             path = f"compute/v1/projects/{vertex.project}/aggregated/{kind}?filter=name={name}"
-            items = cloud.ask("compute", path).get("items", {})
-            zones = {zone.rpartition("/")[2] for zone, found in items.items() if found.get(kind)}
+            items = cloud.request("compute", path).get("items", {})
+            zones = {zone.rpartition("/")[2] for zone, content in items.items() if content.get(kind)}
             if not any(zone.startswith(f"{vertex.region}-") for zone in zones):
                 regions = sorted({zone.rpartition("-")[0] for zone in zones})
-                lacking.append(f"{name} (in {', '.join(regions[:4]) or 'no region'})")
-    if lacking:
+                missing.append(f"{name} (in {', '.join(regions[:4]) or 'no region'})")
+    if missing:
         remedy = "take another machine in the table of machines, or another --region"
-        yield Finding("machines", "wrong", f"{vertex.region} does not have {'; '.join(lacking)}", remedy)
+        yield Finding("wrong", f"{vertex.region} does not have {'; '.join(missing)}", remedy)
     elif types or accelerators:
-        yield Finding("machines", "ok", ", ".join(sorted(types | accelerators)))
+        yield Finding("ok", ", ".join(sorted(types | accelerators)))
 
 
-def _wanted(vertex: Vertex) -> tuple[set[str], set[str]]:
-    """Machine and accelerator types, as Compute Engine names them."""
+def _needed(vertex: Vertex) -> tuple[set[str], set[str]]:
+    """Return the machine and accelerator types, as Compute Engine names them."""
     table = vertex.machines
-    types, accelerators = set(), {one.accelerator for one in table.tasks.values()}
+    types, accelerators = set(), {resources.accelerator for resources in table.tasks.values()}
     for job in (table.training, table.tuning):
         if job:
             types.add(job.machine_type)
@@ -68,51 +68,45 @@ def _wanted(vertex: Vertex) -> tuple[set[str], set[str]]:
     return types - {"cloud-tpu"}, {name.lower().replace("_", "-") for name in gpus}
 
 
-def quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    """The limits of accelerators in training jobs; CPUs have generous ones."""
+def check_quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    """Check the limits of accelerators in training jobs; CPUs have generous ones."""
     table = vertex.machines
-    takes = [(one.accelerator, one.accelerators, "") for one in table.tasks.values()]
+    uses = [(resources.accelerator, resources.accelerators, "") for resources in table.tasks.values()]
     for job in (table.training, table.tuning):
         if job:
-            takes.append((job.accelerator, job.replicas * job.accelerators, "preemptible_" if job.spot else ""))
-    wanted: dict[str, int] = {}
-    for accelerator, count, kind in takes:
+            uses.append((job.accelerator, job.replicas * job.accelerators, "preemptible_" if job.spot else ""))
+    needed: dict[str, int] = {}
+    for accelerator, count, kind in uses:
         if accelerator and accelerator.startswith("NVIDIA"):
             name = accelerator.lower().replace("nvidia_tesla_", "nvidia_")
             metric = f"custom_model_training_{kind}{name}_gpus"
-            wanted[metric] = max(wanted.get(metric, 0), count)
-    for metric, count in wanted.items():
+            needed[metric] = max(needed.get(metric, 0), count)
+    service = f"v1beta1/projects/{vertex.project}/services/aiplatform.googleapis.com"
+    for metric, count in needed.items():
         path = f"consumerQuotaMetrics/{quote(f'aiplatform.googleapis.com/{metric}', safe='')}"
         try:
-            answer = cloud.ask(
-                "serviceusage", f"v1beta1/projects/{vertex.project}/services/aiplatform.googleapis.com/{path}"
-            )
+            limit = _limit(cloud.request("serviceusage", f"{service}/{path}"), vertex.region)
         except exceptions.NotFound:
-            yield Finding("quota", "unsure", f"no limit named {metric}")
+            yield Finding("unsure", f"no limit named {metric}")
             continue
-        limit = _limit(answer, vertex.region)
         if limit is None:
-            yield Finding("quota", "unsure", f"{metric} has no limit for {vertex.region}")
+            yield Finding("unsure", f"{metric} has no limit for {vertex.region}")
         elif 0 <= limit < count:
-            yield Finding(
-                "quota",
-                "wrong",
-                f"{metric} is {limit} in {vertex.region}, the job takes {count}",
-                "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines",
-            )
+            remedy = "ask for more at https://console.cloud.google.com/iam-admin/quotas, or take fewer machines"
+            yield Finding("wrong", f"{metric} is {limit} in {vertex.region}, the job takes {count}", remedy)
         else:
-            yield Finding("quota", "ok", f"{metric}: {count} of {limit if limit >= 0 else 'no limit'}")
+            yield Finding("ok", f"{metric}: {count} of {limit if limit >= 0 else 'no limit'}")
 
 
-def _limit(answer: Mapping[str, Any], region: str) -> int | None:
-    """The limit of a region, of all regions where it has none of its own; -1 means no limit."""
+def _limit(response: Mapping[str, Any], region: str) -> int | None:
+    """Return the limit of a region, or of all regions where it has none of its own; -1 means no limit."""
     general = None
-    for one in answer.get("consumerQuotaLimits", []):
-        for bucket in one.get("quotaBuckets", []):
+    for limit in response.get("consumerQuotaLimits", []):
+        for bucket in limit.get("quotaBuckets", []):
             value = int(bucket.get("effectiveLimit", 0))
-            where = bucket.get("dimensions", {}).get("region")
-            if where == region:
+            place = bucket.get("dimensions", {}).get("region")
+            if place == region:
                 return value
-            if where is None:
+            if place is None:
                 general = value
     return general

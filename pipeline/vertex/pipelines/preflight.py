@@ -1,15 +1,14 @@
-"""Looks at all that a run on Vertex AI needs, before anything is paid for; what is wrong is listed together."""
+"""Check all that a run on Vertex AI needs, before anything is paid for; list together what is wrong."""
 
 from __future__ import annotations
 
-import functools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.data import files
@@ -18,11 +17,10 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.target import Vertex
-from pipeline.vertex.cloud import PASSING, SECONDS, Cloud
+from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import push_of, shares
-from pipeline.vertex.pipelines.capacity import Finding, machines, quota
+from pipeline.vertex.pipelines.capacity import Finding, check_machines, check_quota
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"
@@ -33,108 +31,89 @@ MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, "
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
 )
-# One of the roles of each is enough.
+# Roles that allow a purpose, each of which is enough; so are editor and owner.
 ROLES = {
-    "run jobs": ("roles/aiplatform.user", "roles/aiplatform.admin", "roles/editor", "roles/owner"),
-    "read and write the bucket": (
-        "roles/storage.objectAdmin",
-        "roles/storage.objectUser",
-        "roles/storage.admin",
-        "roles/editor",
-        "roles/owner",
-    ),
+    "run jobs": ("roles/aiplatform.user", "roles/aiplatform.admin"),
+    "read and write the bucket": ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/storage.admin"),
 }
 ROLES_FOR_DATAFLOW = {
-    "be a Dataflow worker": ("roles/dataflow.worker", "roles/editor", "roles/owner"),
-    "start Dataflow jobs": ("roles/dataflow.developer", "roles/dataflow.admin", "roles/editor", "roles/owner"),
+    "be a Dataflow worker": ("roles/dataflow.worker",),
+    "start Dataflow jobs": ("roles/dataflow.developer", "roles/dataflow.admin"),
 }
-ROLES_FOR_BIGQUERY = {
-    "run queries": (
-        "roles/bigquery.jobUser",
-        "roles/bigquery.user",
-        "roles/bigquery.admin",
-        "roles/editor",
-        "roles/owner",
-    ),
-}
-
+ROLES_FOR_BIGQUERY = {"run queries": ("roles/bigquery.jobUser", "roles/bigquery.user", "roles/bigquery.admin")}
 ROLES_FOR_ENDPOINT = {
     "read the endpoint's errors and latencies": (
         "roles/monitoring.viewer",
         "roles/monitoring.editor",
         "roles/monitoring.admin",
         "roles/viewer",
-        "roles/editor",
-        "roles/owner",
     ),
 }
 
 
 def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
-    """Looks at everything.
+    """Check everything.
 
     Args:
         config: WHAT is to run.
-        vertex: Where.
-        connect: Makes the way to Google Cloud; raises UserError when there are no credentials.
+        vertex: WHERE.
+        connect: Connects to Google Cloud; raises UserError when there are no credentials.
     """
     try:
         cloud = connect()
     except UserError as error:
         text, _, remedy = str(error).partition(": ")
-        return [Finding("credentials", "wrong", text, remedy)]
+        return [Finding("wrong", text, remedy, "credentials")]
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "APIs": lambda: _apis(config, vertex, cloud),
         "bucket": lambda: _bucket(vertex, cloud),
         "service account": lambda: _service_account(config, vertex, cloud),
         "image": lambda: _image(vertex, cloud),
-        "machines": lambda: machines(vertex, cloud),
-        "quota": lambda: quota(vertex, cloud),
+        "machines": lambda: check_machines(vertex, cloud),
+        "quota": lambda: check_quota(vertex, cloud),
         "data": lambda: _data(config, cloud),
+        "endpoint": lambda: _endpoint(vertex, cloud),
+        "webhook": lambda: _webhook(vertex, cloud),
     }
-    if vertex.endpoint:
-        checks["endpoint"] = functools.partial(_endpoint, vertex, vertex.endpoint, cloud)
-    if vertex.webhook_secret:
-        checks["webhook"] = functools.partial(_webhook, vertex.webhook_secret, cloud)
     with ThreadPoolExecutor(len(checks)) as pool:
-        several = list(pool.map(lambda item: _looked(*item), checks.items()))
-    return [Finding("credentials", "ok", f"{cloud.caller}"), *(finding for some in several for finding in some)]
+        results = list(pool.map(lambda item: _findings(*item), checks.items()))
+    return [Finding("ok", cloud.caller, "", "credentials"), *(finding for findings in results for finding in findings)]
 
 
-def _looked(what: str, look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What a check finds, and why it could not look further."""
-    found = []
+def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """Return the findings of a check, and why it could not look further."""
+    findings = []
     try:
-        for finding in look():
-            found.append(finding)  # those before an error count
+        for finding in run_check():
+            findings.append(finding)  # those before an error count
     except exceptions.Forbidden as error:
-        found.append(Finding(what, "unsure", f"you may not look: {_text(error)}"))
-    except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
-        found.append(Finding(what, "unsure", f"no answer: {_text(error)}"))
-    return found
+        findings.append(Finding("unsure", f"you may not look: {first_line(error)}"))
+    except FAILURES as error:
+        findings.append(Finding("unsure", f"no answer: {first_line(error)}"))
+    return [replace(finding, subject=subject) for finding in findings]
 
 
 def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    wanted = ["aiplatform", "storage", "compute"]
+    needed = ["aiplatform", "storage", "compute"]
     if vertex.endpoint:
-        wanted.append("monitoring")
+        needed.append("monitoring")
     if vertex.webhook_secret:
-        wanted.append("secretmanager")
+        needed.append("secretmanager")
     if "pkg.dev/" in vertex.image:
-        wanted.append("artifactregistry")
+        needed.append("artifactregistry")
     if vertex.dataflow:
-        wanted.append("dataflow")
+        needed.append("dataflow")
     if config.data.query_source:
-        wanted.append("bigquery")
+        needed.append("bigquery")
     parent = f"projects/{vertex.project}"
-    names = "&".join(f"names={parent}/services/{name}.googleapis.com" for name in wanted)
-    answer = cloud.ask("serviceusage", f"v1/{parent}/services:batchGet?{names}")
-    off = [one["name"].rpartition("/")[2] for one in answer.get("services", []) if one.get("state") != "ENABLED"]
+    names = "&".join(f"names={parent}/services/{name}.googleapis.com" for name in needed)
+    services = cloud.request("serviceusage", f"v1/{parent}/services:batchGet?{names}").get("services", [])
+    off = [service["name"].rpartition("/")[2] for service in services if service.get("state") != "ENABLED"]
     if off:
         remedy = f"gcloud services enable {' '.join(off)} --project={vertex.project}"
-        yield Finding("APIs", "wrong", f"not enabled: {', '.join(off)}", remedy)
+        yield Finding("wrong", f"not enabled: {', '.join(off)}", remedy)
     else:
-        yield Finding("APIs", "ok", ", ".join(wanted))
+        yield Finding("ok", ", ".join(needed))
 
 
 def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
@@ -142,14 +121,13 @@ def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
         bucket = cloud.storage().get_bucket(vertex.bucket, timeout=30)
     except exceptions.NotFound:
         remedy = f"gcloud storage buckets create gs://{vertex.bucket} --location={vertex.region}"
-        yield Finding("bucket", "wrong", f"gs://{vertex.bucket} does not exist", remedy)
+        yield Finding("wrong", f"gs://{vertex.bucket} does not exist", remedy)
         return
     location = (bucket.location or "").upper()
     if location in (vertex.region.upper(), MULTI_REGIONS.get(vertex.region.partition("-")[0])):
-        yield Finding("bucket", "ok", f"gs://{vertex.bucket} in {location.lower()}")
+        yield Finding("ok", f"gs://{vertex.bucket} in {location.lower()}")
     else:
         yield Finding(
-            "bucket",
             "wrong",
             f"gs://{vertex.bucket} is in {location.lower()}, the jobs are to run in {vertex.region}",
             f"take --region {location.lower()}, or a bucket in {vertex.region}: "
@@ -160,46 +138,44 @@ def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
 def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     account = vertex.service_account
     if account is None:
-        yield Finding(
-            "service account", "ok", "the project's default; name one with --service-account to allow it less"
-        )
+        yield Finding("ok", "the project's default; name one with --service-account to allow it less")
         return
     address = f"v1/projects/-/serviceAccounts/{account}"
     try:
-        cloud.ask("iam", address)
+        cloud.request("iam", address)
     except exceptions.NotFound:
         name = account.partition("@")[0]
         remedy = f"gcloud iam service-accounts create {name} --project={vertex.project}"
-        yield Finding("service account", "wrong", f"{account} does not exist", remedy)
+        yield Finding("wrong", f"{account} does not exist", remedy)
         return
     act_as = "iam.serviceAccounts.actAs"
-    answer = cloud.ask("iam", f"{address}:testIamPermissions", {"permissions": [act_as]})
-    member = f"serviceAccount:{account}"
-    may_act = act_as in answer.get("permissions", [])
+    response = cloud.request("iam", f"{address}:testIamPermissions", {"permissions": [act_as]})
+    may_act = act_as in response.get("permissions", [])
     if not may_act:
         yield Finding(
-            "service account",
             "wrong",
             f"you may not let jobs act as {account}",
             f"gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
             "--role=roles/iam.serviceAccountUser",
         )
-    policy = cloud.ask("cloudresourcemanager", f"v1/projects/{vertex.project}:getIamPolicy", {})
-    has = {one["role"] for one in policy.get("bindings", []) if member in one.get("members", [])}
-    wanted = ROLES | (ROLES_FOR_DATAFLOW if vertex.dataflow else {})
-    wanted = wanted | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
-    wanted = wanted | (ROLES_FOR_ENDPOINT if vertex.endpoint else {})
-    lacks = {purpose: roles[0] for purpose, roles in wanted.items() if not has & set(roles)}
-    for purpose, role in lacks.items():
-        # It may have it all the same: from the bucket, a group, a folder, or by a role of the project's own.
+    policy = cloud.request("cloudresourcemanager", f"v1/projects/{vertex.project}:getIamPolicy", {})
+    member = f"serviceAccount:{account}"
+    granted = {binding["role"] for binding in policy.get("bindings", []) if member in binding.get("members", [])}
+    needed = ROLES | (ROLES_FOR_DATAFLOW if vertex.dataflow else {})
+    needed = needed | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
+    needed = needed | (ROLES_FOR_ENDPOINT if vertex.endpoint else {})
+    missing = {
+        purpose: roles[0] for purpose, roles in needed.items() if not granted & {*roles, "roles/editor", "roles/owner"}
+    }
+    for purpose, role in missing.items():
+        # It may be allowed all the same: by the bucket, a group, a folder, or a role of the project's own.
         yield Finding(
-            "service account",
             "unsure",
             f"no role in the project lets {account} {purpose}",
             f"gcloud projects add-iam-policy-binding {vertex.project} --member={member} --role={role}",
         )
-    if may_act and not lacks:
-        yield Finding("service account", "ok", account)
+    if may_act and not missing:
+        yield Finding("ok", account)
 
 
 def _image(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
@@ -209,27 +185,29 @@ def _image(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     address = f"{'http' if host.startswith('localhost') else 'https'}://{host}/v2/{name}"
     build = f"make image IMAGE={vertex.image}"
     try:
-        manifest = cloud.ask_url(f"{address}/manifests/{reference}", accept=MANIFESTS)
+        manifest = cloud.request_url(f"{address}/manifests/{reference}", accept=MANIFESTS)
         if "manifests" in manifest:  # one for each platform
-            platforms = {one.get("platform", {}).get("architecture"): one["digest"] for one in manifest["manifests"]}
-            if "amd64" not in platforms:
-                yield Finding("image", "wrong", f"{vertex.image} is not for x86-64, which Vertex AI runs", build)
+            digests = {
+                entry.get("platform", {}).get("architecture"): entry["digest"] for entry in manifest["manifests"]
+            }
+            if "amd64" not in digests:
+                yield Finding("wrong", f"{vertex.image} is not for x86-64, which Vertex AI runs", build)
                 return
-            manifest = cloud.ask_url(f"{address}/manifests/{platforms['amd64']}", accept=MANIFESTS)
-        config = cloud.ask_url(f"{address}/blobs/{manifest['config']['digest']}")
+            manifest = cloud.request_url(f"{address}/manifests/{digests['amd64']}", accept=MANIFESTS)
+        config = cloud.request_url(f"{address}/blobs/{manifest['config']['digest']}")
     except exceptions.NotFound:
-        yield Finding("image", "wrong", f"{vertex.image} does not exist", build)
+        yield Finding("wrong", f"{vertex.image} does not exist", build)
         return
-    labels: Mapping[str, str] = config.get("config", {}).get("Labels") or {}
-    differ = []
+    labels = config.get("config", {}).get("Labels") or {}
+    differences = []
     if labels.get(VERSIONS_LABEL) != fingerprints.lock_digest():
-        differ.append("other package versions than requirements.lock")
+        differences.append("other package versions than requirements.lock")
     if labels.get(FINGERPRINT_LABEL) != fingerprints.library_fingerprint():
-        differ.append("another state of pipeline/ than here")
-    if differ:
-        yield Finding("image", "wrong", f"{vertex.image} holds {' and '.join(differ)}", build)
+        differences.append("another state of pipeline/ than here")
+    if differences:
+        yield Finding("wrong", f"{vertex.image} holds {' and '.join(differences)}", build)
     else:
-        yield Finding("image", "ok", f"{vertex.image}, the same packages and library as here")
+        yield Finding("ok", f"{vertex.image}, the same packages and library as here")
 
 
 def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
@@ -237,68 +215,72 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
     if data.query_source:
         body = {"query": query_of(data), "useLegacySql": False, "dryRun": True}
         try:
-            answer = cloud.ask("bigquery", f"bigquery/v2/projects/{cloud.project}/queries", body)
+            response = cloud.request("bigquery", f"bigquery/v2/projects/{cloud.project}/queries", body)
         except exceptions.ClientError as error:
-            yield Finding(
-                "data", "wrong", f"BigQuery: {_text(error)}", "correct the query or table in the config's data.path"
-            )
+            remedy = "correct the query or table in the config's data.path"
+            yield Finding("wrong", f"BigQuery: {first_line(error)}", remedy)
             return
-        yield Finding("data", "ok", f"BigQuery, {int(answer.get('totalBytesProcessed', 0)) / 1e6:,.1f} MB to read")
+        yield Finding("ok", f"BigQuery, {int(response.get('totalBytesProcessed', 0)) / 1e6:,.1f} MB to read")
         return
     folder, patterns = locate(data)
     if not is_remote(folder):
-        yield Finding("data", "ok", f"{folder} on this machine, uploaded with the job")
+        yield Finding("ok", f"{folder} on this machine, uploaded with the job")
         return
     if not folder.startswith("gs://"):
-        yield Finding("data", "unsure", f"{folder} is not on Google Cloud")
+        yield Finding("unsure", f"{folder} is not on Google Cloud")
         return
     bucket, _, prefix = folder.removeprefix("gs://").partition("/")
     prefix = f"{prefix.rstrip('/')}/" if prefix else ""
     try:
-        names = [
-            blob.name.removeprefix(prefix) for blob in cloud.storage().list_blobs(bucket, prefix=prefix, timeout=30)
-        ]
+        blobs = list(cloud.storage().list_blobs(bucket, prefix=prefix, timeout=30))
     except exceptions.NotFound:
-        yield Finding(
-            "data", "wrong", f"gs://{bucket} does not exist", "correct data.path in the config, or give --data"
-        )
+        yield Finding("wrong", f"gs://{bucket} does not exist", "correct data.path in the config, or give --data")
         return
-    without = [pattern for pattern in patterns.values() if not any(_matches(name, pattern) for name in names)]
-    if without:
-        looked = ", ".join(f"{folder}/{pattern}" for pattern in without)
-        yield Finding("data", "wrong", f"nothing matches {looked}", "correct data.path and data.splits, or give --data")
+    names = [blob.name.removeprefix(prefix) for blob in blobs]
+    missing = [
+        f"{folder}/{pattern}" for pattern in patterns.values() if not any(_matches(name, pattern) for name in names)
+    ]
+    if missing:
+        remedy = "correct data.path and data.splits, or give --data"
+        yield Finding("wrong", f"nothing matches {', '.join(missing)}", remedy)
     else:
-        yield Finding("data", "ok", f"{folder}, {len(names)} objects")
+        yield Finding("ok", f"{folder}, {len(names)} objects")
 
 
-def _endpoint(vertex: Vertex, settings: Endpoint, cloud: Cloud) -> Iterator[Finding]:
+def _endpoint(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    settings = vertex.endpoint
+    if settings is None:
+        return
     name = settings.resource_name(vertex.project, vertex.region)
     try:
-        there = cloud.client(v1.EndpointServiceClient).get_endpoint(name=name, timeout=SECONDS)
+        endpoint = cloud.client(v1.EndpointServiceClient).get_endpoint(name=name, timeout=SECONDS)
     except exceptions.NotFound:
         if settings.is_resource_name:
             remedy = "correct endpoint.name, or give an id such as late-flights there, under which a push makes one"
-            yield Finding("endpoint", "wrong", f"{name} does not exist", remedy)
+            yield Finding("wrong", f"{name} does not exist", remedy)
         else:
-            yield Finding("endpoint", "ok", f"{name} will be made")
+            yield Finding("ok", f"{name} will be made")
         return
-    push = push_of(there)
+    push = push_of(endpoint)
     if push and push.until > time.time():
-        remedy = "wait for it, or end it with python vertex_runner.py --rollback"
-        yield Finding("endpoint", "unsure", f"{push.holder} is deploying to {name}", remedy)
+        remedy = "wait for it, or end it with python vertex_runner.py rollback"
+        yield Finding("unsure", f"{push.holder} is deploying to {name}", remedy)
     else:
-        yield Finding("endpoint", "ok", f"{name}, {shares(there)}")
+        yield Finding("ok", f"{name}, {shares(endpoint)}")
 
 
-def _webhook(secret: str, cloud: Cloud) -> Iterator[Finding]:
+def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
+    secret = vertex.webhook_secret
+    if secret is None:
+        return
     try:
-        cloud.ask("secretmanager", f"v1/{secret}")
+        cloud.request("secretmanager", f"v1/{secret}")
     except exceptions.NotFound:
         _, project, _, name, *_ = secret.split("/")
         remedy = f"gcloud secrets create {name} --project={project} --data-file=FILE"
-        yield Finding("webhook", "wrong", f"there is no secret {secret}", remedy)
+        yield Finding("wrong", f"there is no secret {secret}", remedy)
         return
-    yield Finding("webhook", "ok", f"{secret}, which the service account of the tasks must be allowed to read")
+    yield Finding("ok", f"{secret}, which the service account of the tasks must be allowed to read")
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -307,8 +289,3 @@ def _matches(name: str, pattern: str) -> bool:
         re.escape(files.wildcard(pattern)).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
     )
     return bool(re.fullmatch(parts, name))
-
-
-def _text(error: Exception) -> str:
-    text = str(getattr(error, "message", None) or error)
-    return (text.splitlines() or [type(error).__name__])[0][:300]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.target import Vertex
-from pipeline.vertex import JOB, UPLOADS
-from pipeline.vertex.cloud import AGAIN, Cloud
+from pipeline.vertex.cloud import RETRY, Cloud
 from pipeline.vertex.pipelines.submit import job_of, upload
 
 Change = Literal["pause", "resume", "delete"]
@@ -23,14 +21,14 @@ SECONDS_TO_DELETE = 300.0
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule as it is to be shown.
+    """A schedule, with its lines for the terminal as ``str``.
 
     Attributes:
         name: "projects/P/locations/R/schedules/ID".
         pipeline: Name of the pipeline that it starts.
-        cron: When.
+        cron: Times, with their time zone.
         state: "active", "paused" or "completed".
-        next_run: Of the next run, as text; "" for none.
+        next_run: Time of the next run; "" for none.
         runs: How many it has started.
     """
 
@@ -41,34 +39,34 @@ class Scheduled:
     next_run: str
     runs: int
 
+    @property
+    def id(self) -> str:
+        """Return the last part of the resource name."""
+        return self.name.rpartition("/")[2]
+
     def __str__(self) -> str:
         then = f", next {self.next_run}" if self.next_run and self.state == "active" else ""
         return f"{self.pipeline}  {self.state}  {self.cron!r}, {self.runs} runs so far{then}\n  {self.name}"
 
 
-def create(
-    folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, said: Callable[[str], None]
-) -> tuple[Scheduled, bool]:
-    """Makes the schedule of a pipeline, or changes the one that is there to this job and these times.
+def create(folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, note: Callable[[str], None]) -> Scheduled:
+    """Create the schedule of a pipeline, or change the existing one to this job and these times.
 
     Args:
         folder: What ``pipeline.vertex.pipelines.compile`` wrote.
-        vertex: As whom and how the runs run.
+        vertex: Service account, network, labels and policies of the runs.
         name: Of the pipeline, which is that of its one schedule.
-        cron: When, as Vertex AI takes it: cloud.google.com/vertex-ai/docs/pipelines/schedule-pipeline-run
-        cloud: Where.
-        said: Told what is uploaded.
-
-    Returns:
-        The schedule, and whether it was there before.
+        cron: Times, as Vertex AI takes them: cloud.google.com/vertex-ai/docs/pipelines/schedule-pipeline-run
+        cloud: Where the schedule is.
+        note: Receives lines about what is uploaded, and the schedule.
 
     Raises:
         UserError: there are several schedules of that name.
         GoogleAPICallError: Google Cloud refuses.
     """
-    upload(json.loads((folder / UPLOADS).read_text(encoding="utf-8")), cloud, said)
-    job, _ = job_of(json.loads((folder / JOB).read_text(encoding="utf-8")), vertex)
-    wanted = v1.Schedule(
+    upload(folder, cloud, note)
+    job, _ = job_of(folder, vertex)
+    schedule = v1.Schedule(
         display_name=name,
         cron=cron,
         create_pipeline_job_request=v1.CreatePipelineJobRequest(parent=cloud.parent, pipeline_job=job),
@@ -76,87 +74,88 @@ def create(
         max_concurrent_run_count=1,
     )
     client = cloud.client(v1.ScheduleServiceClient)
-    there = [one for one in _all(cloud) if one.display_name == name]
-    if len(there) > 1:
-        raise UserError(
-            f"{len(there)} schedules are called {name}; delete all but one: {', '.join(s.name for s in there)}"
-        )
-    if there:
-        wanted.name = there[0].name
+    existing = [schedule for schedule in _list(cloud) if schedule.display_name == name]
+    if len(existing) > 1:
+        names = ", ".join(schedule.name for schedule in existing)
+        raise UserError(f"{len(existing)} schedules are called {name}; delete all but one: {names}")
+    if existing:
+        schedule.name = existing[0].name
         paths = ["cron", "create_pipeline_job_request", "max_concurrent_run_count"]
-        made = client.update_schedule(schedule=wanted, update_mask={"paths": paths}, retry=AGAIN)
+        schedule = client.update_schedule(schedule=schedule, update_mask={"paths": paths}, retry=RETRY)
     else:
-        made = client.create_schedule(parent=cloud.parent, schedule=wanted)
-    return _shown(made), bool(there)
+        schedule = client.create_schedule(parent=cloud.parent, schedule=schedule)
+    note(f"{'changed' if existing else 'created'} the schedule\n{_scheduled(schedule)}")
+    return _scheduled(schedule)
 
 
-def found(cloud: Cloud) -> list[Scheduled]:
-    """All schedules of the project in the region."""
-    return [_shown(one) for one in _all(cloud)]
+def list_schedules(cloud: Cloud) -> list[Scheduled]:
+    """Return all schedules of the project in the region."""
+    return [_scheduled(schedule) for schedule in _list(cloud)]
 
 
-def change(which: str, how: Change, cloud: Cloud) -> Scheduled | None:
-    """Pauses, resumes or deletes a schedule.
+def change(name: str, change: Change, cloud: Cloud) -> Scheduled | None:
+    """Pause, resume or delete a schedule.
 
     Args:
-        which: Name of the pipeline, or the schedule's resource name or id.
-        how: What to do.
-        cloud: Where.
+        name: Of its pipeline, or the schedule's resource name or id.
+        change: What to do.
+        cloud: Where the schedule is.
 
     Returns:
-        The schedule as it is then; None: it is gone.
+        The schedule after the change; None: it is deleted.
 
     Raises:
         UserError: there is none of that name, or several.
     """
     client = cloud.client(v1.ScheduleServiceClient)
-    several = found(cloud)
-    fitting = [one for one in several if which in (one.pipeline, one.name, one.name.rpartition("/")[2])]
-    if len(fitting) != 1:
-        names = ", ".join(sorted(one.pipeline for one in several)) or "none"
-        remedy = "give its whole name, as --schedules shows it" if fitting else f"there are: {names}"
-        raise UserError(f"{len(fitting) or 'no'} schedules are called {which}; {remedy}")
-    (one,) = fitting
-    if how == "delete":
-        client.delete_schedule(name=one.name).result(timeout=SECONDS_TO_DELETE)
+    schedules = list_schedules(cloud)
+    matching = [schedule for schedule in schedules if name in (schedule.pipeline, schedule.name, schedule.id)]
+    if len(matching) != 1:
+        names = ", ".join(sorted(schedule.pipeline for schedule in schedules)) or "none"
+        remedy = "give its resource name, as the command schedules shows it" if matching else f"there are: {names}"
+        raise UserError(f"{len(matching) or 'no'} schedules are called {name}; {remedy}")
+    (schedule,) = matching
+    if change == "delete":
+        client.delete_schedule(name=schedule.name).result(timeout=SECONDS_TO_DELETE)
         return None
-    if how == "pause":
-        client.pause_schedule(name=one.name, retry=AGAIN)
-    elif one.state != "active":
+    if change == "pause":
+        client.pause_schedule(name=schedule.name, retry=RETRY)
+    elif schedule.state != "active":
         # What was missed meanwhile is not made up for: the newest data is what there is to train on.
-        client.resume_schedule(request=v1.ResumeScheduleRequest(name=one.name, catch_up=False), retry=AGAIN)
-    return _shown(client.get_schedule(name=one.name, retry=AGAIN))
+        client.resume_schedule(request=v1.ResumeScheduleRequest(name=schedule.name, catch_up=False), retry=RETRY)
+    return _scheduled(client.get_schedule(name=schedule.name, retry=RETRY))
 
 
 def start_now(name: str, cloud: Cloud) -> str:
-    """Starts what a schedule starts, at once; returns the job's resource name.
+    """Start at once what a schedule starts; return the job's resource name.
 
     Raises:
         UserError: there is no such schedule.
     """
-    there = [one for one in _all(cloud) if one.display_name == name]
-    if not there:
+    request = next((s.create_pipeline_job_request for s in _list(cloud) if s.display_name == name), None)
+    if request is None:
         raise UserError(
-            f"there is no schedule {name}, whose job would be started; make one with vertex_runner.py --schedule CRON"
+            f"there is no schedule {name}, whose job would be started; create one with "
+            "python vertex_runner.py schedule CRON"
         )
-    job = there[0].create_pipeline_job_request.pipeline_job
+    job = request.pipeline_job
     job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}"
-    made = cloud.client(v1.PipelineServiceClient).create_pipeline_job(
-        parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=AGAIN
+    created = cloud.client(v1.PipelineServiceClient).create_pipeline_job(
+        parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY
     )
-    return str(made.name)
+    return str(created.name)
 
 
-def _all(cloud: Cloud) -> list[v1.Schedule]:
-    return list(cloud.client(v1.ScheduleServiceClient).list_schedules(parent=cloud.parent, retry=AGAIN))
+def _list(cloud: Cloud) -> list[v1.Schedule]:
+    return list(cloud.client(v1.ScheduleServiceClient).list_schedules(parent=cloud.parent, retry=RETRY))
 
 
-def _shown(one: v1.Schedule) -> Scheduled:
+def _scheduled(schedule: v1.Schedule) -> Scheduled:
     return Scheduled(
-        name=one.name,
-        pipeline=one.display_name,
-        cron=one.cron,
-        state=one.state.name.lower(),
-        next_run=one.next_run_time.strftime("%Y-%m-%d %H:%M UTC") if one.next_run_time else "",
-        runs=one.started_run_count,
+        name=schedule.name,
+        pipeline=schedule.display_name,
+        cron=schedule.cron,
+        state=schedule.state.name.lower(),
+        next_run=schedule.next_run_time.strftime("%Y-%m-%d %H:%M UTC") if schedule.next_run_time else "",
+        runs=schedule.started_run_count,
     )

@@ -1,4 +1,4 @@
-"""Uploads what a compiled job needs, and submits it: once, however often it is asked for while it runs."""
+"""Upload what a compiled job needs, and submit it: once, however often that is repeated while it runs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
 from pipeline.settings.target import Vertex
 from pipeline.vertex import JOB, UPLOADS
-from pipeline.vertex.cloud import AGAIN, ENDED, PASSING, Cloud, explained
+from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained, explaining
 
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 SUBMISSION = "submission"
@@ -27,82 +25,77 @@ SECONDS_FOR_CONTEXT = 60.0
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that Vertex AI has.
+    """A job that was submitted.
 
     Attributes:
         name: "projects/P/locations/R/pipelineJobs/ID".
-        already: It was there: the same job was submitted before and has not ended.
+        already: Whether the same job was submitted before and has not ended.
     """
 
     name: str
     already: bool
 
 
-def submit(folder: Path, vertex: Vertex, cloud: Cloud, said: Callable[[str], None]) -> Submitted:
-    """Submits what ``pipeline.vertex.pipelines.compile`` wrote to a folder.
+def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], None]) -> Submitted:
+    """Submit what ``pipeline.vertex.pipelines.compile`` wrote to a folder.
 
     The id of the job is made of its content, so that two submissions of the same content are one job as long as that
     runs. Once it has ended, the same content may run again, as the next in number.
 
     Args:
         folder: With pipeline_job.json and uploads.json.
-        vertex: As whom and how it runs.
-        cloud: Where.
-        said: Told what is uploaded, and when the job runs but not in its experiment.
+        vertex: Service account, network, labels and policies of the job.
+        cloud: Where to submit.
+        note: Receives a line about what is uploaded, and when the job could not be added to its experiment.
 
     Raises:
         UserError: Google Cloud refuses, or cannot be reached.
     """
-    compiled = json.loads((folder / JOB).read_text(encoding="utf-8"))
-    try:
-        upload(json.loads((folder / UPLOADS).read_text(encoding="utf-8")), cloud, said)
-    except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
-        raise explained(error, f"uploading to gs://{vertex.bucket}") from error
-    job, fingerprint = job_of(compiled, vertex)
-    try:
+    with explaining(f"uploading to gs://{vertex.bucket}"):
+        upload(folder, cloud, note)
+    job, fingerprint = job_of(folder, vertex)
+    with explaining("submitting the job"):
         submitted = _create(job, fingerprint, cloud)
-    except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
-        raise explained(error, "submitting the job") from error
     if vertex.experiment and not submitted.already:
         try:
             _add_to_experiment(submitted.name, vertex.experiment, cloud)
-        except (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING) as error:
-            said(f"the job runs, but not in its experiment: {explained(error, f'adding it to {vertex.experiment}')}")
+        except FAILURES as error:
+            note(f"the job runs, but not in its experiment: {explained(error, f'adding it to {vertex.experiment}')}")
     return submitted
 
 
-def upload(uploads: Mapping[str, str], cloud: Cloud, said: Callable[[str], None]) -> None:
-    """Uploads files; those that are there are passed over, for their addresses hold a fingerprint of their content.
+def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
+    """Upload the files of a compiled job; pass over those in the bucket, whose addresses hold a digest.
 
     Args:
-        uploads: {file here: gs://bucket/name}.
-        cloud: Where.
-        said: Told how much there is to upload.
+        folder: With uploads.json, {file here: gs://bucket/name}.
+        cloud: Project of the bucket.
+        note: Receives a line about how much there is to upload.
     """
     client = cloud.storage()
-    wanted = []
-    for name_here, address in uploads.items():
+    missing = []
+    for name_here, address in json.loads((folder / UPLOADS).read_text(encoding="utf-8")).items():
         file = Path(name_here)
         bucket, _, name = address.removeprefix("gs://").partition("/")
         blob = client.bucket(bucket).get_blob(name)
         if blob is None or blob.size != file.stat().st_size:
-            wanted.append((file, client.bucket(bucket).blob(name)))
-    if not wanted:
-        return
-    size = sum(file.stat().st_size for file, _ in wanted)
-    said(f"uploading {len(wanted)} files, {size / 1e6:,.1f} MB")
-    for file, blob in wanted:
+            missing.append((file, client.bucket(bucket).blob(name)))
+    if missing:
+        size = sum(file.stat().st_size for file, _ in missing)
+        note(f"uploading {len(missing)} files, {size / 1e6:,.1f} MB")
+    for file, blob in missing:
         blob.upload_from_filename(str(file))
 
 
 def console_url(name: str) -> str:
-    """The page of a pipeline job."""
+    """Return the page of a pipeline job in Google Cloud's console."""
     _, project, _, region, _, job_id = name.split("/")
     return f"https://console.cloud.google.com/vertex-ai/locations/{region}/pipelines/runs/{job_id}?project={project}"
 
 
-def job_of(compiled: Mapping[str, Any], vertex: Vertex) -> tuple[v1.PipelineJob, str]:
-    """The job to submit and a fingerprint of all that is in it."""
+def job_of(folder: Path, vertex: Vertex) -> tuple[v1.PipelineJob, str]:
+    """Return the compiled job as it is submitted, and a fingerprint of all that is in it."""
+    compiled = json.loads((folder / JOB).read_text(encoding="utf-8"))
     job = v1.PipelineJob(
         display_name=compiled["displayName"],
         labels={**compiled.get("labels", {}), **vertex.labels},
@@ -123,29 +116,29 @@ def job_of(compiled: Mapping[str, Any], vertex: Vertex) -> tuple[v1.PipelineJob,
 
 def _create(job: v1.PipelineJob, fingerprint: str, cloud: Cloud) -> Submitted:
     client = cloud.client(v1.PipelineServiceClient)
-    asked = v1.ListPipelineJobsRequest(
+    same_content = v1.ListPipelineJobsRequest(
         parent=cloud.parent,
         filter=f'labels.{SUBMISSION}="{fingerprint}"',
         order_by="create_time desc",
         page_size=1,
     )
-    newest = next(iter(client.list_pipeline_jobs(asked, retry=AGAIN)), None)
-    if newest and newest.state not in ENDED:
+    newest = next(iter(client.list_pipeline_jobs(same_content, retry=RETRY)), None)
+    if newest and newest.state not in ENDED_STATES:
         return Submitted(newest.name, already=True)
     number = int(newest.name.rpartition("-")[2]) + 1 if newest else 1
     job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{fingerprint}-{number}"
     try:
-        made = client.create_pipeline_job(
-            parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=AGAIN, timeout=60.0
+        created = client.create_pipeline_job(
+            parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY, timeout=60.0
         )
     except exceptions.AlreadyExists:
         # Submitted at the same moment by someone else, or by us with the answer lost.
         return Submitted(f"{cloud.parent}/pipelineJobs/{job_id}", already=True)
-    return Submitted(made.name, already=False)
+    return Submitted(created.name, already=False)
 
 
 def _add_to_experiment(name: str, experiment: str, cloud: Cloud) -> None:
-    """Shows the run in a Vertex AI Experiment, as the SDK's ``PipelineJob.submit(experiment=...)`` does."""
+    """Show the run in a Vertex AI Experiment, as the SDK's ``PipelineJob.submit(experiment=...)`` does."""
     client = cloud.client(v1.MetadataServiceClient)
     store = f"{cloud.parent}/metadataStores/default"
     context = v1.Context(
@@ -155,15 +148,15 @@ def _add_to_experiment(name: str, experiment: str, cloud: Cloud) -> None:
         metadata={"experiment_deleted": False},
     )
     with contextlib.suppress(exceptions.AlreadyExists):
-        client.create_context(parent=store, context=context, context_id=experiment, retry=AGAIN)
+        client.create_context(parent=store, context=context, context_id=experiment, retry=RETRY)
     run = f"{store}/contexts/{name.rpartition('/')[2]}"
     until = time.monotonic() + SECONDS_FOR_CONTEXT
     while True:
         try:
-            client.get_context(name=run, retry=AGAIN)
+            client.get_context(name=run, retry=RETRY)
             break
         except exceptions.NotFound:  # Vertex AI makes it when it starts the job
             if time.monotonic() > until:
                 raise
             time.sleep(1)
-    client.add_context_children(context=f"{store}/contexts/{experiment}", child_contexts=[run], retry=AGAIN)
+    client.add_context_children(context=f"{store}/contexts/{experiment}", child_contexts=[run], retry=RETRY)

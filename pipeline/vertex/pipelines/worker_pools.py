@@ -1,4 +1,4 @@
-"""The table of machines → what each task asks for, the jobs with their worker pools, and the Pusher that deploys.
+"""The table of machines → resources of each task, jobs with their worker pools, and the Pusher that deploys.
 
 A job is written as Vertex AI's REST documentation writes it (CustomJob), into the settings of the component whose task
 starts it; ``pipeline.vertex.jobs.launch`` adds what is known only then.
@@ -19,7 +19,7 @@ from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.machines import DEFAULT, Job
 from pipeline.settings.target import Vertex
-from pipeline.vertex import ENDING, MONITOR
+from pipeline.vertex import MONITOR, REPORT_TASK
 from pipeline.vertex.endpoints import pusher
 from pipeline.vertex.jobs import launch, trainer, tuner, vizier
 
@@ -29,40 +29,37 @@ REDUCTION_SERVER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reduct
 _ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec
 
 
-def place(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
-    """Gives every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
+def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
+    """Give every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
 
     Raises:
         ConfigError: the table contradicts the graph or the training's strategy.
     """
     machines = vertex.machines
     components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
-    unknown = sorted(set(machines.tasks) - {*components, "Tuner", ENDING, MONITOR, DEFAULT})
+    unknown = sorted(set(machines.tasks) - {*components, "Tuner", REPORT_TASK, MONITOR, DEFAULT})
     if unknown:
         raise ConfigError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
     machines.check_strategy(config.training.strategy)
     for name, component in components.items():
-        wanted = machines.task(name)
-        resources = _ResourceSpec(cpu_limit=wanted.cpu, memory_limit=wanted.memory_gib)
-        if wanted.accelerator:
-            resources.accelerator.type = wanted.accelerator
-            resources.accelerator.count = wanted.accelerators
+        row = machines.task(name)
+        resources = _ResourceSpec(cpu_limit=row.cpu, memory_limit=row.memory_gib)
+        if row.accelerator:
+            resources.accelerator.type = row.accelerator
+            resources.accelerator.count = row.accelerators
         component.with_platform_config(resources)
     if machines.training:
         _run_as_job(components["Trainer"], trainer.Executor, machines.training, vertex)
     if machines.tuning and "Tuner" in components:
-        in_charge = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
-        _run_as_job(components["Tuner"], in_charge, machines.tuning, vertex)
+        executor = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
+        _run_as_job(components["Tuner"], executor, machines.tuning, vertex)
     if vertex.endpoint:
-        deploying = components["Pusher"]
-        settings = json_utils.loads(deploying.exec_properties["custom_config"])
-        settings[pusher.SETTING] = pusher.setting_for(vertex, vertex.endpoint, config.name)
-        deploying.exec_properties["custom_config"] = json_utils.dumps(settings)
-        deploying.executor_spec = executor_spec.ExecutorClassSpec(pusher.Executor)
+        setting = pusher.setting_for(vertex, vertex.endpoint, config.name)
+        _replace_executor(components["Pusher"], pusher.Executor, pusher.SETTING, setting)
 
 
 def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:
-    """The pools of a job: the chief, the other replicas, the Reduction Servers. The latter keep their own command."""
+    """Return the pools of a job: chief, other replicas, Reduction Servers. The latter keep their own command."""
     machine: dict[str, Any] = {"machineType": job.machine_type}
     if job.accelerator:
         machine |= {"acceleratorType": job.accelerator, "acceleratorCount": job.accelerators}
@@ -91,7 +88,7 @@ def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:
 
 
 def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
-    """A CustomJob without its command and folder.
+    """Return a CustomJob without its command and folder.
 
     Raises:
         ConfigError: the job needs a setting of Vertex AI that is missing.
@@ -120,13 +117,19 @@ def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
     }
 
 
-def _run_as_job(component: BaseComponent, in_charge: type[BaseExecutor], job: Job, vertex: Vertex) -> None:
-    """Lets a component's task start a job and wait for it, in place of doing the work."""
-    settings = json_utils.loads(component.exec_properties["custom_config"])
-    settings[launch.SETTING] = {
+def _run_as_job(component: BaseComponent, executor: type[BaseExecutor], job: Job, vertex: Vertex) -> None:
+    """Let a component's task start a job and wait for it, in place of doing the work."""
+    setting = {
         "parent": f"projects/{vertex.project}/locations/{vertex.region}",
         "replicas": job.replicas,
         "job": custom_job(job, vertex, component.id.lower()),
     }
-    component.exec_properties["custom_config"] = json_utils.dumps(settings)
-    component.executor_spec = executor_spec.ExecutorClassSpec(in_charge)
+    _replace_executor(component, executor, launch.SETTING, setting)
+
+
+def _replace_executor(
+    component: BaseComponent, executor: type[BaseExecutor], name: str, setting: dict[str, Any]
+) -> None:
+    settings = json_utils.loads(component.exec_properties["custom_config"])
+    component.exec_properties["custom_config"] = json_utils.dumps({**settings, name: setting})
+    component.executor_spec = executor_spec.ExecutorClassSpec(executor)

@@ -1,4 +1,4 @@
-"""A rehearsal beside a local run: metrics, and which artifacts are the same byte for byte."""
+"""Compare a rehearsal with a local run: metrics, and which artifacts are the same byte for byte."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.runs.run_graph import Step
 
 
-def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
-    """Sentences about what is different to the last local run; none if there was none that evaluated a model.
+def differences(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
+    """Yield sentences about the differences from the last local run; none if there was none that evaluated a model.
 
     Args:
         steps: Of the rehearsal.
@@ -21,18 +21,18 @@ def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
     evaluation = _newest(artifacts / "Evaluator/evaluation")
     if evaluation is None or not steps["Evaluator"].outputs.get("evaluation"):
         return
-    there = read_metrics(str(evaluation))["overall"]
-    here = read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri)["overall"]
-    alike = []
-    for name in sorted(here.keys() | there.keys()):
-        a, b = there.get(name, math.nan), here.get(name, math.nan)
+    local = read_metrics(str(evaluation))["overall"]
+    rehearsed = read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri)["overall"]
+    same = []
+    for name in sorted(rehearsed.keys() | local.keys()):
+        a, b = local.get(name, math.nan), rehearsed.get(name, math.nan)
         if f"{a:.4f}" == f"{b:.4f}":
-            alike.append(f"{name} {b:.4f}")
+            same.append(f"{name} {b:.4f}")
         else:
             yield f"{name}: {a:.4f} there, {b:.4f} here, {b - a:+.4f}"
-    if alike:
-        yield f"the same: {', '.join(alike)}"
-    same: list[str] = []
+    if same:
+        yield f"the same: {', '.join(same)}"
+    equal: list[str] = []
     other: list[str] = []
     for step in steps.values():
         if step.state not in ("ran", "cached"):
@@ -42,21 +42,20 @@ def compared(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
             if known is None:
                 yield f"{step.name} made {key} here only"
             else:
-                equal = _digest(known) == _digest(Path(artifact.uri))
-                (same if equal else other).append(f"{step.name}.{key}")
+                (equal if _digest(known) == _digest(Path(artifact.uri)) else other).append(f"{step.name}.{key}")
     for step_folder in sorted(artifacts.iterdir()):
         if step_folder.name not in steps and not step_folder.name.startswith("_"):
             yield f"{step_folder.name} ran there only"
-    if same:
-        yield f"the same byte for byte: {', '.join(same)}"
+    if equal:
+        yield f"the same byte for byte: {', '.join(equal)}"
     if other:
         yield f"not the same byte for byte: {', '.join(other)}"
 
 
 def _newest(folder: Path) -> Path | None:
-    """The artifact of the latest execution; TFX names them by numbers."""
-    found = [path for path in folder.glob("*") if path.name.isdecimal()] if folder.is_dir() else []
-    return max(found, key=lambda path: int(path.name), default=None)
+    """Return the artifact of the latest execution; TFX names them by numbers."""
+    numbered = [path for path in folder.glob("*") if path.name.isdecimal()]
+    return max(numbered, key=lambda path: int(path.name), default=None)
 
 
 def _digest(folder: Path) -> str:

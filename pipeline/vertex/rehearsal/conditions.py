@@ -1,4 +1,4 @@
-"""Conditions of tasks, in the part of the Common Expression Language (cel.dev) that TFX writes."""
+"""Evaluate conditions of tasks, in the part of the Common Expression Language (cel.dev) that TFX writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.vertex.rehearsal.local_metadata import Artifact
 
 
 def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
-    """Whether a task's condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
+    """Return whether a condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
 
     Args:
         condition: Of the task's trigger policy.
@@ -24,20 +24,20 @@ def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
     words = {"&&": " and ", "||": " or ", "!": " not "}
     python = re.sub(r"'[^']*'|&&|\|\||!(?==)|!", lambda match: words.get(match[0], match[0]), condition)
     python = python.replace(" not =", "!=")
-    artifacts = {key: {"artifacts": several} for key, several in inputs.items()}
+    root = {"artifacts": {key: {"artifacts": artifacts} for key, artifacts in inputs.items()}}
 
     def value(node: ast.expr) -> Any:
         match node:
             case ast.Constant():
                 return node.value
             case ast.Name(id="inputs"):
-                return {"artifacts": artifacts}
-            case ast.Attribute(value=of, attr=name):
-                return value(of)[name]
-            case ast.Subscript(value=of, slice=key):
-                return value(of)[value(key)]
-            case ast.UnaryOp(op=ast.Not(), operand=of):
-                return not value(of)
+                return root
+            case ast.Attribute(value=parent, attr=name):
+                return value(parent)[name]
+            case ast.Subscript(value=parent, slice=key):
+                return value(parent)[value(key)]
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not value(operand)
             case ast.BoolOp(op=ast.And(), values=parts):
                 return all(value(part) for part in parts)
             case ast.BoolOp(op=ast.Or(), values=parts):

@@ -1,4 +1,4 @@
-"""Containers of tasks as processes on this machine: the exact command, and nothing around it that Vertex AI has not."""
+"""Run containers of tasks as processes on this machine, with nothing around them that Vertex AI has not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.errors import UserError
 from pipeline.settings.repository import REPOSITORY
 from pipeline.vertex import REHEARSAL_VARIABLE
-from pipeline.vertex.rehearsal.task_failure import explained
+from pipeline.vertex.rehearsal.task_failure import failure_message
 
 # Variables of this shell that a task gets all the same: which GPUs there are and how they are reached.
 KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
@@ -23,16 +23,16 @@ KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEV
 HIDES_THE_REPOSITORY = f"""\
 import sys
 sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r} and not path.startswith("__editable__")]
-sys.meta_path[:] = [one for one in sys.meta_path if not getattr(one, "__module__", "").startswith("__editable__")]
+sys.meta_path[:] = [each for each in sys.meta_path if not getattr(each, "__module__", "").startswith("__editable__")]
 """
 
 
 class LocalContainers:
-    """Runs the commands of containers that have this pipeline's image.
+    """Run the commands of containers that have this pipeline's image.
 
     Args:
-        scratch: Folder for the working folders; whoever made it deletes it.
-        logs: Folder for a log a container.
+        scratch: Folder for the working folders; the caller deletes it.
+        logs: Folder for the log of each container.
         module: The user's module file, for messages.
     """
 
@@ -50,17 +50,20 @@ class LocalContainers:
         name: str,
         container: Mapping[str, Any],
         executor_input: Mapping[str, Any],
-        known: Mapping[str, str] = MappingProxyType({}),
+        placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Runs a container's command, with what Vertex AI would fill in; raises a UserError that says why, if it fails.
+        """Run a container's command, with its placeholders filled in.
 
         Args:
             name: Of the task.
-            container: As the spec has it.
-            executor_input: For "{{$}}".
-            known: For other words.
+            container: As in the spec.
+            executor_input: Value of the placeholder "{{$}}".
+            placeholders: Values of other placeholders.
+
+        Raises:
+            UserError: it failed; the message says why.
         """
-        values = {**known, "{{$}}": json.dumps(executor_input)}
+        values = {**placeholders, "{{$}}": json.dumps(executor_input)}
         command = [values.get(word, word) for word in (*container.get("command", ()), *container.get("args", ()))]
         unknown = [word for word in command if "{{$" in word]
         if unknown or not container.get("command"):
@@ -100,4 +103,4 @@ class LocalContainers:
                 process.wait()
                 raise
         if code:
-            raise UserError(explained(log, code, self._module))
+            raise UserError(failure_message(log, code, self._module))

@@ -1,4 +1,4 @@
-"""What Vertex ML Metadata does for a pipeline, in one JSON file: artifacts by name, a resolver's query, the cache."""
+"""Vertex ML Metadata in one JSON file: artifacts by name, queries of resolvers, and the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from pipeline import filesystem
 from pipeline.errors import UserError
 
-# Artifacts, as the executors get them (RuntimeArtifact): name, uri, type, metadata.
+# As the executors get it (RuntimeArtifact): name, uri, type, metadata.
 Artifact = dict[str, Any]
 STORE = "projects/rehearsal/locations/local/metadataStores/default/artifacts"
 
@@ -23,10 +23,10 @@ class LocalMetadata:
     """A metadata store of one pipeline.
 
     Args:
-        file: Holds it; made when something is added.
+        file: Holds it; created when something is added.
 
     Raises:
-        UserError: the file is none of this class's.
+        UserError: the file is damaged.
     """
 
     def __init__(self, file: Path):
@@ -38,61 +38,62 @@ class LocalMetadata:
                 f"{file} is damaged ({error}); delete it, and the next rehearsal runs every task"
             ) from error
         self._artifacts: dict[str, Artifact] = content.get("artifacts", {})
+        self._created: dict[str, float] = content.get("created", {})
         self._cache: dict[str, dict[str, list[str]]] = content.get("cache", {})
         self._next = len(self._artifacts) + 1
 
-    def new_name(self) -> str:
-        """A name that no artifact has."""
+    def new(self, uri: str | Path, schema: str | None = None, metadata: Mapping[str, Any] | None = None) -> Artifact:
+        """Return an artifact under a name that no other has; it is kept by ``add``."""
         self._next += 1
-        return f"{STORE}/{self._next}"
+        kind = {"type": {"instanceSchema": schema}} if schema else {}
+        return {"name": f"{STORE}/{self._next}", "uri": str(uri), **kind, "metadata": dict(metadata or {})}
 
-    def add(self, artifacts: Mapping[str, list[Artifact]], cache_key: str | None = None) -> None:
-        """Keeps the outputs of a task, and for which key they are the outcome."""
-        now = time.time()
-        for several in artifacts.values():
-            for artifact in several:
-                self._artifacts.setdefault(artifact["name"], {**artifact, "created": now})
+    def add(self, outputs: Mapping[str, list[Artifact]], cache_key: str | None = None) -> None:
+        """Keep the outputs of a task, and the key under which the cache finds them."""
+        for artifacts in outputs.values():
+            for artifact in artifacts:
+                self._artifacts.setdefault(artifact["name"], artifact)
+                self._created.setdefault(artifact["name"], time.time())
         if cache_key:
-            self._cache[cache_key] = {key: [one["name"] for one in several] for key, several in artifacts.items()}
-        filesystem.write(self._file, json.dumps({"artifacts": self._artifacts, "cache": self._cache}, indent=1))
+            names = {key: [artifact["name"] for artifact in artifacts] for key, artifacts in outputs.items()}
+            self._cache[cache_key] = names
+        content = {"artifacts": self._artifacts, "created": self._created, "cache": self._cache}
+        filesystem.write(self._file, json.dumps(content, indent=1))
 
     def cached(self, key: str) -> dict[str, list[Artifact]] | None:
-        """The outputs of a task that ran with this key; None if there was none or its files are gone."""
-        names = self._cache.get(key)
-        if names is None:
+        """Return the outputs of a task that ran with this key; None if none did or its files are gone."""
+        if key not in self._cache:
             return None
-        outputs = {output: [self._artifacts[name] for name in several] for output, several in names.items()}
-        there = all(Path(one["uri"]).exists() for several in outputs.values() for one in several)
-        return outputs if there else None
+        outputs = {output: [self._artifacts[name] for name in names] for output, names in self._cache[key].items()}
+        uris = [artifact["uri"] for artifacts in outputs.values() for artifact in artifacts]
+        return outputs if all(Path(uri).exists() for uri in uris) else None
 
-    def made(self, name: str) -> float:
-        """When an artifact was kept, in seconds since the epoch."""
-        return float(self._artifacts[name]["created"])
+    def created(self, artifact: Artifact) -> float:
+        """Return when an artifact was kept, in seconds since the epoch."""
+        return self._created[artifact["name"]]
 
     def imported(self, uri: str, schema: str) -> Artifact | None:
-        """An artifact that was imported before from the same place."""
-        return next(
-            (one for one in self._artifacts.values() if (one["uri"], one["type"]) == (uri, _type(schema))), None
-        )
+        """Return an artifact that was imported before from the same place."""
+        wanted = (uri, {"instanceSchema": schema})
+        matching = (artifact for artifact in self._artifacts.values() if (artifact["uri"], artifact["type"]) == wanted)
+        return next(matching, None)
 
     def latest(self, query: str) -> Artifact | None:
-        """The newest artifact that meets a resolver's filter, such as 'schema_title="tfx.Model" AND state=LIVE'.
+        """Return the newest artifact that meets a resolver's filter, as 'schema_title="tfx.Model" AND state=LIVE'.
 
         Raises:
             UserError: the filter has a condition that is not known here.
         """
-        wanted = []
+        conditions = []
         for condition in query.split(" AND "):
-            field, equals, value = condition.partition("=")
-            if not equals or not re.fullmatch(r"schema_title|state|name|metadata\.\w+\.\w+_value", field.strip()):
+            field, equals, value = (part.strip() for part in condition.partition("="))
+            if not equals or not re.fullmatch(r"schema_title|state|name|metadata\.\w+\.\w+_value", field):
                 raise UserError(f"the rehearsal cannot answer the condition {condition!r} of the query {query!r}")
-            wanted.append((field.strip(), value.strip().strip('"')))
-        found = [one for one in self._artifacts.values() if all(_meets(one, *condition) for condition in wanted)]
-        return max(found, key=lambda one: one["created"], default=None)
-
-
-def _type(schema: str) -> dict[str, str]:
-    return {"instanceSchema": schema}
+            conditions.append((field, value.strip('"')))
+        matching = [
+            artifact for artifact in self._artifacts.values() if all(_meets(artifact, *pair) for pair in conditions)
+        ]
+        return max(matching, key=self.created, default=None)
 
 
 def _meets(artifact: Artifact, field: str, value: str) -> bool:
@@ -103,7 +104,7 @@ def _meets(artifact: Artifact, field: str, value: str) -> bool:
     if field == "name":
         return bool(artifact["name"] == value)
     _, key, kind = field.split(".")
-    found = artifact.get("metadata", {}).get(key)
+    content = artifact["metadata"].get(key)
     if kind == "number_value":
-        return isinstance(found, (int, float)) and found == float(value)
-    return found == value
+        return isinstance(content, (int, float)) and content == float(value)
+    return bool(content == value)

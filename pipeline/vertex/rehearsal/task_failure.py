@@ -1,4 +1,4 @@
-"""Why a task failed: its log → one message, with what is different from a local run, if that is why."""
+"""The log of a failed task → one message, with what is different from a local run if that is the reason."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pipeline.settings.repository import REPOSITORY, shown
 
 EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Failed|Interrupt))(?:: (.*))?$")
 FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+), in (.+)$')
-# What an exception's class adds nothing to.
+# Exceptions whose class adds nothing to the message.
 OURS = ("pipeline.errors.UserError", "pipeline.vertex.jobs.launch.JobFailed")
 
 
-def explained(log: Path, code: int, module: Path) -> str:
-    """One message from the log of a task that ended with an exit code.
+def failure_message(log: Path, code: int, module: Path) -> str:
+    """Return one message from the log of a task that ended with an exit code.
 
     Args:
-        log: What the process printed.
+        log: Output of the process.
         code: Its exit code; negative is the signal that ended it.
         module: The user's module file.
     """
@@ -38,7 +38,7 @@ def explained(log: Path, code: int, module: Path) -> str:
 
 
 def _place(lines: list[str], module: Path) -> list[str]:
-    """Where in the user's code the error arose; the wheel keeps its line numbers."""
+    """Return where in the user's code the error arose; the wheel keeps its line numbers."""
     own = {module.name, *(path.name for path in module.parent.glob("*.py"))}
     for number in range(len(lines) - 1, -1, -1):
         frame = FRAME.match(lines[number])
@@ -49,7 +49,7 @@ def _place(lines: list[str], module: Path) -> list[str]:
 
 
 def _reason(kind: str, text: str, module: Path) -> list[str]:
-    """What is different in a task, if that is why."""
+    """Return what is different in a task, if that is the reason."""
     missing = re.match(r"No module named '([\w.]+)'", text)
     if kind == "ModuleNotFoundError" and missing:
         package = missing[1].split(".")[0]

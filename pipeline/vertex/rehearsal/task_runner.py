@@ -1,8 +1,8 @@
-"""Runs a PipelineJob compiled for Vertex AI on this machine, task by task, as Vertex AI would.
+"""Run a PipelineJob compiled for Vertex AI on this machine, task by task, as Vertex AI would.
 
-What there is a container is here a fresh process: with the container's command, in an empty folder, with an environment
-that has nothing of this shell's, and with the packages that are in the image and no other code. What goes between the
-tasks is what Vertex AI hands over: ExecutorInput and executor_output.json, by the spec.
+A container is a fresh process here: with the container's command, in an empty folder, with an environment that has
+nothing of this shell's, and with the packages that are in the image and no other code. Tasks pass on what Vertex AI
+passes on: ExecutorInput and executor_output.json, by the spec.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline import filesystem
 from pipeline.errors import UserError
 from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
-from pipeline.settings.endpoint import Endpoint
-from pipeline.settings.machines import Machines
 from pipeline.settings.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex import ENDING, FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT
-from pipeline.vertex.pipelines.artifacts import FIELDS, as_tfx
+from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT, REPORT_TASK
+from pipeline.vertex.pipelines.artifacts import as_tfx
 from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_containers import LocalContainers
 from pipeline.vertex.rehearsal.local_metadata import Artifact, LocalMetadata
 
+Outputs = dict[str, list[Artifact]]
+State = Literal["ran", "cached", "looked up", "skipped"]
+# Outputs of a task that was skipped.
+SKIPPED: Outputs = {}
+# Vertex AI's words for how a task ended.
+TASK_STATES: dict[State, str] = {
+    "ran": "SUCCEEDED",
+    "cached": "SKIPPED",
+    "looked up": "SUCCEEDED",
+    "skipped": "NOT_TRIGGERED",
+}
 
-def target_for(output: Path, name: str, machines: Machines, endpoint: Endpoint | None = None) -> Target:
-    """The target of a rehearsal: compiled for Vertex AI, with folders on this machine in place of the bucket."""
-    vertex = Vertex(
-        project="rehearsal",
-        region=endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1",
-        bucket="rehearsal",
-        image="rehearsal/pipeline:this",
-        machines=machines,
-        service_account="rehearsal@rehearsal.iam.gserviceaccount.com",
-        endpoint=endpoint,
-    )
+
+def target_for(output: Path, name: str, vertex: Vertex) -> Target:
+    """Return the target of a rehearsal: Vertex AI, with folders on this machine in place of the bucket."""
     return Target(
         pipeline_root=str(output / "artifacts"),
         push_to=str(output / "serving" / name),
@@ -58,15 +60,15 @@ def run(
     on_start: Callable[[str], None],
     on_end: Callable[[Step], None],
 ) -> dict[str, Step]:
-    """Runs every task of a PipelineJob in the order of its spec.
+    """Run every task of a PipelineJob in the order of its spec.
 
     Args:
         job: The PipelineJob, as compiled.
         run_id: Name of the run; the logs go to ``folder/logs/<run_id>/``.
         folder: Holds the metadata and logs.
         module: The user's module file, for messages.
-        on_start: Told the name of a step before it starts.
-        on_end: Told how it ended.
+        on_start: Receives the name of a step before it starts.
+        on_end: Receives the step when it has ended.
 
     Returns:
         The steps by name; the two tasks of a resolver are one step.
@@ -85,7 +87,7 @@ class _Rehearsal:
         spec = job["pipelineSpec"]
         self._job = job
         self._started = _now()
-        # What became of the tasks, as Vertex AI tells it (PipelineTaskDetail).
+        # How the tasks ended, in Vertex AI's form (PipelineTaskDetail).
         self._details: list[dict[str, Any]] = []
         self._tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
         self._components = spec["components"]
@@ -95,140 +97,126 @@ class _Rehearsal:
         self._logs = folder / "logs" / run_id
         self._logs.mkdir(parents=True, exist_ok=True)
         self._containers = LocalContainers(scratch, self._logs, module)
-        self._metadata = LocalMetadata(folder / "vertex_metadata.json")
-        self._outputs: dict[str, dict[str, list[Artifact]]] = {}
+        self._metadata = LocalMetadata(folder / "metadata.json")
+        self._outputs: dict[str, Outputs] = {}
 
     def run(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> dict[str, Step]:
         steps = {}
         try:
-            for name, step in self._run_tasks(on_start, on_end):
-                steps[name] = step
+            for task in self._in_order():
+                name = task.removesuffix(LAST_OF_RESOLVER)
+                is_shown = not task.endswith(FIRST_OF_RESOLVER)
+                if is_shown:
+                    on_start(name)
+                step = self._run_step(task, name)
+                if is_shown:
+                    steps[name] = step
+                    on_end(step)
         except StepFailed:
-            self._end()
+            self._report()
             raise
-        if ENDING in self._tasks:
-            on_start(ENDING)
+        if REPORT_TASK in self._tasks:
+            on_start(REPORT_TASK)
             started = time.monotonic()
-            if not self._end():
-                raise StepFailed(ENDING, time.monotonic() - started) from UserError(
-                    f"it always ends well on Vertex AI, and did not here; its log {self._logs / ENDING}.log"
+            if not self._report():
+                raise StepFailed(REPORT_TASK, time.monotonic() - started) from UserError(
+                    f"it always ends well on Vertex AI, and did not here; its log {self._logs / REPORT_TASK}.log"
                 )
-            steps[ENDING] = Step(ENDING, "ran", time.monotonic() - started, {}, None)
-            on_end(steps[ENDING])
+            steps[REPORT_TASK] = Step(REPORT_TASK, "ran", time.monotonic() - started, {}, None)
+            on_end(steps[REPORT_TASK])
         return steps
 
-    def _run_tasks(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> Iterator[tuple[str, Step]]:
-        for name in self._in_order():
-            step_name = name.removesuffix(LAST_OF_RESOLVER)
-            is_shown = not name.endswith(FIRST_OF_RESOLVER)
-            if is_shown:
-                on_start(step_name)
-            started, at = time.monotonic(), _now()
-            try:
-                state, outputs = self._run_task(name)
-            except UserError as error:
-                self._details.append(_detail(name, "FAILED", at, {}, str(error)))
-                raise StepFailed(step_name, time.monotonic() - started) from error
-            self._outputs[name] = outputs
-            self._details.append(_detail(name, TASK_STATES[state], at, outputs))
-            if is_shown:
-                made = [self._metadata.made(one["name"]) for several in outputs.values() for one in several]
-                step = Step(
-                    name=step_name,
-                    state=state,
-                    seconds=time.monotonic() - started,
-                    outputs=as_tfx(outputs),
-                    made=datetime.datetime.fromtimestamp(max(made)) if made else None,
-                )
-                on_end(step)
-                yield step_name, step
+    def _run_step(self, task: str, name: str) -> Step:
+        """Run a task and keep how it ended; ``name`` is that of its step."""
+        started, start_time = time.monotonic(), _now()
+        detail: dict[str, Any] = {"taskName": task, "state": "FAILED", "startTime": start_time, "outputs": {}}
+        self._details.append(detail)
+        try:
+            state, outputs = self._run_task(task)
+            detail["state"], self._outputs[task] = TASK_STATES[state], outputs
+            detail["outputs"] = {
+                key: {"artifacts": [{field: artifact[field] for field in ("name", "uri", "metadata")}]}
+                for key, artifacts in outputs.items()
+                for artifact in artifacts
+            }
+        except UserError as error:
+            detail["error"] = {"code": 13, "message": str(error)}
+            raise StepFailed(name, time.monotonic() - started) from error
+        finally:
+            detail["endTime"] = _now()
+        times = [self._metadata.created(artifact) for artifacts in outputs.values() for artifact in artifacts]
+        made = datetime.datetime.fromtimestamp(max(times)) if times else None
+        return Step(name, state, time.monotonic() - started, as_tfx(outputs), made)
 
-    def _end(self) -> bool:
-        """Runs the task that Vertex AI runs whatever became of the others, with the job as it would tell of it."""
-        if ENDING not in self._tasks:
+    def _report(self) -> bool:
+        """Run the task that Vertex AI runs however the others ended; return whether it succeeded."""
+        if REPORT_TASK not in self._tasks:
             return True
-        component = self._components[ENDING]
-        folder = self._root / f"{ENDING}_{len(self._outputs) + 1}"
-        outputs = {
-            key: {"artifacts": [{"name": self._metadata.new_name(), "uri": str(folder / key), "metadata": {}}]}
-            for key in component["outputDefinitions"]["artifacts"]
-        }
-        folder.mkdir(parents=True, exist_ok=True)
+        component = self._components[REPORT_TASK]
+        folder = self._root / f"{REPORT_TASK}_{len(self._outputs) + 1}"
+        outputs = {key: [self._metadata.new(folder / key)] for key in component["outputDefinitions"]["artifacts"]}
         job = {
             **self._job,
             "name": f"rehearsal/{self._root.name}",
             "createTime": self._started,
             "jobDetail": {"taskDetails": self._details},
         }
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        executor_input = {"outputs": {"artifacts": outputs, "outputFile": str(folder / "executor_output.json")}}
+        filesystem.write(folder / "job.json", json.dumps(job))
         container = self._executors[component["executorLabel"]]["container"]
+        executor_input = {"outputs": _in_spec(outputs, folder)}
         try:
-            self._containers.run(ENDING, container, executor_input, {JOB_NAME: str(folder / "job.json")})
+            self._containers.run(REPORT_TASK, container, executor_input, {JOB_NAME: str(folder / "job.json")})
         except UserError:
             return False
         return True
 
     def _in_order(self) -> list[str]:
-        waits_for = {name: self._before(task) for name, task in self._tasks.items() if name != ENDING}
-        return list(graphlib.TopologicalSorter(waits_for).static_order())
+        upstream = {name: _upstream(task) for name, task in self._tasks.items() if name != REPORT_TASK}
+        return list(graphlib.TopologicalSorter(upstream).static_order())
 
-    @staticmethod
-    def _before(task: Mapping[str, Any]) -> set[str]:
-        """The tasks that a task waits for."""
-        producers = {one["taskOutputArtifact"]["producerTask"] for one in _inputs(task, "artifacts").values()}
-        return {*task.get("dependentTasks", ()), *producers}
-
-    def _run_task(
-        self, name: str
-    ) -> tuple[Literal["ran", "cached", "looked up", "skipped"], dict[str, list[Artifact]]]:
+    def _run_task(self, name: str) -> tuple[State, Outputs]:
         task = self._tasks[name]
         component = self._components[task["componentRef"]["name"]]
         if "executorLabel" not in component:
             raise UserError(f"the task {name} is a pipeline of its own, which cannot be rehearsed")
         executor = self._executors[component["executorLabel"]]
-        producers = {key: one["taskOutputArtifact"] for key, one in _inputs(task, "artifacts").items()}
-        skipped = any(self._outputs[one] is SKIPPED for one in self._before(task))
+        sources = {key: source["taskOutputArtifact"] for key, source in _inputs(task, "artifacts").items()}
         inputs = {
-            key: self._outputs[one["producerTask"]].get(one["outputArtifactKey"], []) for key, one in producers.items()
+            key: self._outputs[source["producerTask"]].get(source["outputArtifactKey"], [])
+            for key, source in sources.items()
         }
         condition = task.get("triggerPolicy", {}).get("condition")
+        skipped = any(self._outputs[upstream] is SKIPPED for upstream in _upstream(task))
         if skipped or (condition and not holds(condition, inputs)):
             return "skipped", SKIPPED
         if "importer" in executor:
-            return "looked up", self._imported(executor["importer"], component)
+            return "looked up", self._import(executor["importer"], component)
         if "resolver" in executor:
-            found = self._resolved(executor["resolver"], inputs)
-            if name in NOT_FOUND and not any(found.values()):
+            queries = executor["resolver"]["outputArtifactQueries"]
+            outputs = {key: self._resolve(query["filter"], inputs) for key, query in queries.items()}
+            if name in NOT_FOUND and not any(outputs.values()):
                 raise UserError(NOT_FOUND[name])
-            return "looked up", found
+            return "looked up", outputs
         return self._run_container(name, task, component, executor["container"], inputs)
 
-    def _imported(self, importer: Mapping[str, Any], component: Mapping[str, Any]) -> dict[str, list[Artifact]]:
+    def _import(self, importer: Mapping[str, Any], component: Mapping[str, Any]) -> Outputs:
         (output,) = component["outputDefinitions"]["artifacts"]
         uri = importer["artifactUri"]["constantValue"]["stringValue"]
         schema = importer["typeSchema"]["instanceSchema"]
         if not Path(uri).exists():
             raise UserError(f"there is nothing at {uri}, which is to be imported")
         known = None if importer.get("reimport") else self._metadata.imported(uri, schema)
-        artifact = known or {
-            "name": self._metadata.new_name(),
-            "uri": uri,
-            "type": {"instanceSchema": schema},
-            "metadata": importer.get("metadata", {}),
-        }
+        artifact = known or self._metadata.new(uri, schema, importer.get("metadata"))
         self._metadata.add({output: [artifact]})
         return {output: [artifact]}
 
-    def _resolved(self, resolver: Mapping[str, Any], inputs: Mapping[str, list[Artifact]]) -> dict[str, list[Artifact]]:
-        outputs: dict[str, list[Artifact]] = {}
-        for key, query in resolver["outputArtifactQueries"].items():
-            try:
-                found = self._metadata.latest(_filled_in(query["filter"], inputs))
-            except IndexError:  # it asks for something of an input that is not there
-                found = None
-            outputs[key] = [found] if found else []
-        return outputs
+    def _resolve(self, query: str, inputs: Outputs) -> list[Artifact]:
+        """Return the newest artifact that a resolver's query finds, if any."""
+        try:
+            artifact = self._metadata.latest(_filled_in(query, inputs))
+        except IndexError:  # the query refers to an input that was not found
+            return []
+        return [artifact] if artifact else []
 
     def _run_container(
         self,
@@ -236,76 +224,57 @@ class _Rehearsal:
         task: Mapping[str, Any],
         component: Mapping[str, Any],
         container: Mapping[str, Any],
-        inputs: Mapping[str, list[Artifact]],
-    ) -> tuple[Literal["ran", "cached"], dict[str, list[Artifact]]]:
+        inputs: Outputs,
+    ) -> tuple[State, Outputs]:
         folder = self._root / f"{name}_{len(self._outputs) + 1}"
-        schemas = {
-            key: one["artifactType"]["instanceSchema"]
-            for key, one in component.get("outputDefinitions", {}).get("artifacts", {}).items()
-        }
-        outputs: dict[str, list[Artifact]] = {
-            key: [
-                {
-                    "name": self._metadata.new_name(),
-                    "uri": str(folder / key),
-                    "type": {"instanceSchema": schema},
-                    "metadata": {},
-                }
-            ]
-            for key, schema in schemas.items()
-        }
+        definitions = component.get("outputDefinitions", {}).get("artifacts", {})
+        schemas = {key: definition["artifactType"]["instanceSchema"] for key, definition in definitions.items()}
+        outputs = {key: [self._metadata.new(folder / key, schema)] for key, schema in schemas.items()}
         output_file = folder / "executor_output.json"
+        parameters = {key: _constant(key, name, value) for key, value in _inputs(task, "parameters").items()}
         executor_input: dict[str, Any] = {
             "inputs": {
-                "parameters": {key: _constant(key, name, one) for key, one in _inputs(task, "parameters").items()},
-                "artifacts": {key: {"artifacts": _given(several)} for key, several in inputs.items()},
+                "parameters": parameters,
+                "artifacts": {key: {"artifacts": artifacts} for key, artifacts in inputs.items()},
             },
-            "outputs": {
-                "artifacts": {key: {"artifacts": several} for key, several in outputs.items()},
-                "outputFile": str(output_file),
-            },
+            "outputs": _in_spec(outputs, folder),
         }
         driver = container.get("lifecycle", {}).get("preCacheCheck")
         if driver:
             # It finds out what the data is, so that other data is another key of the cache.
             self._containers.run(f"{name}-driver", driver, executor_input)
-            said = json.loads(output_file.read_text(encoding="utf-8"))
-            executor_input["inputs"]["parameterValues"] = said.get("parameterValues", {})
-            _take_over(outputs, said)
+            driver_output = json.loads(output_file.read_text(encoding="utf-8"))
+            executor_input["inputs"]["parameterValues"] = driver_output.get("parameterValues", {})
+            _update(outputs, driver_output)
 
         key = _cache_key(container, schemas, executor_input["inputs"])
         if task.get("cachingOptions", {}).get("enableCache"):
             cached = self._metadata.cached(key)
             if cached is not None:
                 return "cached", cached
-        for several in outputs.values():
-            Path(several[0]["uri"]).parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._containers.run(name, container, executor_input)
         if output_file.exists():
-            _take_over(outputs, json.loads(output_file.read_text(encoding="utf-8")))
+            _update(outputs, json.loads(output_file.read_text(encoding="utf-8")))
         self._metadata.add(outputs, key)
         return "ran", outputs
 
 
-# What a task has that has not run.
-SKIPPED: dict[str, list[Artifact]] = {}
-# What Vertex AI calls how a task ended.
-TASK_STATES = {"ran": "SUCCEEDED", "cached": "SKIPPED", "looked up": "SUCCEEDED", "skipped": "NOT_TRIGGERED"}
-
-
 def report_of(folder: Path, run_id: str) -> Path | None:
-    """The page of a rehearsal; None if it could not be written."""
-    return next(folder.glob(f"artifacts/0/*-{run_id}/{ENDING}_*/{REPORT}.html"), None)
+    """Return the report of a rehearsal; None if it could not be written."""
+    return next(folder.glob(f"artifacts/0/*-{run_id}/{REPORT_TASK}_*/{REPORT}.html"), None)
 
 
-def not_rehearsed(machines: Machines, endpoint: Endpoint | None = None) -> Iterator[str]:
-    """What a run on Vertex AI has that this rehearsal had not, a phrase each."""
+def not_rehearsed(vertex: Vertex) -> Iterator[str]:
+    """Yield what a run on Vertex AI has that a rehearsal has not, a phrase each."""
+    machines = vertex.machines
     yield "permissions, quotas and networks"
     yield "the image (these are the packages of this environment) and the bucket (these are folders here)"
     yield "machine types, memory and accelerators"
     yield "Dataflow, if the data steps run there (here they ran in their tasks)"
-    if endpoint:
-        yield f"the registry and the endpoint {endpoint.name}: nothing was deployed, the model was pushed to a folder"
+    if vertex.endpoint:
+        name = vertex.endpoint.name
+        yield f"the registry and the endpoint {name}: nothing was deployed, the model was pushed to a folder"
     jobs = [job for job in (machines.training, machines.tuning) if job]
     if any(job.reduction_servers for job in jobs):
         yield "Reduction Servers"
@@ -315,28 +284,18 @@ def not_rehearsed(machines: Machines, endpoint: Endpoint | None = None) -> Itera
         yield "Vizier's choice of values (these were random)"
 
 
-def _detail(
-    task: str, state: str, started: str, outputs: Mapping[str, list[Artifact]], message: str = ""
-) -> dict[str, Any]:
-    told = {
-        key: {"artifacts": [{name: one[name] for name in ("name", "uri", "metadata")} for one in several]}
-        for key, several in outputs.items()
-    }
-    detail = {"taskName": task, "state": state, "startTime": started, "endTime": _now(), "outputs": told}
-    return {**detail, "error": {"code": 13, "message": message}} if message else detail
-
-
 def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat()
 
 
-def _inputs(task: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = task.get("inputs", {}).get(kind, {})
-    return found
+def _inputs(task: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    return dict(task.get("inputs", {}).get(kind, {}))
 
 
-def _given(artifacts: list[Artifact]) -> list[Artifact]:
-    return [{key: one[key] for key in FIELDS} for one in artifacts]
+def _upstream(task: Mapping[str, Any]) -> set[str]:
+    """Return the tasks that a task waits for."""
+    producers = {source["taskOutputArtifact"]["producerTask"] for source in _inputs(task, "artifacts").values()}
+    return {*task.get("dependentTasks", ()), *producers}
 
 
 def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
@@ -346,33 +305,38 @@ def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
         raise UserError(f"the parameter {key} of {task} is no constant, which the rehearsal needs") from error
 
 
-def _take_over(outputs: dict[str, list[Artifact]], said: Mapping[str, Any]) -> None:
-    """Takes over what a process says of its artifacts."""
-    for key, one in said.get("artifacts", {}).items():
-        (told,) = one["artifacts"]
-        (artifact,) = outputs[key]
-        artifact["uri"] = told.get("uri", artifact["uri"])
-        artifact["metadata"] = {**artifact["metadata"], **told.get("metadata", {})}
+def _in_spec(outputs: Outputs, folder: Path) -> dict[str, Any]:
+    """Return the outputs of a task in the form of an ExecutorInput."""
+    artifacts = {key: {"artifacts": artifacts} for key, artifacts in outputs.items()}
+    return {"artifacts": artifacts, "outputFile": str(folder / "executor_output.json")}
+
+
+def _update(outputs: Outputs, output: Mapping[str, Any]) -> None:
+    """Add what a process has written about its artifacts to executor_output.json."""
+    for key, value in output.get("artifacts", {}).items():
+        (changed,), (artifact,) = value["artifacts"], outputs[key]
+        artifact["uri"] = changed.get("uri", artifact["uri"])
+        artifact["metadata"] = {**artifact["metadata"], **changed.get("metadata", {})}
 
 
 def _cache_key(container: Mapping[str, Any], schemas: Mapping[str, str], inputs: Mapping[str, Any]) -> str:
-    """What decides about the outputs: container, parameters, input artifacts by name, and kinds of outputs.
+    """Return a digest of what decides the outputs: container, parameters, input artifacts by name, kinds of outputs.
 
     cloud.google.com/vertex-ai/docs/pipelines/configure-caching
     """
-    decides = {
+    content = {
         "container": {key: container.get(key) for key in ("image", "command", "args")},
         "outputs": schemas,
         "parameters": [inputs["parameters"], inputs.get("parameterValues")],
         "artifacts": {
-            key: [artifact["name"] for artifact in one["artifacts"]] for key, one in inputs["artifacts"].items()
+            key: [artifact["name"] for artifact in value["artifacts"]] for key, value in inputs["artifacts"].items()
         },
     }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _filled_in(query: str, inputs: Mapping[str, list[Artifact]]) -> str:
-    """A query with {{$.inputs.artifacts['a'].metadata['b']}} replaced; IndexError if there is no such artifact."""
+def _filled_in(query: str, inputs: Outputs) -> str:
+    """Replace {{$.inputs.artifacts['a'].metadata['b']}} in a query; raise IndexError if there is no such artifact."""
     return re.sub(
         r"\{\{\$\.inputs\.artifacts\['(\w+)'\]\.metadata\['(\w+)'\]\}\}",
         lambda match: str(inputs[match[1]][0]["metadata"][match[2]]),

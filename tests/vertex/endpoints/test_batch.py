@@ -20,7 +20,7 @@ def version(cloud) -> Version:
     return Registry(cloud, "flights").add("gs://m", "gs://demo-bucket/flights/serving/1", container, {}, "", None)
 
 
-def predict(version: Version, source: str, to: str, vertex, cloud, said: list[str] | None = None) -> batch.Answered:
+def predict(version: Version, source: str, to: str, vertex, cloud, said: list[str] | None = None) -> batch.Result:
     return batch.predict(version, source, to, "late", vertex, cloud, (said if said is not None else []).append, 0.01)
 
 

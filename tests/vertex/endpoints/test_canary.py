@@ -15,7 +15,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
 from pipeline.vertex.endpoints.canary import CanaryFailed, judged, split
-from pipeline.vertex.endpoints.endpoint import HOLDER, UNTIL, Taken
+from pipeline.vertex.endpoints.endpoint import HOLDER, UNTIL, EndpointTaken
 from pipeline.vertex.endpoints.observation import Observed, p95
 from tests.fakes.checks import InvalidArgument
 from tests.fakes.google_cloud import GoogleCloud
@@ -154,7 +154,7 @@ def test_a_version_whose_push_was_cut_off_in_the_grace_period_goes_with_the_next
 
 def test_of_two_pushes_at_once_the_second_changes_nothing_and_says_who_is_first(pushed_once, there: GoogleCloud):
     hold(there, "run-7", time.time() + 600)
-    with pytest.raises(Taken, match=r"another push, of run-7, changes the endpoint .* until \d\d:\d\d UTC"):
+    with pytest.raises(EndpointTaken, match=r"another push, of run-7, changes the endpoint .* until \d\d:\d\d UTC"):
         pushed_once.push(2)
     assert there.vertex.serving.traffic() == {"1": 100}
     assert there.vertex.serving.deployed() == ["1"]
@@ -196,7 +196,7 @@ def test_a_push_stops_when_a_rollback_has_taken_the_endpoint_over(pushed_once: P
 
     with (
         in_a_thread(threading.Thread(target=take_over)),
-        pytest.raises(Taken, match="the push was ended by a-rollback"),
+        pytest.raises(EndpointTaken, match="the push was ended by a-rollback"),
     ):
         pushed_once.push(2, slowly(minutes=0.02))
     assert there.vertex.serving.traffic() == {"1": 90, "2": 10}  # what is to be done now is the rollback's
@@ -206,7 +206,7 @@ def test_traffic_that_cannot_be_put_back_is_said_with_the_command_that_does(push
     there.vertex.serving.answers["2"] = fails
     refused = Fault("UpdateEndpoint", grpc.StatusCode.PERMISSION_DENIED, "no longer allowed", times=99, after=2)
     there.vertex.script.faults.append(refused)
-    with pytest.raises(UserError, match=r"could not be put back \(no longer allowed\).*vertex_runner.py --rollback"):
+    with pytest.raises(UserError, match=r"could not be put back \(no longer allowed\).*vertex_runner.py rollback"):
         pushed_once.push(2)
 
 

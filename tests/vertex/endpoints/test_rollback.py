@@ -56,7 +56,7 @@ def test_the_version_before_comes_back_though_it_was_undeployed(pushes: Pushes, 
     assert fake.deployed() == ["1"]
     assert fake.aliases() == {"1": {"default", "live"}, "2": set()}
     assert fake.models[f"{entry.name}@2"].labels["state"] == "rolled-back"
-    with pytest.raises(UserError, match="no version before this one is known .* versions: 1, 2; .*--rollback NUMBER"):
+    with pytest.raises(UserError, match="no version before this one is known .* versions: 1, 2; .*rollback NUMBER"):
         roll_back(serving, entry)
 
 

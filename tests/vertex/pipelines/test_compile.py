@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as v1
@@ -18,7 +19,8 @@ from pipeline.graph import create_pipeline
 from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Dataflow, Target, Vertex
-from pipeline.vertex.pipelines.compile import compile, graph_of
+from pipeline.vertex import REPORT_TASK, node_of
+from pipeline.vertex.pipelines.compile import compile
 from tests.fakes import checks
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,6 +40,17 @@ TARGETS = {
         replace(VERTEX, machines=Machines(training=Job(replicas=2), tuning=Job(replicas=2))), "flights", tmp / "upload"
     ),
 }
+
+
+def graph_of(spec: dict[str, Any]) -> dict[str, set[str]]:
+    """What each node of a compiled pipeline waits for; the two tasks of a resolver are its one node."""
+    graph: dict[str, set[str]] = {}
+    for name, task in spec["root"]["dag"]["tasks"].items():
+        if name != REPORT_TASK:
+            inputs = task.get("inputs", {}).get("artifacts", {}).values()
+            before = {*task.get("dependentTasks", []), *(key["taskOutputArtifact"]["producerTask"] for key in inputs)}
+            graph.setdefault(node_of(name), set()).update({node_of(task) for task in before} - {node_of(name)})
+    return graph
 
 
 def compiled_for(config: PipelineConfig, target: Target, out: Path) -> dict:
@@ -147,7 +160,7 @@ def test_compiling_for_a_bucket_needs_no_credentials_and_no_network(few_flights,
         [
             sys.executable,
             "vertex_runner.py",
-            *("--compile", tmp_path / "out", "--data", "gs://demo-bucket/somewhere"),
+            *("compile", tmp_path / "out", "--data", "gs://demo-bucket/somewhere"),
             *("--project", "demo", "--region", "us-central1", "--bucket", "demo-bucket"),
             *("--config", _config_for(few_flights, tmp_path)),
         ],

@@ -56,7 +56,7 @@ def compiled_task(config: PipelineConfig, pushes: Pushes, train: pd.DataFrame, t
 
 
 def arguments_in(spec: dict[str, Any]) -> list[str]:
-    container = spec["deploymentSpec"]["executors"]["Monitor"]["container"]
+    container = spec["deploymentSpec"]["executors"]["Monitor_executor"]["container"]
     assert container["command"] == ["python", "-m", "pipeline.vertex.pipelines.monitoring"]
     return [str(word) for word in container["args"]]
 
@@ -102,17 +102,14 @@ def test_too_few_rows_are_no_reason_to_fail(compiled_task, requests, there: Goog
 def test_it_is_scheduled_beside_the_pipeline_by_a_command(runner, there: GoogleCloud, tmp_path: Path, vertex):
     endpoint = tmp_path / "endpoint.py"
     endpoint.write_text(f"from pipeline.endpoint import Endpoint\nENDPOINT = Endpoint('e', log_to='bq://{TABLE}')\n")
-    code, text = runner("--schedule-monitoring", CRON)
-    assert code == 1
-    assert 'log_to="bq://project.dataset.table"' in text
+    code, text = runner("monitor", CRON)
+    assert code == 2
+    assert "--endpoint (or VERTEX_ENDPOINT) is missing" in text
     there.rest.project.tables.add(TABLE)
-    code, text = runner("--schedule-monitoring", CRON, "--retrain", f"--endpoint={endpoint}")
+    code, text = runner("monitor", CRON, "--retrain", f"--endpoint={endpoint}")
     assert code == 0, text
-    assert f"made the schedule\nflights-monitor  active  '{CRON}', 0 runs so far" in text
+    assert f"created the schedule\nflights-monitor  active  '{CRON}', 0 runs so far" in text
     (schedule,) = there.vertex.schedules.values()
     job = schedule.create_pipeline_job_request.pipeline_job
     assert arguments_in(job.pipeline_spec)[-1] == "--retrain"
     assert any("/_schemas/" in address for address in there.files())
-    code, text = runner("--retrain", "--schedules")
-    assert code == 2
-    assert "--retrain goes with --schedule-monitoring" in text

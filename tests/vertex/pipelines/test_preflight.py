@@ -27,9 +27,9 @@ def checked(config, vertex, there: GoogleCloud):
         findings = check(
             replace(config, data=data) if data else config,
             replace(vertex, **settings),
-            lambda: Cloud.connect(PROJECT, REGION, there.endpoints),
+            lambda: Cloud.connect(PROJECT, REGION),
         )
-        return {finding.what: finding for finding in findings}
+        return {finding.subject: finding for finding in findings}
 
     return look
 
@@ -87,7 +87,7 @@ def test_missing_credentials_are_named(checked, monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     (finding,) = checked().values()
-    assert (finding.what, finding.state) == ("credentials", "wrong")
+    assert (finding.subject, finding.state) == ("credentials", "wrong")
     assert finding.text == "no credentials for Google Cloud"
     assert "gcloud auth application-default login" in finding.remedy
 
@@ -102,7 +102,7 @@ def test_a_key_file_that_is_none_is_named(checked, monkeypatch, tmp_path):
 def test_expired_credentials_are_named(checked, there: GoogleCloud):
     there.rest.project.expired = True
     (finding,) = checked().values()
-    assert (finding.what, finding.state) == ("credentials", "wrong")
+    assert (finding.subject, finding.state) == ("credentials", "wrong")
     assert "expired or revoked" in finding.text
     assert "gcloud auth application-default login" in finding.remedy
 
@@ -198,7 +198,7 @@ def test_without_credentials_no_service_is_asked(config, vertex, there: GoogleCl
     def refuse() -> Cloud:
         raise UserError("no credentials for Google Cloud: log in")
 
-    assert [finding.what for finding in check(config, vertex, refuse)] == ["credentials"]
+    assert [finding.subject for finding in check(config, vertex, refuse)] == ["credentials"]
     assert there.rest.asked == []
 
 

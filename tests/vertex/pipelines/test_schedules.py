@@ -18,9 +18,8 @@ def silent(_: str) -> None:
 
 
 def test_a_schedule_starts_the_compiled_job_one_run_at_a_time(compiled: Path, vertex, cloud, there: GoogleCloud):
-    made, was_there = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
-    assert not was_there
-    assert str(made).startswith(
+    created = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    assert str(created).startswith(
         "flights  active  'TZ=Europe/Berlin 0 3 * * 1', 0 runs so far, next 2026-01-05 03:00 UTC"
     )
     (schedule,) = there.vertex.schedules.values()
@@ -32,25 +31,26 @@ def test_a_schedule_starts_the_compiled_job_one_run_at_a_time(compiled: Path, ve
 
 
 def test_making_it_again_changes_the_one_that_is_there(compiled: Path, vertex, cloud, there: GoogleCloud):
-    schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
-    changed, was_there = schedules.create(compiled, vertex, "flights", "30 4 * * *", cloud, silent)
-    assert was_there
+    notes: list[str] = []
+    schedules.create(compiled, vertex, "flights", CRON, cloud, notes.append)
+    changed = schedules.create(compiled, vertex, "flights", "30 4 * * *", cloud, notes.append)
+    assert [note.splitlines()[0] for note in notes[-2:]] == ["created the schedule", "changed the schedule"]
     assert changed.cron == "30 4 * * *"
     assert len(there.vertex.schedules) == 1
 
 
 def test_it_is_listed_paused_resumed_and_deleted(compiled: Path, vertex, cloud, there: GoogleCloud):
-    made, _ = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
-    assert schedules.found(cloud) == [made]
+    created = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
+    assert schedules.list_schedules(cloud) == [created]
     paused = schedules.change("flights", "pause", cloud)
     assert paused is not None
     assert (paused.state, "next" in str(paused)) == ("paused", False)
-    for which in (made.name, made.name.rpartition("/")[2]):
+    for which in (created.name, created.name.rpartition("/")[2]):
         resumed = schedules.change(which, "resume", cloud)
         assert resumed is not None
         assert resumed.state == "active"
     assert schedules.change("flights", "delete", cloud) is None
-    assert schedules.found(cloud) == []
+    assert schedules.list_schedules(cloud) == []
 
 
 def test_a_schedule_that_is_not_there_is_named_with_those_that_are(compiled: Path, vertex, cloud):

@@ -135,7 +135,7 @@ def test_an_experiment_that_cannot_be_reached_does_not_make_the_submission_fail(
     [
         (grpc.StatusCode.PERMISSION_DENIED, "Permission denied on resource", "ask for the roles Vertex AI User"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded", "ask for more quota"),
-        (grpc.StatusCode.INVALID_ARGUMENT, "Bad spec", "--check looks at what may be wrong"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "Bad spec", "check looks at what may be wrong"),
         (grpc.StatusCode.UNAUTHENTICATED, "Expired", "gcloud auth application-default login"),
     ],
 )

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.cloud import Cloud, LostContact
 from pipeline.vertex.pipelines.submit import submit
-from pipeline.vertex.pipelines.watch import Ended, LostContact, TaskLine, report, watch
+from pipeline.vertex.pipelines.watch import JobOutcome, TaskLine, report, watch
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
 
@@ -24,17 +24,17 @@ def job(compiled: Path, vertex, cloud: Cloud, there: GoogleCloud) -> str:
     return submit(compiled, vertex, cloud, lambda _: None).name
 
 
-def watched(job: str, cloud: Cloud, **settings: float) -> tuple[Ended, list[TaskLine], list[str]]:
+def watched(job: str, cloud: Cloud, **settings: float) -> tuple[JobOutcome, list[TaskLine], list[str]]:
     lines: list[TaskLine] = []
     notes: list[str] = []
-    return watch(job, cloud, lines.append, notes.append, poll=0.0, **settings), lines, notes
+    return watch(job, cloud, lines.append, notes.append, seconds=0.0, **settings), lines, notes
 
 
 def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there: GoogleCloud):
     there.vertex.script.outputs = PUSHED
     there.vertex.script.cached_tasks = {"StatisticsGen"}
     ended, lines, notes = watched(job, cloud)
-    assert ended == Ended("succeeded", "gs://demo-bucket/flights/serving/17", "")
+    assert ended == JobOutcome("succeeded", "gs://demo-bucket/flights/serving/17", "")
     assert notes == []
     states = {}
     for line in lines:
@@ -49,7 +49,7 @@ def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there
 def test_a_model_that_is_not_blessed_is_not_pushed(job, cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Pusher": {"pushed_model": {"pushed": 0}}}
     ended, _, _ = watched(job, cloud)
-    assert ended == Ended("succeeded", None, "")
+    assert ended == JobOutcome("succeeded", None, "")
 
 
 def test_a_failed_task_is_said_with_its_cause_and_the_job_with_its_link(job, cloud, there: GoogleCloud):
@@ -88,7 +88,7 @@ def test_a_short_outage_is_waited_through(code, job, cloud, there: GoogleCloud):
 
 def test_waiting_that_was_given_up_can_be_taken_up_again(job, cloud, there: GoogleCloud):
     there.vertex.script.faults.append(Fault("GetPipelineJob", grpc.StatusCode.UNAVAILABLE, "down", times=10_000))
-    with pytest.raises(LostContact, match=rf"The job goes on; .* python vertex_runner.py --watch {job}"):
+    with pytest.raises(LostContact, match=rf"The job goes on; .* python vertex_runner.py watch {job}"):
         watched(job, cloud, patience=0.2)
     there.vertex.script.faults.clear()
     ended, _, _ = watched(job, cloud)

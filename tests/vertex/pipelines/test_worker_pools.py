@@ -126,7 +126,7 @@ def test_a_strategy_that_fits_is_taken(strategy, machines):
 
 
 def spec_of(config: PipelineConfig, machines: Machines, folder: Path) -> dict[str, Any]:
-    target = task_runner.target_for(folder, "flights", machines)
+    target = task_runner.target_for(folder, "flights", replace(VERTEX, machines=machines))
     spec: dict[str, Any] = json.loads(compile(config, target, folder).read_text())["pipelineSpec"]
     return spec
 

@@ -16,7 +16,7 @@ from pipeline.settings.target import Vertex
 from pipeline.vertex import REHEARSAL_VARIABLE
 from pipeline.vertex.jobs import launch, vizier
 from pipeline.vertex.pipelines import worker_pools
-from pipeline.vertex.rehearsal.comparison import compared
+from pipeline.vertex.rehearsal.comparison import differences
 from tests.e2e.run import ROOT, Run, copy_repository, edit, run
 from tests.training.worker import SETTINGS
 
@@ -32,7 +32,7 @@ def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path)
 def rehearsed(rehearsal_clone: Path) -> Run:
     workers = ("--training-workers", "2", "--tuner-workers", "2")
     endpoint = ("--endpoint", "configs/endpoint.py")
-    return run(rehearsal_clone, "--rehearse", *workers, *endpoint, runner="vertex_runner.py")
+    return run(rehearsal_clone, "rehearse", *workers, *endpoint, runner="vertex_runner.py")
 
 
 def artifacts_of(clone: Path) -> Path:
@@ -77,7 +77,7 @@ def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_i
         '    units = hp.Choice("units", [16, 32, 64], default=32)',
         '    from models import widths\n\n    units = hp.Choice("units", widths.WIDTHS, default=32)',
     )
-    again = run(rehearsal_clone, "--rehearse", runner="vertex_runner.py")
+    again = run(rehearsal_clone, "rehearse", runner="vertex_runner.py")
     assert again.code == 1
     assert again.states["ExampleGen"] == again.states["Transform"] == "cached"
     assert "Tuner failed: ModuleNotFoundError: No module named 'models'" in again.text
@@ -147,8 +147,8 @@ def test_a_rehearsal_is_compared_with_the_local_run(first, clone, rehearsed, reh
     (there,) = (clone / "output").glob("*/artifacts")
     root = artifacts_of(rehearsal_clone)
     evaluation, schema = next(root.glob("*/Evaluator_*/evaluation")), next(root.glob("*/SchemaGen_*/schema"))
-    lines = list(compared(steps(evaluation, schema), there))
+    lines = list(differences(steps(evaluation, schema), there))
     assert any(re.fullmatch(r"auc: 0\.\d{4} there, 0\.\d{4} here, [+-]0\.\d{4}", line) for line in lines)
     assert "the same byte for byte: SchemaGen.schema" in lines
     assert "Trainer ran there only" in lines
-    assert list(compared(steps(evaluation, schema), clone / "no such run")) == []
+    assert list(differences(steps(evaluation, schema), clone / "no such run")) == []

@@ -13,7 +13,7 @@ from pipeline.runs.run_graph import Step, StepFailed
 from pipeline.vertex.rehearsal import task_runner
 from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_metadata import LocalMetadata
-from pipeline.vertex.rehearsal.task_failure import explained
+from pipeline.vertex.rehearsal.task_failure import failure_message
 
 BLESSED = {"x": [{"uri": "/a", "metadata": {"blessed": 1.0, "kind": "a && b"}}]}
 
@@ -131,8 +131,7 @@ def test_a_container_with_what_only_vertex_ai_fills_in_is_refused(tmp_path):
 
 
 def artifact(metadata: LocalMetadata, folder: Path, title: str, **more: Any) -> dict[str, Any]:
-    made = {"name": metadata.new_name(), "uri": str(folder), "type": {"instanceSchema": f"title: {title}\n"}}
-    return {**made, "metadata": more}
+    return metadata.new(folder, f"title: {title}\n", more)
 
 
 def test_queries_find_the_newest_artifact_also_in_another_process(tmp_path):
@@ -154,7 +153,7 @@ def test_queries_find_the_newest_artifact_also_in_another_process(tmp_path):
     assert named is not None
     assert named["name"] == models[0]["name"]
     assert again.latest('schema_title="tfx.Schema" AND state=LIVE') is None
-    assert again.new_name() not in {one["name"] for one in (*models, *blessings)}
+    assert again.new("x")["name"] not in {one["name"] for one in (*models, *blessings)}
     with pytest.raises(UserError, match=r"cannot answer the condition 'create_time>3'"):
         again.latest("create_time>3")
 
@@ -193,4 +192,4 @@ def test_why_a_task_failed_is_read_from_its_log(tmp_path, text, code, message):
     log = tmp_path / "Trainer.log"
     log.write_text(text)
     module = Path(__file__).resolve().parents[3] / "models/flights.py"
-    assert re.search(message, explained(log, code, module))
+    assert re.search(message, failure_message(log, code, module))

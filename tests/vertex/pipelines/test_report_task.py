@@ -16,7 +16,7 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target, Vertex
 from pipeline.vertex import JOB_NAME
 from pipeline.vertex.cloud import Cloud
-from pipeline.vertex.pipelines import ending
+from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.pipelines.submit import submit
 from pipeline.vertex.pipelines.watch import watch
@@ -33,7 +33,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def ended(job: str, cloud: Cloud) -> v1.PipelineJob:
-    watch(job, cloud, lambda _: None, lambda _: None, poll=0.0)
+    watch(job, cloud, lambda _: None, lambda _: None, seconds=0.0)
     return cloud.client(v1.PipelineServiceClient).get_pipeline_job(name=job)
 
 
@@ -46,14 +46,14 @@ def arguments_of(folder: Path, job: str, outputs: Path) -> list[str]:
     }
     executor_input = {"outputs": {"artifacts": given, "outputFile": str(outputs / "output.json")}}
     container = spec["deploymentSpec"]["executors"]["Report_executor"]["container"]
-    assert container["command"] == ["python", "-m", "pipeline.vertex.pipelines.ending"]
+    assert container["command"] == ["python", "-m", "pipeline.vertex.pipelines.report_task"]
     values = {JOB_NAME: job, "{{$}}": json.dumps(executor_input)}
     return [values.get(word, word) for word in container["args"]]
 
 
 def run_task(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["ending", *arguments])
-    return ending.main()
+    monkeypatch.setattr("sys.argv", ["report_task", *arguments])
+    return report_task.main()
 
 
 def test_a_failed_run_has_its_report_and_the_webhook_its_message(
@@ -110,7 +110,7 @@ def test_it_never_fails(
 def test_a_watcher_is_told_where_the_report_is(compiled: Path, vertex, cloud: Cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Report": {"report": {"uri": "gs://demo-bucket/flights/report.html"}}}
     job = submit(compiled, vertex, cloud, lambda _: None).name
-    assert watch(job, cloud, lambda _: None, lambda _: None, poll=0.0).page == (
+    assert watch(job, cloud, lambda _: None, lambda _: None, seconds=0.0).page == (
         "https://storage.cloud.google.com/demo-bucket/flights/report.html"
     )
 

@@ -1,0 +1,155 @@
+"""The command line of vertex_runner.py: its commands, and the flags that each of them takes."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.cli import command_line
+from pipeline.cli.vertex import settings
+
+# "TZ=Europe/Berlin 0 3 * * 1": five fields, a time zone before them if it is not UTC.
+CRON = re.compile(r"((CRON_)?TZ=[A-Za-z_]+(/[A-Za-z_+-]+[0-9]*)*\s+)?([\d*/,A-Za-z-]+\s+){4}[\d*/,A-Za-z-]+")
+PLACE = ("project", "region")
+BUCKET = (*PLACE, "bucket")
+MACHINES = (*(setting.name for setting in settings.MACHINES), "endpoint")
+JOB = (*(setting.name for setting in settings.VERTEX), *MACHINES)
+TASK = ("image", "service_account", "network", "encryption_key", "labels")
+# A rehearsal is compiled like a run, and nothing in it is asked of Google Cloud.
+REHEARSAL = {
+    "project": "rehearsal",
+    "bucket": "rehearsal",
+    "image": "rehearsal/pipeline:this",
+    "service_account": "rehearsal@rehearsal.iam.gserviceaccount.com",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of vertex_runner.py.
+
+    Attributes:
+        module: Module of pipeline.cli.vertex that has a function of the command's name.
+        help: What it does.
+        settings: Names of the settings that it takes.
+        needed: Those that may not be missing.
+        graph: Whether it needs the data and the module file, and takes the flags that replace them.
+    """
+
+    module: str
+    help: str
+    settings: tuple[str, ...] = PLACE
+    needed: tuple[str, ...] = PLACE
+    graph: bool = False
+
+
+COMMANDS = {
+    "run": Command("run", "check, compile, upload, submit and wait for the job (the default)", JOB, BUCKET, True),
+    "check": Command("run", "list what a run needs and lacks, and submit nothing", JOB, BUCKET, True),
+    "compile": Command("run", "write the job and its files to a folder, without credentials", JOB, BUCKET, True),
+    "rehearse": Command("rehearse", "run the compiled job here, without Google Cloud", MACHINES, (), True),
+    "watch": Command("run", "wait for a job that was submitted before"),
+    "schedule": Command("run", "start the pipeline at given times", JOB, BUCKET, True),
+    "schedules": Command("schedules", "list the schedules"),
+    "pause": Command("schedules", "let a schedule start no more runs"),
+    "resume": Command("schedules", "let a schedule start runs again"),
+    "unschedule": Command("schedules", "delete a schedule"),
+    "rollback": Command(
+        "serving", "bring the previous version back to the endpoint", (*PLACE, "endpoint"), (*PLACE, "endpoint")
+    ),
+    "batch-predict": Command(
+        "serving",
+        "answer the rows of a table or of files",
+        (*BUCKET, "service_account", "encryption_key", "labels", "endpoint"),
+    ),
+    "monitor": Command(
+        "serving",
+        "compare what the endpoint is asked with the training data, at given times",
+        (*BUCKET, *TASK, "machines", "endpoint"),
+        (*BUCKET, "endpoint"),
+    ),
+}
+
+
+def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse.Namespace:
+    """Parse a command line; without a command it is that of ``run``."""
+    parser = argparse.ArgumentParser(
+        prog="vertex_runner.py",
+        description="Run the pipeline on Vertex AI, and look after its schedules and its endpoint.",
+        epilog="python vertex_runner.py COMMAND --help shows a command's flags. Exit codes: 0 pushed (or submitted, "
+        "checked, compiled, done; of a rehearsal: every task ran), 1 failed or cancelled, 2 missing or wrong settings, "
+        "3 the model was not blessed, 4 Vertex AI no longer answers, 130 interrupted.",
+        usage="python vertex_runner.py [COMMAND] ...",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    parsers = {}
+    for name, command in COMMANDS.items():
+        added = commands.add_parser(
+            name, prog=f"python vertex_runner.py {name}", help=command.help, description=_sentence(command.help)
+        )
+        (command_line.add_arguments if command.graph else command_line.add_pipeline_arguments)(added)
+        added.add_argument("--output", help="folder of local runs; logs and compiled jobs go below it (output/<name>)")
+        settings.add_arguments(added, command.settings, environment)
+        added.set_defaults(needed=command.needed)
+        parsers[name] = added
+    _add_own_arguments(parsers)
+
+    argv = argv or ["run"]
+    name = argv[0]
+    flags = [argument.removeprefix("--") for argument in argv if argument.startswith("--")]
+    if name not in COMMANDS and (not name.startswith("-") or set(flags) & set(COMMANDS)):
+        wanted = name if not name.startswith("-") else next(flag for flag in flags if flag in COMMANDS)
+        close = difflib.get_close_matches(wanted, COMMANDS, 1)
+        hint = f"; did you mean python vertex_runner.py {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
+        parser.error(f"no command {name!r}{hint}" if wanted == name else f"--{wanted} is a command, no flag{hint}")
+    arguments = parser.parse_args(argv if name in (*COMMANDS, "-h", "--help") else ["run", *argv])
+    if arguments.command == "batch-predict" and not arguments.to:
+        arguments.needed = BUCKET
+    if arguments.command == "watch" and arguments.job.startswith("projects/"):  # the full name says where it is
+        _, arguments.project, _, arguments.region, *_ = arguments.job.split("/")
+    return arguments
+
+
+def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Add the arguments that only one command or two of them take."""
+    parsers["run"].add_argument("--no-wait", action="store_true", help="return as soon as the job is submitted")
+    parsers["compile"].add_argument("out", metavar="OUT", type=str, help="folder for the job, its files and their list")
+    parsers["rehearse"].set_defaults(**REHEARSAL)
+    parsers["watch"].add_argument("job", metavar="JOB", help="id or resource name of the job")
+    for name in ("run", "watch", "batch-predict"):
+        parsers[name].add_argument("--poll", type=float, default=10.0, help="seconds between two looks (%(default)g)")
+    for name in ("run", "watch"):
+        parsers[name].add_argument(
+            "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
+        )
+    for name in ("schedule", "monitor"):
+        parsers[name].add_argument("cron", metavar="CRON", type=_cron, help="times: 'TZ=Europe/Berlin 0 3 * * 1'")
+    for name in ("pause", "resume", "unschedule"):
+        parsers[name].add_argument("schedule", metavar="SCHEDULE", help="name of its pipeline, its id or resource name")
+    parsers["rollback"].add_argument(
+        "version", metavar="VERSION", nargs="?", default="previous", help="number or alias of the version (%(default)s)"
+    )
+    parsers["rollback"].add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parsers["batch-predict"].add_argument(
+        "source", metavar="SOURCE", help="bigquery://project.dataset.table or gs://bucket/folder/*.jsonl"
+    )
+    parsers["batch-predict"].add_argument(
+        "--to", metavar="PLACE", help="gs://bucket/folder or bq://project.dataset (the pipeline's folder in the bucket)"
+    )
+    parsers["monitor"].add_argument("--retrain", action="store_true", help="a crossed limit starts the pipeline")
+
+
+def _cron(text: str) -> str:
+    if not CRON.fullmatch(text.strip()):
+        raise argparse.ArgumentTypeError(
+            "must be a cron line of five fields, with a time zone before it if it is not UTC, such as "
+            f"'TZ=Europe/Berlin 0 3 * * 1' for Mondays at 3:00, got {text!r}"
+        )
+    return text.strip()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

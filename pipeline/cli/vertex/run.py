@@ -1,0 +1,128 @@
+"""The commands about one job: run, check, compile, schedule and watch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+from pipeline.cli.vertex.session import Session
+from pipeline.errors import UserError
+from pipeline.evaluation.verdict import FAILED, NOT_BLESSED
+from pipeline.filesystem import is_remote
+from pipeline.settings.target import Target
+from pipeline.vertex import UPLOADS
+from pipeline.vertex.cloud import Cloud, LostContact, explaining
+from pipeline.vertex.pipelines import preflight, schedules, submit
+from pipeline.vertex.pipelines import watch as watching
+
+SUCCEEDED, LOST_CONTACT = 0, 4
+
+
+def run(session: Session) -> int:
+    """Check, compile, upload and submit the pipeline, and wait for its end."""
+    if check(session) == FAILED:
+        return FAILED
+    _compile(session)
+    cloud, note = session.connect(), session.screen.note
+    submitted = submit.submit(session.folder, session.vertex, cloud, note)
+    note(
+        f"{'the same job runs already, nothing was submitted' if submitted.already else 'submitted'}\n"
+        f"  job   {submitted.name}\n  page  {submit.console_url(submitted.name)}\n"
+    )
+    return SUCCEEDED if session.arguments.no_wait else _wait(submitted.name, cloud, session)
+
+
+def check(session: Session) -> int:
+    """List what a run needs, and what is wrong with the command that corrects it."""
+    vertex, screen = session.vertex, session.screen
+    screen.start(session.config, f"{session.run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")
+    findings = preflight.check(session.config, vertex, session.connect)
+    for finding in findings:
+        screen.finding(finding.subject, finding.state, finding.text, finding.remedy)
+    screen.note("")
+    wrong = sum(finding.state == "wrong" for finding in findings)
+    if wrong:
+        screen.note(f"{wrong} of these must be put right first. Nothing was submitted.")
+    return FAILED if wrong else SUCCEEDED
+
+
+def compile(session: Session) -> int:
+    """Write the job and its files to a folder; nothing is asked of Google Cloud."""
+    job = _compile(session)
+    uploads = json.loads((session.folder / UPLOADS).read_text(encoding="utf-8"))
+    session.screen.note(
+        f"wrote {job}\nand the {len(uploads)} files to upload before it runs are in {UPLOADS} beside it"
+    )
+    return SUCCEEDED
+
+
+def schedule(session: Session) -> int:
+    """Create the schedule of the pipeline, or change it to this job and these times.
+
+    Raises:
+        UserError: the data is on this machine.
+    """
+    config = session.config
+    if not config.data.query_source and not is_remote(config.data.path):
+        raise UserError(
+            f"the data is on this machine ({config.data.path}), and every run of a schedule would train on the copy "
+            "that is uploaded now; put the data into a bucket or BigQuery and name it with data.path or --data"
+        )
+    if check(session) == FAILED:
+        return FAILED
+    _compile(session)
+    with explaining("scheduling"):
+        cloud, note = session.connect(), session.screen.note
+        schedules.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+    return SUCCEEDED
+
+
+def watch(session: Session) -> int:
+    """Wait for a job that was submitted before."""
+    cloud = session.connect()
+    return _wait(watching.full_name(session.arguments.job, cloud), cloud, session)
+
+
+def _compile(session: Session) -> Path:
+    """Compile into the session's folder, anew; return the path of the job."""
+    # Not imported before the checks: TensorFlow and TFX take seconds.
+    from pipeline.vertex.pipelines.compile import compile
+
+    shutil.rmtree(session.folder / "upload", ignore_errors=True)
+    target = Target.on_vertex(session.vertex, session.config.name, session.folder / "upload")
+    try:
+        return compile(session.config, target, session.folder)
+    except UserError:
+        raise
+    except Exception as error:
+        logging.getLogger("pipeline").exception("compiling failed")
+        raise UserError(f"compiling failed: {type(error).__name__}: {error}; the whole of it is in the log") from error
+
+
+def _wait(job: str, cloud: Cloud, session: Session) -> int:
+    """Show a job until it has ended; return the exit code."""
+    screen, arguments = session.screen, session.arguments
+    try:
+        outcome = watching.watch(
+            job,
+            cloud,
+            lambda line: screen.line(line.name, line.state, line.seconds, line.detail),
+            screen.note,
+            arguments.poll,
+            arguments.patience,
+        )
+    except LostContact as error:
+        screen.note(f"\n{error}")
+        return LOST_CONTACT
+    if outcome.page:
+        screen.note(f"\nreport {outcome.page}")
+    if outcome.state != "succeeded":
+        screen.note(f"\n{watching.report(job, outcome)}")
+        return FAILED
+    if outcome.pushed_to is None:
+        screen.note("\nnot pushed: the model was not blessed; the model pushed before stays")
+        return NOT_BLESSED
+    screen.note(f"\npushed to {outcome.pushed_to}")
+    return SUCCEEDED

@@ -1,0 +1,236 @@
+"""Flags and environment → a Vertex with its machines and its endpoint; all that is missing or wrong in one message."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from pipeline.errors import UserError
+from pipeline.packaging import fingerprints
+from pipeline.settings.checks import ConfigError
+from pipeline.settings.endpoint import Endpoint, load_endpoint
+from pipeline.settings.machines import Job, Machines, SearchService, load_machines
+from pipeline.settings.target import Dataflow, FailurePolicy, Vertex
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that a flag or a variable of the environment gives; the flag goes first.
+
+    Attributes:
+        flag: Such as "--project".
+        variables: Names in the environment; the first that is set counts.
+        help: For --help.
+        remedy: How to get a value, for the message that a command needs one.
+        choices: Values that are allowed; None: any.
+    """
+
+    flag: str
+    variables: tuple[str, ...]
+    help: str
+    remedy: str | None = None
+    choices: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the parsed argument."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+YES_OR_NO = ("on", "off")
+VERTEX = (
+    Setting(
+        "--project",
+        ("GOOGLE_CLOUD_PROJECT",),
+        "Google Cloud project that runs and pays",
+        "the project's id, as gcloud projects list shows it",
+    ),
+    Setting(
+        "--region",
+        ("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION"),
+        "region, such as europe-west4",
+        "one near your data: https://cloud.google.com/vertex-ai/docs/general/locations",
+    ),
+    Setting(
+        "--bucket",
+        ("VERTEX_BUCKET",),
+        "bucket in that region for artifacts and models",
+        "make one with gcloud storage buckets create gs://NAME --location=REGION",
+    ),
+    Setting("--image", ("VERTEX_IMAGE",), "image of every task (the one that make image builds from this code)"),
+    Setting("--service-account", ("VERTEX_SERVICE_ACCOUNT",), "e-mail address the tasks act as (project's default)"),
+    Setting("--network", ("VERTEX_NETWORK",), "network to peer with: projects/NUMBER/global/networks/NAME"),
+    Setting("--encryption-key", ("VERTEX_ENCRYPTION_KEY",), "customer-managed key: projects/P/.../cryptoKeys/K"),
+    Setting("--labels", ("VERTEX_LABELS",), "labels of the job, such as team=flights,stage=test"),
+    Setting("--caching", ("VERTEX_CACHING",), "pass over steps whose inputs have not changed (on)", None, YES_OR_NO),
+    Setting("--experiment", ("VERTEX_EXPERIMENT",), "Vertex AI Experiment that collects the runs"),
+    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "https://... that receives the outcome of a run"),
+    Setting("--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "to sign that with: projects/P/secrets/S/versions/latest"),
+    Setting(
+        "--failure-policy",
+        ("VERTEX_FAILURE_POLICY",),
+        "after a failed task start no other (fast) or all that do not depend on it (slow) (fast)",
+        None,
+        get_args(FailurePolicy),
+    ),
+    Setting("--dataflow", ("VERTEX_DATAFLOW",), "run the data steps on Dataflow (off)", None, YES_OR_NO),
+    Setting("--dataflow-machine-type", ("VERTEX_DATAFLOW_MACHINE_TYPE",), "of a Dataflow worker (n2-standard-4)"),
+    Setting("--dataflow-max-workers", ("VERTEX_DATAFLOW_MAX_WORKERS",), "most Dataflow workers (10)"),
+    Setting("--dataflow-subnetwork", ("VERTEX_DATAFLOW_SUBNETWORK",), "of Dataflow workers: regions/R/subnetworks/N"),
+)
+MACHINES = (
+    Setting("--machines", ("VERTEX_MACHINES",), "file with the table of machines (configs/machines.py)"),
+    Setting("--training-workers", (), "processes that train together, as a job of their own"),
+    Setting("--tuner-workers", (), "processes that search side by side, as a job of their own"),
+    Setting(
+        "--search-with",
+        (),
+        "service that chooses the values of a Tuner that is a job (keras_tuner)",
+        None,
+        get_args(SearchService),
+    ),
+)
+ENDPOINT = (
+    Setting(
+        "--endpoint",
+        ("VERTEX_ENDPOINT",),
+        "file with the settings of the endpoint that models are deployed to, such as configs/endpoint.py; without it "
+        "they are pushed to the bucket only",
+        "the file with its settings",
+    ),
+)
+SETTINGS = (*VERTEX, *MACHINES, *ENDPOINT)
+
+
+def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], environment: Mapping[str, str]) -> None:
+    """Add the flags of the settings in ``names``, with the values of the environment as their defaults.
+
+    Choices are checked in ``read``, which reports all problems together.
+    """
+    group = parser.add_argument_group("settings", "A variable of the environment, in [], may stand in place of a flag.")
+    for setting in SETTINGS:
+        if setting.name in names:
+            variables = (environment.get(variable, "").strip() for variable in setting.variables)
+            metavar = "FILE" if setting.help.startswith("file") else setting.name.split("_")[-1].upper()
+            metavar = "|".join(setting.choices) if setting.choices else metavar
+            shown = f" [{setting.variables[0]}]" if setting.variables else ""
+            group.add_argument(
+                setting.flag,
+                metavar=metavar,
+                help=f"{setting.help}{shown}",
+                default=next(filter(None, variables), None),
+            )
+
+
+def read(arguments: argparse.Namespace, root: Path) -> Vertex:
+    """Return where a command runs; stand-ins take the place of settings that it does not need.
+
+    Args:
+        arguments: With the flags of ``add_arguments`` that the command takes, and their names in ``needed``.
+        root: Folder of the repository, for configs/machines.py.
+
+    Raises:
+        UserError: settings are missing or wrong; a line for each.
+    """
+    values = {setting.name: (getattr(arguments, setting.name, None) or "").strip() or None for setting in SETTINGS}
+    problems = [
+        f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}"
+        for setting in SETTINGS
+        if setting.name in arguments.needed and not values[setting.name]
+    ]
+    for setting in SETTINGS:
+        value = values[setting.name]
+        if setting.choices and value and value not in setting.choices:
+            problems.append(f"{setting.flag} must be {' or '.join(setting.choices)}, got {value!r}")
+            values[setting.name] = None
+    max_workers, machines, endpoint, dataflow = 1, Machines(), None, None
+    items = [item.strip() for item in (values["labels"] or "").split(",") if item.strip()]
+    problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
+    pairs = (item.split("=", 1) for item in items if "=" in item)
+    labels = {key.strip(): value.strip() for key, value in pairs}
+    with _collected(problems):
+        max_workers = _positive("--dataflow-max-workers", values["dataflow_max_workers"] or "10")
+    with _collected(problems):
+        if "machines" in arguments:
+            machines = _read_machines(values, root / "configs/machines.py")
+    with _collected(problems):
+        endpoint = load_endpoint(Path(values["endpoint"])) if values["endpoint"] else None
+
+    project = values["project"] or "missing"
+    region = values["region"] or _region_of(endpoint)
+    bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
+    default_image = fingerprints.image_name("gpu" if machines.gpus else "cpu")
+    image = values["image"] or f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{default_image}"
+    with _collected(problems):
+        if values["dataflow"] == "on":
+            dataflow = Dataflow(
+                project=project,
+                region=region,
+                temp_location=f"gs://{bucket}/temp",
+                image=image,
+                machine_type=values["dataflow_machine_type"] or Dataflow.machine_type,
+                max_workers=max_workers,
+                service_account=values["service_account"],
+                encryption_key=values["encryption_key"],
+                subnetwork=values["dataflow_subnetwork"],
+                labels=labels,
+            )
+    with _collected(problems):
+        vertex = Vertex(
+            project=project,
+            region=region,
+            bucket=bucket,
+            image=image,
+            service_account=values["service_account"],
+            network=values["network"],
+            encryption_key=values["encryption_key"],
+            labels=labels,
+            caching=values["caching"] != "off",
+            experiment=values["experiment"],
+            webhook_url=values["webhook_url"],
+            webhook_secret=values["webhook_secret"],
+            failure_policy="slow" if values["failure_policy"] == "slow" else "fast",
+            dataflow=dataflow,
+            machines=machines,
+            endpoint=endpoint,
+        )
+    if problems:
+        raise UserError("\n".join(dict.fromkeys(problems)))
+    return vertex
+
+
+@contextlib.contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """Add the lines of a UserError to ``problems`` and go on."""
+    try:
+        yield
+    except UserError as error:
+        problems += str(error).splitlines()
+
+
+def _read_machines(values: Mapping[str, str | None], default: Path) -> Machines:
+    machines = load_machines(Path(values["machines"] or default))
+    if values["training_workers"]:
+        replicas = _positive("--training-workers", values["training_workers"])
+        machines = replace(machines, training=replace(machines.training or Job(), replicas=replicas))
+    if values["tuner_workers"]:
+        replicas = _positive("--tuner-workers", values["tuner_workers"])
+        machines = replace(machines, tuning=replace(machines.tuning or Job(), replicas=replicas))
+    if values["search_with"]:
+        machines = replace(machines, search_with=values["search_with"])  # type: ignore[arg-type]
+    return machines
+
+
+def _region_of(endpoint: Endpoint | None) -> str:
+    """Return the region that stands in for one that was not given."""
+    return endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
+
+
+def _positive(flag: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{flag} must be a whole number of 1 or more, got {text!r}")
+    return int(text)

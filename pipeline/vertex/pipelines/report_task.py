@@ -1,0 +1,219 @@
+"""The last task of a run on Vertex AI, however the others ended: report, metrics for Experiments, and the webhook.
+
+It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too. It never fails,
+for a run is none the worse for want of a report. In a rehearsal the job is read from a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import dataclasses
+import datetime
+import json
+import logging
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from google.cloud import aiplatform_v1 as v1
+from google.protobuf import json_format
+from tfx import types
+
+from pipeline import filesystem
+from pipeline.evaluation.verdict import FAILED, whole_outcome
+from pipeline.report import page
+from pipeline.report.run import FinishedRun
+from pipeline.runs import record, webhook
+from pipeline.runs.results import Results, outcome_of
+from pipeline.runs.run_graph import Step
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Vertex
+from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of
+from pipeline.vertex.cloud import Cloud
+from pipeline.vertex.pipelines import container_tasks
+from pipeline.vertex.pipelines.artifacts import as_tfx
+from pipeline.vertex.pipelines.watch import seconds_of, tasks_of
+
+logger = logging.getLogger("pipeline.vertex")
+
+_State = v1.PipelineTaskDetail.State
+# Kinds of artifacts that Google Cloud's console shows by itself: a page, and metrics that Experiments collect.
+OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOutcomes:
+    """How the steps of a job ended.
+
+    Attributes:
+        steps: Those that succeeded, in the order in which they started.
+        failed: The first that did not, and its seconds.
+        reason: Why it failed.
+    """
+
+    steps: list[Step]
+    failed: tuple[str, float] | None
+    reason: str
+
+
+def main() -> int:
+    """Run the task; return 0."""
+    logging.basicConfig(level=logging.INFO)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.vertex.pipelines.report_task", description=__doc__)
+    parser.add_argument("--job", required=True, help="resource name of the PipelineJob, or a file with it")
+    parser.add_argument("--config", required=True, help="the pipeline's config as JSON")
+    parser.add_argument("--executor-input", required=True, help="where the outputs belong, as JSON")
+    parser.add_argument("--webhook-url", help="address that receives the outcome")
+    parser.add_argument("--webhook-secret", help="version of a secret in Secret Manager to sign with")
+    arguments = parser.parse_args()
+    try:
+        report_run(arguments)
+    except Exception:
+        logger.exception("The run has no report.")
+    return 0
+
+
+def report_run(arguments: argparse.Namespace) -> None:
+    """Write the report and the metrics of the job, and send its outcome; log what cannot be done."""
+    job, cloud = _job(arguments.job)
+    config, settings = container_tasks.config_from_json(arguments.config)
+    ended = step_outcomes(job)
+    results, code = None, FAILED
+    if ended.failed:
+        outcome: dict[str, Any] = {"failed": [f"{ended.failed[0]}: {ended.reason}"]}
+    else:
+        results = outcome_of({step.name: step for step in ended.steps})
+        code, outcome = results.exit_code, results.outcome
+    outputs = json.loads(arguments.executor_input)["outputs"]
+    artifacts = {key: value["artifacts"][0] for key, value in outputs["artifacts"].items()}
+    changed: dict[str, Any] = {}
+    run = job.name.rpartition("/")[2]
+
+    def report() -> None:
+        started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
+        command = ["python", "vertex_runner.py", "watch", job.name]
+        kept = record.make(run, command, config, started, code, outcome, ended.steps, ended.failed)
+        kept = dataclasses.replace(kept, config=settings)
+        with tempfile.TemporaryDirectory() as folder:
+            page_here = page.write(FinishedRun(kept, config, ended.steps, ended.failed, results, Path(folder) / run))
+            address = f"{artifacts[REPORT]['uri']}.html"
+            filesystem.write(address, page_here.read_bytes())
+        changed[REPORT] = {"artifacts": [{**artifacts[REPORT], "uri": address}]}
+
+    def metrics() -> None:
+        metadata = numbers(ended, results, config)
+        changed["metrics"] = {"artifacts": [{**artifacts["metrics"], "metadata": metadata}]}
+
+    def notify() -> None:
+        if not arguments.webhook_url:
+            return
+        assert cloud
+        secret = cloud.request("secretmanager", f"v1/{arguments.webhook_secret}:access")["payload"]["data"]
+        variables = {
+            webhook.URL_VARIABLE: arguments.webhook_url,
+            webhook.SECRET_VARIABLE: base64.b64decode(secret).decode().strip(),
+        }
+        receiver = webhook.read(variables)
+        problem = receiver and receiver.tell(config.name, run, whole_outcome(run, code, outcome))
+        logger.info("The webhook was %s", f"not notified: {problem}" if problem else "notified.")
+
+    actions: dict[str, Callable[[], None]] = {"webhook": notify, "metrics": metrics, "report": report}
+    for name, act in actions.items():
+        try:
+            act()
+        except Exception:  # the others are done all the same
+            logger.exception("There was an error with the %s.", name)
+    filesystem.write(outputs["outputFile"], json.dumps({"artifacts": changed}))
+
+
+def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
+    """Return how each task but this one ended."""
+    spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
+    tasks = spec["root"]["dag"]["tasks"]
+    steps, failed, reason = [], None, ""
+    for task in tasks_of(job):
+        if task.task_name == REPORT_TASK:
+            continue
+        name, seconds = node_of(task.task_name), seconds_of(task)
+        if task.state in (_State.FAILED, _State.CANCELLED) and failed is None:
+            failed, reason = (name, seconds), task.error.message or task.state.name.lower()
+        if task.state not in (_State.SUCCEEDED, _State.SKIPPED) or task.task_name.endswith(FIRST_OF_RESOLVER):
+            continue
+        component = spec["components"][tasks[task.task_name]["componentRef"]["name"]]
+        executor = spec["deploymentSpec"]["executors"][component["executorLabel"]]
+        ran: Literal["ran", "cached"] = "ran" if task.state == _State.SUCCEEDED else "cached"
+        artifacts = [artifact for output in task.outputs.values() for artifact in output.artifacts]
+        times = [artifact.create_time for artifact in artifacts if artifact.create_time]
+        steps.append(
+            Step(
+                name=name,
+                state=ran if "container" in executor else "looked up",
+                seconds=seconds,
+                outputs=_artifacts(task, component.get("outputDefinitions", {}).get("artifacts", {})),
+                made=max(times).astimezone().replace(tzinfo=None) if times else None,
+            )
+        )
+    if failed is None and not any(step.name == "Verdict" for step in steps):
+        reason = "the job was cancelled before it had a verdict"
+        failed = ("Pipeline", 0.0)
+    return StepOutcomes(steps, failed, reason)
+
+
+def numbers(ended: StepOutcomes, results: Results | None, config: PipelineConfig) -> dict[str, float]:
+    """Return what a table of runs should show: verdict, metrics, and parameters of the training, set or searched."""
+    values: dict[str, Any] = {}
+    if results:
+        values = {"blessed": results.blessed, "pushed": bool(results.pushed_to), **results.metrics["overall"]}
+    values |= {f"parameter_{name}": value for name, value in dataclasses.asdict(config.training).items()}
+    for step in ended.steps:
+        for artifact in step.outputs.get("best_hyperparameters", ()):
+            best = json.loads(filesystem.read_text(f"{artifact.uri}/best_hyperparameters.txt"))["values"]
+            values |= {f"parameter_{name}": value for name, value in best.items()}
+    finite = {name: value for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+    return {name: float(value) for name, value in finite.items()}
+
+
+def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex) -> None:
+    """Add the task to a compiled pipeline, after all others and however they end."""
+    others = sorted(spec["root"]["dag"]["tasks"])
+    arguments = ["--job", JOB_NAME, "--config", container_tasks.config_to_json(config), "--executor-input", "{{$}}"]
+    if vertex.webhook_url:
+        arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
+    module = "pipeline.vertex.pipelines.report_task"
+    task = container_tasks.add_task(spec, REPORT_TASK, module, arguments, vertex, OUTPUTS)
+    # What KFP's ignore_upstream_failure and exit handlers are compiled to.
+    task |= {"dependentTasks": others, "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}}
+
+
+def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:
+    if not name.startswith("projects/"):
+        return v1.PipelineJob.from_json(Path(name).read_text(encoding="utf-8")), None
+    cloud = Cloud.connect_to(name)
+    return cloud.client(v1.PipelineServiceClient).get_pipeline_job(name=name), cloud
+
+
+def _artifacts(task: v1.PipelineTaskDetail, kinds: Mapping[str, Any]) -> dict[str, list[types.Artifact]]:
+    """Return the artifacts of a task as TFX's; ``kinds`` are the spec's definitions of its outputs."""
+    return as_tfx(
+        {
+            key: [
+                {
+                    "name": artifact.name,
+                    "uri": artifact.uri,
+                    "type": kinds[key]["artifactType"],
+                    "metadata": json_format.MessageToDict(v1.Artifact.pb(artifact).metadata),
+                }
+                for artifact in output.artifacts
+            ]
+            for key, output in task.outputs.items()
+            if "instanceSchema" in kinds.get(key, {}).get("artifactType", {})
+        }
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
