@@ -1,4 +1,4 @@
-"""What a section of the page is made of; the template knows how each looks."""
+"""Blocks that a section of a page is made of; the template decides how each looks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,44 @@ class Text:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what stands behind them."""
+    """Values by name."""
 
     values: Mapping[str, str]
     kind: str = "facts"
 
 
 @dataclass(frozen=True)
+class Card:
+    """A headline number: its title, the value in large letters, notes below it, and a tone as of ``Text``."""
+
+    title: str
+    value: str
+    notes: Sequence[str] = ()
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Headline numbers beside each other."""
+
+    cards: Sequence[Card]
+    kind: str = "cards"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cell of a table that leads to a page beside this one."""
+
+    text: str
+    href: str
+
+
+@dataclass(frozen=True)
 class Table:
-    """Rows of text; ``folded`` ones are shown when asked for."""
+    """Rows of text; ``folded`` ones are shown on a click."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Link]]
     caption: str = ""
     folded: bool = False
     kind: str = "table"
@@ -38,11 +64,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, what it is called, and the numbers behind it."""
+    """A chart, its title, the numbers behind it, and a note."""
 
     svg: Markup
     caption: str
     table: Table
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,12 +80,37 @@ class Figures:
     kind: str = "figures"
 
 
-Block = Text | Facts | Table | Figures
+@dataclass(frozen=True)
+class Node:
+    """A box of a diagram: texts, state, share of the whole time, and its place in columns and rows."""
+
+    name: str
+    state: str
+    seconds: str
+    share: float
+    column: float
+    row: int
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """Boxes in rows, arrows between them as pairs of nodes, and a table beside them."""
+
+    nodes: Sequence[Node]
+    arrows: Sequence[tuple[Node, Node]]
+    columns: int
+    rows: int
+    alt: str
+    table: Table
+    kind: str = "diagram"
+
+
+Block = Text | Facts | Cards | Table | Figures | Diagram
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a title."""
+    """A part of the page; without a title, its headline."""
 
     name: str
     title: str
@@ -66,10 +118,17 @@ class Section:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A metric as text; "-" where it is undefined."""
+    """Return a metric as text; "-" where it is undefined."""
     return f"{value:,.{digits}f}" if value == value and abs(value) != float("inf") else "-"
 
 
 def short(value: float) -> str:
-    """A number of unknown size as text."""
+    """Return a number of unknown size as text."""
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as text, as "0.4 s", "23 s" or "3 min 5 s"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds // 60:,.0f} min {seconds % 60:.0f} s"

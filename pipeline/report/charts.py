@@ -1,18 +1,19 @@
-"""Charts as SVG text to lie inside a page, drawn by matplotlib, in colours that the page's style sheet decides."""
+"""Charts as SVG to put inside a page, drawn by matplotlib, in colours that the page's style sheet decides."""
 
 from __future__ import annotations
 
 import io
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+from rich.cells import cell_len
 
 # Drawn in these, shown in what the page says: dark on light or light on dark, whatever the reader's device prefers.
 INK, GRID = "#010203", "#040506"
@@ -33,6 +34,7 @@ SETTINGS = {
     "grid.color": GRID,
     "grid.linewidth": 0.5,
     "legend.frameon": False,
+    "legend.fontsize": 8,
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -40,6 +42,7 @@ SETTINGS = {
 }
 # A line of more points looks the same.
 POINTS = 300
+ENGINEERING = EngFormatter(sep="")
 WIDE, SMALL = (6.4, 3.0), (3.4, 2.2)
 
 
@@ -53,15 +56,15 @@ def lines(
     diagonal: bool = False,
     marked: Mapping[str, tuple[float, float]] | None = None,
 ) -> Markup:
-    """Lines by name, as {"train": (xs, ys)}.
+    """Draw lines by name, as {"train": (xs, ys)}.
 
     Args:
         series: At most four.
-        alt: What the chart shows, in words.
-        x: Of the horizontal axis.
-        y: Of the vertical axis.
+        alt: The chart in words.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
         size: Inches.
-        diagonal: Draw y = x, what a coin would give or what is ideal.
+        diagonal: Draw y = x, the result of guessing or the ideal.
         marked: Single points by name.
     """
 
@@ -73,133 +76,133 @@ def lines(
             axes.plot(thinned(xs), thinned(ys), dash, color=color, label=name, marker=marker, markersize=3)
         for name, (at_x, at_y) in (marked or {}).items():
             axes.plot([at_x], [at_y], "o", color=INK, label=name)
-        if all(float(value).is_integer() for xs, _ in series.values() for value in xs):
-            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-        if len(series) + len(marked or {}) > 1:
-            axes.legend(fontsize=8)
+        whole = all(float(value).is_integer() for xs, _ in series.values() for value in xs)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
 
-    return _svg(draw, alt, x, y, size)
+    return _svg(draw, alt, x, y, size, legend=len(series) + len(marked or {}) > 1)
 
 
 def densities(histograms: Mapping[str, Sequence[tuple[float, float, float]]], alt: str) -> Markup:
-    """The distribution of a number by name, from buckets (low, high, count)."""
+    """Draw the distribution of a number by name, from buckets (low, high, count)."""
 
     def draw(axes: Any) -> None:
         for (name, buckets), color, dash in zip(histograms.items(), SERIES, DASHES, strict=False):
+            low, high = buckets[0][0], buckets[-1][1]
+            if low == high:  # a bucket without width has no height
+                axes.axvline(low, color=color, label=name, linestyle=dash, linewidth=1.3)
+                continue
             total = sum(count for *_, count in buckets) or 1.0
-            edges = [buckets[0][0], *(high for _, high, _ in buckets)]
+            edges = [low, *(high for _, high, _ in buckets)]
             heights = [count / total / (high - low) if high > low else 0.0 for low, high, count in buckets]
             axes.stairs(heights, edges, color=color, label=name, linestyle=dash, linewidth=1.3)
+        whole = all(float(edge).is_integer() for one in histograms.values() for edge in (one[0][0], one[-1][1]))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
         axes.set_yticks([])
         axes.grid(False)
-        axes.legend(fontsize=7)
 
-    return _svg(draw, alt, "", "", SMALL, left=0.15)
+    return _svg(draw, alt, "", "", SMALL, left=0.15, legend=len(histograms) > 1)
 
 
 def shares(values: Sequence[str], by_name: Mapping[str, Sequence[float]], alt: str) -> Markup:
-    """Bars of the share of each value, by name beside each other; the first value on top."""
+    """Draw bars of the share of each value, by name beside each other; the first value on top."""
+    height = 0.8 / max(len(by_name), 1)
 
     def draw(axes: Any) -> None:
-        height = 0.8 / max(len(by_name), 1)
         for place, ((name, of_name), color) in enumerate(zip(by_name.items(), SERIES, strict=False)):
-            at = np.arange(len(values)) + place * height
+            at = np.arange(len(values)) + (place - (len(by_name) - 1) / 2) * height
             axes.barh(at, np.asarray(of_name) * 100, height=height * 0.9, color=color, label=name)
-        axes.set_yticks(np.arange(len(values)) + 0.4 - height / 2, [shown(value, 14) for value in values], fontsize=7)
-        axes.invert_yaxis()
-        axes.grid(False, axis="y")
-        axes.legend(fontsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
 
-    return _svg(draw, alt, "% of rows", "", SMALL, _room([shown(value, 14) for value in values], 7))
+    names = [shown(value, 14) for value in values]
+    return _svg(draw, alt, "% of rows", "", SMALL, names=names, legend=len(by_name) > 1)
 
 
-def bars(values: Mapping[str, float], alt: str, x: str, errors: Mapping[str, float] | None = None) -> Markup:
-    """One bar a name, the first on top; ``errors`` are drawn to both sides."""
+def bars(values: Mapping[str, float], alt: str, x: str, errors: Mapping[str, float]) -> Markup:
+    """Draw a bar for each name, the first on top; ``errors`` are drawn to both sides."""
 
     def draw(axes: Any) -> None:
-        names = list(values)
-        error = [errors[name] for name in names] if errors else None
-        axes.barh(range(len(names)), list(values.values()), color=SERIES[0], height=0.7, xerr=error, ecolor=INK)
-        axes.set_yticks(range(len(names)), [shown(name, 24) for name in names], fontsize=8)
-        axes.invert_yaxis()
-        axes.grid(False, axis="y")
+        error = [errors[name] for name in values]
+        axes.barh(range(len(values)), list(values.values()), color=SERIES[0], height=0.7, xerr=error, ecolor=INK)
 
-    return _svg(draw, alt, x, "", (WIDE[0], 0.7 + 0.2 * len(values)), _room([shown(name, 24) for name in values], 8))
-
-
-def spans(values: Mapping[str, tuple[float, float]], alt: str, x: str) -> Markup:
-    """From where to where on one axis, one bar a name."""
-
-    def draw(axes: Any) -> None:
-        names = list(values)
-        starts = [start for start, _ in values.values()]
-        widths = [end - start for start, end in values.values()]
-        axes.barh(range(len(names)), widths, left=starts, color=SERIES[0], height=0.7)
-        axes.set_yticks(range(len(names)), names, fontsize=8)
-        axes.invert_yaxis()
-        axes.grid(False, axis="y")
-
-    return _svg(draw, alt, x, "", (WIDE[0], 0.7 + 0.18 * len(values)), _room(list(values), 8))
+    names = [shown(name, 24) for name in values]
+    return _svg(draw, alt, x, "", (WIDE[0], 0.7 + 0.2 * len(values)), names=names)
 
 
 def intervals(values: Mapping[str, tuple[float, float, float]], alt: str, x: str, line: float | None) -> Markup:
-    """A point with its range (value, low, high) a name; ``line`` is what they are to be compared with."""
+    """Draw a point with its range (value, low, high) for each name, and a line to compare them with."""
 
     def draw(axes: Any) -> None:
-        names = list(values)
         points, lows, highs = (np.asarray(column) for column in zip(*values.values(), strict=True))
         around = [np.maximum(points - lows, 0), np.maximum(highs - points, 0)]
-        axes.errorbar(points, range(len(names)), xerr=around, fmt="o", color=SERIES[0], ecolor=INK, markersize=4)
+        axes.errorbar(points, range(len(values)), xerr=around, fmt="o", color=SERIES[0], ecolor=INK, markersize=4)
         if line is not None:
-            axes.axvline(line, color=SERIES[1], linestyle="--", linewidth=1)
-        axes.set_yticks(range(len(names)), [shown(name, 24) for name in names], fontsize=8)
-        axes.invert_yaxis()
-        axes.grid(False, axis="y")
+            axes.axvline(line, color=SERIES[1], linestyle="--", linewidth=1, label=f"all rows: {line:.4g}")
 
-    return _svg(draw, alt, x, "", (WIDE[0], 0.8 + 0.2 * len(values)), _room([shown(name, 24) for name in values], 8))
+    names = [shown(name, 24) for name in values]
+    size = (WIDE[0], 0.9 + 0.2 * len(values))
+    return _svg(draw, alt, x, "", size, names=names, legend=line is not None)
 
 
 def scatter(points: Sequence[tuple[float, float]], chosen: int, alt: str, x: str, y: str, log: bool) -> Markup:
-    """Points, one of them marked."""
+    """Draw points, one of them marked."""
 
     def draw(axes: Any) -> None:
         xs, ys = zip(*points, strict=True)
         axes.plot(xs, ys, "o", color=SERIES[0], markersize=4)
         axes.plot([xs[chosen]], [ys[chosen]], "o", color=SERIES[1], markersize=8, fillstyle="none")
+        axes.margins(0.12)
         if log:
             axes.set_xscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-        axes.margins(0.12)
+            # Matplotlib's own labels of part of a decade run into each other.
+            axes.set_xticks(np.geomspace(min(xs), max(xs), 4))
+            axes.xaxis.set_minor_locator(NullLocator())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
 
     return _svg(draw, alt, x, y, SMALL)
 
 
 def _tick(value: float, _: int) -> str:
     if abs(value) >= 10_000:
-        return f"{value / 1_000:.4g}k"
-    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.4g}"
-
-
-def _room(names: Sequence[str], points: float) -> float:
-    """Inches that names of this size take, a letter being 0.6 of its height wide."""
-    return 0.2 + max(map(len, names), default=0) * 0.6 * points / 72
+        return str(ENGINEERING(value))
+    return f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.001 else f"{value:.4g}"
 
 
 def thinned(values: Sequence[float]) -> np.ndarray:
-    """At most ``POINTS`` of the values, evenly taken, the first and the last among them."""
+    """Return at most ``POINTS`` of the values, evenly taken, the first and the last among them."""
     places = np.linspace(0, len(values) - 1, min(POINTS, len(values))).round().astype(int)
     return np.asarray(values, float)[places]
 
 
 def shown(text: str, length: int = 60) -> str:
-    """A value of the data as it may stand in a page: without control characters, and not longer than some letters."""
-    text = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one)[0] == "C" else one for one in text)
+    """Return a value of the data as it may stand in a page: without control characters, and cut to a length."""
+    text = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char)[0] == "C" else char for char in text)
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _svg(draw: Any, alt: str, x: str, y: str, size: tuple[float, float], left: float = 0.55) -> Markup:
-    """A chart with so many inches to the left of its axes; to let matplotlib find them takes twice the time."""
+def _svg(
+    draw: Callable[[Any], None],
+    alt: str,
+    x: str,
+    y: str,
+    size: tuple[float, float],
+    *,
+    left: float = 0.55,
+    names: Sequence[str] = (),
+    legend: bool = False,
+) -> Markup:
+    """Return a chart as SVG.
+
+    Args:
+        draw: Draws into the axes.
+        alt: The chart in words.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+        size: Inches.
+        left: Inches to the left of the axes; to let matplotlib find them takes twice the time.
+        names: Of the rows of a horizontal chart, from the top, in place of ``left`` and the vertical axis.
+        legend: Draw one above the axes, where it hides nothing.
+    """
     # The salt makes the ids of clip paths differ between the charts of a page, and be the same in every run.
     with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": alt}):
         figure = Figure(figsize=size)
@@ -207,11 +210,20 @@ def _svg(draw: Any, alt: str, x: str, y: str, size: tuple[float, float], left: f
         draw(axes)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        axes.xaxis.set_major_formatter(_tick)
+        axes.yaxis.set_major_formatter(_tick)
+        if names:
+            axes.set_yticks(range(len(names)), names, fontsize=8)
+            axes.set_ylim(len(names) - 0.4, -0.6)
+            axes.grid(False, axis="y")
+            left = 0.2 + max(map(cell_len, names)) * 0.6 * 8 / 72  # a letter is 0.6 of its height wide
+        if legend:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderpad=0, handlelength=1.6)
         width, height = size
         figure.subplots_adjust(
             left=(left + 0.2 * bool(y)) / width,
             right=1 - 0.15 / width,
-            top=1 - 0.12 / height,
+            top=1 - (0.3 if legend else 0.1) / height,
             bottom=(0.28 + 0.2 * bool(x)) / height,
         )
         out = io.StringIO()

@@ -1,4 +1,4 @@
-"""What the data looks like: distributions by split, what is missing, what is wrong, what has drifted."""
+"""The data of a run: distributions by split, missing values, findings and drift."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tensorflow_metadata.proto.v0.statistics_pb2 import FeatureNameStatistics as
 from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
-from pipeline.components.data_gate import ANOMALIES, read_findings, read_statistics
+from pipeline.components.artifacts import read_findings
+from pipeline.components.data_gate import ANOMALIES
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.run import FinishedRun
@@ -21,27 +22,27 @@ MOST_FINDINGS = 100
 
 
 def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list[Block]:
-    """The data of a run; charts of the features that matter most first."""
-    artifact = run.artifact("StatisticsGen", "statistics")
-    if artifact is None:
+    """Return tables and charts of the data, the features that matter most first."""
+    if not run.statistics:
         return [Text("The run has not come as far as describing the data.")]
-    datasets = {split: one.datasets[0] for split, one in read_statistics(artifact).items()}
-    by_split = {split: {_name(one): one for one in data.features} for split, data in datasets.items()}
+    by_split = {split: {_name(one): one for one in data.features} for split, data in run.statistics.items()}
     features = list(dict.fromkeys(name for of_split in by_split.values() for name in of_split))
-    blocks: list[Block] = [
-        Table(("Split", "Rows"), [(split, f"{data.num_examples:,}") for split, data in datasets.items()], "Splits")
-    ]
-    found = _findings(run)
-    if found is not None:
-        blocks.append(_anomalies(found))
+    anomalies = run.folder_of("ExampleValidator", "anomalies")
+    findings = read_findings(anomalies) if anomalies else []
+    blocks: list[Block] = [_anomalies(findings)] if anomalies else []
     blocks += _drift(run)
     rank = {name: place for place, name in enumerate(importance)}
-    wrong = {one.feature for one in found or ()}
-    ordered = sorted(features, key=lambda one: (one != run.config.label.name, one not in wrong, rank.get(one, 1e9)))
-    drawn = [figure for name in ordered[:MOST_CHARTS] if (figure := _figure(name, by_split))]
-    if len(features) > MOST_CHARTS:
-        blocks.append(Text(f"Charts of {len(drawn)} of {len(features):,} features; the table has all.", "quiet"))
-    blocks.append(Figures(drawn))
+    wrong = {finding.feature for finding in findings}
+    features.sort(key=lambda name: (name != run.config.label.name, name not in wrong, rank.get(name, 1e9)))
+    constant = {name: value for name in features if (value := _constant(name, by_split)) is not None}
+    varied = [name for name in features if name not in constant]
+    figures = [figure for name in varied[:MOST_CHARTS] if (figure := _figure(name, by_split))]
+    if len(varied) > MOST_CHARTS:
+        blocks.append(Text(f"Charts of {len(figures)} of {len(features):,} features; the table has all.", "quiet"))
+    if constant:
+        texts = [f"{charts.shown(name, 40)} ({value:g})" for name, value in constant.items()]
+        blocks.append(Text(f"The same number in every row: {', '.join(texts[:MOST_CHARTS])}", "quiet"))
+    blocks.append(Figures(figures))
     blocks.append(_table(features, by_split))
     return blocks
 
@@ -56,27 +57,29 @@ def _stats(feature: Feature) -> statistics_pb2.CommonStatistics:
 
 
 def missing_share(feature: Feature) -> float:
-    """Share of the rows without a value."""
+    """Return the share of the rows without a value."""
     common = _stats(feature)
     rows = common.num_missing + common.num_non_missing
     return common.num_missing / rows if rows else 1.0
 
 
-def _findings(run: FinishedRun) -> list[Finding] | None:
-    anomalies = run.folder_of("ExampleValidator", "anomalies")
-    return read_findings(anomalies) if anomalies else None
+def _constant(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> float | None:
+    """Return the number that a feature is in every row that has one; None when there are several, or text."""
+    numbers = [features[name].num_stats for features in by_split.values() if name in features]
+    values = {value for one in numbers if one.histograms for value in (one.min, one.max)}
+    return values.pop() if len(values) == 1 else None
 
 
-def _anomalies(found: Sequence[Finding]) -> Block:
-    if not found:
+def _anomalies(findings: Sequence[Finding]) -> Block:
+    if not findings:
         return Text("No anomalies: the data is as the schema and the checks of the data want it.", "good")
-    rows = [(one.severity, one.kind, charts.shown(str(one), 600), one.remedy) for one in found[:MOST_FINDINGS]]
-    more = f", the first {MOST_FINDINGS} of {len(found):,}" if len(found) > MOST_FINDINGS else ""
+    rows = [(one.severity, one.kind, charts.shown(str(one), 600), one.remedy) for one in findings[:MOST_FINDINGS]]
+    more = f", the first {MOST_FINDINGS} of {len(findings):,}" if len(findings) > MOST_FINDINGS else ""
     return Table(("Comes to", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
 
 
 def _drift(run: FinishedRun) -> list[Block]:
-    """How far splits lie from train, and from the data of the model pushed last."""
+    """Return the distances of the splits from train, and from the data of the model pushed last."""
     artifact = run.artifact("ExampleValidator", "anomalies")
     if artifact is None:
         return []
@@ -102,14 +105,14 @@ def _drift(run: FinishedRun) -> list[Block]:
 def _figure(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> Figure | None:
     of_split = {split: features[name] for split, features in by_split.items() if name in features}
     missing = ", ".join(f"{split} {100 * missing_share(one):.1f} %" for split, one in of_split.items())
+    note = f"missing: {missing}" if any(map(missing_share, of_split.values())) else ""
     shown = charts.shown(name, 40)
-    caption = f"{shown} (missing: {missing})" if any(map(missing_share, of_split.values())) else shown
     alt = f"Distribution of {shown} by split"
     numbers = {split: _histogram(one) for split, one in of_split.items()}
     numbers = {split: buckets for split, buckets in numbers.items() if buckets}
     if numbers:
         buckets = [(split, short(a), short(b), f"{n:,.0f}") for split, bs in numbers.items() for a, b, n in bs]
-        return Figure(charts.densities(numbers, alt), caption, Table(("Split", "From", "To", "Rows"), buckets))
+        return Figure(charts.densities(numbers, alt), shown, Table(("Split", "From", "To", "Rows"), buckets), note)
     texts = {split: _values(one) for split, one in of_split.items()}
     values = list(next((of_train for of_train in texts.values() if of_train), {}))[:VALUES]
     if not values:
@@ -121,12 +124,12 @@ def _figure(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> Figure 
     ]
     kinds = max(one.string_stats.unique for one in of_split.values())
     if kinds > len(values):
-        caption += f", {len(values)} of {kinds:,} values"
-    return Figure(charts.shares(values, by_name, alt), caption, Table(("Value", *by_name), rows))
+        note = f"{len(values)} of {kinds:,} values; {note}".removesuffix("; ")
+    return Figure(charts.shares(values, by_name, alt), shown, Table(("Value", *by_name), rows), note)
 
 
 def _histogram(feature: Feature) -> list[tuple[float, float, float]]:
-    """Buckets of equal width (low, high, rows); empty of a feature that is no number."""
+    """Return buckets of equal width (low, high, rows); none for a feature that is not a number."""
     for histogram in feature.num_stats.histograms:
         if histogram.type == statistics_pb2.Histogram.STANDARD:
             return [(one.low_value, one.high_value, one.sample_count) for one in histogram.buckets]
@@ -134,7 +137,7 @@ def _histogram(feature: Feature) -> list[tuple[float, float, float]]:
 
 
 def _values(feature: Feature) -> dict[str, float]:
-    """Share of the rows by value, the most frequent first."""
+    """Return the share of the rows by value, the most frequent first."""
     common = feature.string_stats.common_stats
     rows = common.num_missing + common.num_non_missing or 1
     return {one.label: one.sample_count / rows for one in feature.string_stats.rank_histogram.buckets[:VALUES]}

@@ -1,4 +1,4 @@
-"""How good the model is on the test split, against the baseline, by slice; what matters, and where it errs most."""
+"""The model on the test split: metrics against the baseline and by slice, important features, largest errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.evaluation import intervals
-from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
 from pipeline.report.run import FinishedRun
@@ -18,17 +17,14 @@ MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
 
 
 def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
-    """Metrics, curves and slices."""
+    """Return metrics, curves and slices."""
     if run.results is None:
         return [Text("The run has not come as far as judging a model.")]
-    evaluation = run.folder_of("Evaluator", "evaluation")
-    before = read_metrics(evaluation, BASELINE) if evaluation else {}
     overall = run.results.metrics["overall"]
-    against = before.get("overall", {})
     rows = []
     task = run.config.label.task
     for name in shown_metrics(task):
-        value, other = overall.get(name, math.nan), against.get(name, math.nan)
+        value, other = overall.get(name, math.nan), run.baseline.get(name, math.nan)
         within = intervals.interval(name, overall, CONFIDENCE)
         rows.append(
             (
@@ -43,7 +39,7 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     threshold = f", threshold {run.config.evaluation.threshold:g}" if task == "binary" else ""
     note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
     blocks: list[Block] = [Table(header, rows, note)]
-    if not against:
+    if not run.baseline:
         blocks.append(Text("There is no earlier model to compare with.", "quiet"))
     blocks += _curves(run, scores)
     blocks += _slices(run)
@@ -51,52 +47,52 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
 
 
 def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
-    """Which features the model depends on."""
-    found = {name: values for name, values in scores.get("importance", {}).items() if math.isfinite(values[0])}
-    if not found:
+    """Return the features that the model depends on."""
+    importances = {name: values for name, values in scores.get("importance", {}).items() if math.isfinite(values[0])}
+    if not importances:
         return [Text(_why_not(run))]
-    top = dict(list(found.items())[:MOST_FEATURES])
+    top = dict(list(importances.items())[:MOST_FEATURES])
     means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
     errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
     metric = next(iter(shown_metrics(run.config.label.task).values()))
     loss = f"{'loss' if metric.direction > 0 else 'growth'} of {metric.title}"
     loss_first = loss[0].upper() + loss[1:]
-    alt = f"{loss_first} when the values of a feature are dealt anew among the rows, the largest first"
+    alt = f"{loss_first} when the values of a feature are permuted among the rows, the largest first"
     header = ("Feature", loss_first, "Deviation")
-    rows = [(charts.shown(name), f"{mean:+.4f}", f"{spread:.4f}") for name, (mean, spread) in found.items()]
+    rows = [(charts.shown(name), f"{mean:+.4f}", f"{spread:.4f}") for name, (mean, spread) in importances.items()]
+    times = {1: "once", 3: "three times, on average"}[scores["importance_repeats"]]
     text = (
-        f"The {loss} on {scores['importance_rows']:,} rows of the test split when the values of one feature are dealt "
-        "anew among them: permutation importance, the mean of three times. Features that say the same share it."
+        f"Permutation importance: the {loss} on {scores['importance_rows']:,} rows of the test split when the values "
+        f"of one feature are permuted among them, {times}. Features that contain the same share it."
     )
-    if len(found) > len(top):
-        text += f" The chart has {len(top)} of {len(found):,} features."
+    if len(importances) > len(top):
+        text += f" The chart has {len(top)} of {len(importances):,} features."
     figure = Figure(charts.bars(means, alt, loss, errors), "Permutation importance", Table(header, rows))
     return [Text(text, "quiet"), Figures([figure])]
 
 
 def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
-    """The examples that the model was most sure of, and wrong."""
-    found = scores.get("wrong", [])
-    if not found:
+    """Return the examples with the largest errors."""
+    examples = scores.get("wrong", [])
+    if not examples:
         return [Text(_why_not(run))]
-    names = [name for name in scores["importance"] if name in found[0]["features"]][:MOST_COLUMNS]
+    names = [name for name in scores["importance"] if name in examples[0]["features"]][:MOST_COLUMNS]
     classes = run.config.label.classes
-    said = {"binary": f"Probability of {classes[1]}" if classes else "", "multiclass": "Said", "regression": "Said"}
-    header = ("Is", said[run.config.label.task], *names)
+    answer = f"Probability of {classes[1]}" if run.config.label.task == "binary" else "Predicted"
+    header = ("Label", answer, *names)
     rows = []
-    for one in found:
-        features = (charts.shown(one["features"].get(name, ""), 30) for name in names)
-        rows.append((_class(one["label"], classes), _said(one["answer"], classes), *features))
-    if not classes:
-        return [Table(header, rows, "The rows with the largest error, with the features that matter most")]
-    return [Table(header, rows, "Of each class the rows with the largest error, with the features that matter most")]
+    for example in examples:
+        features = (charts.shown(example["features"].get(name, ""), 30) for name in names)
+        rows.append((_class(example["label"], classes), _predicted(example["answer"], classes), *features))
+    which = "Of each class the rows" if classes else "The rows"
+    return [Table(header, rows, f"{which} with the largest error, with the features that matter most")]
 
 
 def _class(label: float, classes: Sequence[str]) -> str:
     return charts.shown(classes[int(label)], 30) if classes else number(label)
 
 
-def _said(answer: float | list[float], classes: Sequence[str]) -> str:
+def _predicted(answer: float | list[float], classes: Sequence[str]) -> str:
     if isinstance(answer, list):
         best = max(range(len(answer)), key=answer.__getitem__)
         return f"{charts.shown(classes[best], 30)} ({number(answer[best])})"
@@ -118,15 +114,15 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     curves, counts = scores["curves"], scores["confusion"]
     task, classes = run.config.label.task, run.config.label.classes
     figures = []
-    said = {name: one for name, one in curves.items() if one["roc"]}
-    if said:
+    defined = {name: curve for name, curve in curves.items() if curve["roc"]}
+    if defined:
         (true_negatives, false_positives), (false_negatives, true_positives) = counts
         hit = true_positives / max(1, true_positives + false_negatives)
         alarm = false_positives / max(1, false_positives + true_negatives)
         right = true_positives / max(1, true_positives + false_positives)
         figures = [
-            _curve(said, "roc", "ROC", "false positive rate", "true positive rate", True, (alarm, hit)),
-            _curve(said, "precision_recall", "Precision and recall", "recall", "precision", False, (hit, right)),
+            _curve(defined, "roc", "ROC", "false positive rate", "true positive rate", True, (alarm, hit)),
+            _curve(defined, "precision_recall", "Precision and recall", "recall", "precision", False, (hit, right)),
         ]
     elif task == "binary":
         blocks.append(Text("The test split has rows of one class only: ROC and precision are undefined.", "bad"))
@@ -136,9 +132,9 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     blocks += [Figures(figures)] if figures else []
     if counts:
         names = [charts.shown(name, 30) for name in classes]
-        rows = [(f"Is {name}", *(f"{count:,}" for count in row)) for name, row in zip(names, counts, strict=True)]
+        rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(names, counts, strict=True)]
         at = " at the threshold" if task == "binary" else ""
-        blocks.append(Table(("", *(f"Said {name}" for name in names)), rows, f"Confusion{at}"))
+        blocks.append(Table(("Label", *(f"Predicted {name}" for name in names)), rows, f"Confusion{at}"))
     return blocks
 
 
@@ -146,7 +142,7 @@ def _curve(
     curves: Mapping[str, Any], kind: str, title: str, x: str, y: str, diagonal: bool, at: tuple[float, float] | None
 ) -> Figure:
     series: dict[str, tuple[Sequence[float], Sequence[float]]] = {
-        name: (one[kind][0], one[kind][1]) for name, one in curves.items()
+        name: (curve[kind][0], curve[kind][1]) for name, curve in curves.items()
     }
     marked = {"threshold": at} if at else {}
     svg = charts.lines(series, f"{title} of {' and '.join(series)}", x, y, diagonal=diagonal, marked=marked)

@@ -1,15 +1,47 @@
-"""The verdict, the graph, and what one needs to get the same again."""
+"""The headline numbers, the verdict with its reasons, and what it takes to get the same again."""
 
 from __future__ import annotations
 
-from pipeline.report import charts
-from pipeline.report.blocks import Block, Facts, Figure, Figures, Table, Text
+import math
+from collections import Counter
+from pathlib import Path
+
+from pipeline.evaluation import intervals
+from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, duration, number
+from pipeline.report.evaluation import CONFIDENCE
 from pipeline.report.run import FinishedRun
 from pipeline.runs.record import flat
+from pipeline.settings.tasks import METRICS
+
+
+def headline(run: FinishedRun) -> list[Block]:
+    """Return the cards: verdict, main metric, rows and duration."""
+    record = run.record
+    where = (
+        f"version {Path(record.pushed_to).name}" if record.pushed_to else f"in {run.failed[0]}" if run.failed else ""
+    )
+    cards = [Card("Verdict", record.verdict, [where], "good" if record.verdict == "pushed" else "bad")]
+    gate = record.main_gate
+    value = record.metrics.get(gate.get("metric", ""), math.nan)
+    if run.results and math.isfinite(value):
+        metric = gate["metric"]
+        limits = [f"{name} {gate[name]:g}" for name in ("floor", "ceiling") if gate.get(name) is not None]
+        within = intervals.interval(metric, run.results.metrics["overall"], CONFIDENCE)
+        notes = [f"{number(within[0])} to {number(within[1])} (95 % interval)"] if within else []
+        before = run.baseline.get(metric, math.nan)
+        change = f"{value - before:+.4f} against the baseline" if math.isfinite(before) else "no baseline"
+        cards.append(Card(METRICS[metric].title, number(value), [*notes, change, *limits]))
+    rows = {split: data.num_examples for split, data in run.statistics.items()}
+    if rows:
+        cards.append(Card("Rows", f"{sum(rows.values()):,}", [f"{split} {count:,}" for split, count in rows.items()]))
+    states = Counter(record.steps.values())
+    notes = [f"{count} {state}" for state, count in states.items()]
+    cards.append(Card("Duration", duration(record.seconds), [f"{len(record.steps)} steps", *notes]))
+    return [Cards(cards)]
 
 
 def verdict(run: FinishedRun) -> list[Block]:
-    """What came of the run, and why."""
+    """Return the outcome of the run with its reasons."""
     record = run.record
     words = {
         "pushed": f"Blessed and pushed to {record.pushed_to}",
@@ -19,55 +51,31 @@ def verdict(run: FinishedRun) -> list[Block]:
     blocks: list[Block] = [Text(words[record.verdict], "good" if record.verdict == "pushed" else "bad")]
     blocks += [Text(sentence, "bad") for sentence in record.failed]
     if run.results:
-        said = run.results.verdict
-        blocks += [Text(sentence, "quiet") for sentence in (*said["passed_over"], *said["notes"])]
-        if said.get("model_check"):
-            facts = {name.replace("_", " "): f"{value:,.6g}" for name, value in said["model_check"].items()}
-            blocks.append(Table(("Model check", ""), list(facts.items()), "What the exported model answered", True))
-    blocks.append(
-        Facts(
-            {
-                "started": record.started.replace("T", " "),
-                "took": f"{record.seconds:,.0f} s",
-                "module": run.config.module,
-                "data": run.config.data.path,
-                "label": f"{run.config.label.name}: {' or '.join(run.config.label.classes) or 'a number'}",
-            }
-        )
-    )
-    return blocks
+        outcome = run.results.verdict
+        blocks += [Text(sentence, "quiet") for sentence in (*outcome["passed_over"], *outcome["notes"])]
+        if outcome.get("model_check"):
+            facts = {name.replace("_", " "): f"{value:,.6g}" for name, value in outcome["model_check"].items()}
+            blocks.append(Table(("Model check", ""), list(facts.items()), "Answers of the exported model", True))
+    label = run.config.label
+    facts = {
+        "started": record.started.replace("T", " "),
+        "module": run.config.module,
+        "data": run.config.data.path,
+        "label": f"{label.name}: {' or '.join(label.classes) or 'a number'}",
+    }
+    return [*blocks, Facts(facts)]
 
 
 def _pushed(run: FinishedRun) -> str:
-    """What a run that failed had pushed before; a step after the Pusher may fail, too."""
+    """Return what a run that failed had pushed before; a step after the Pusher may fail, too."""
     model = run.artifact("Pusher", "pushed_model")
     if model is None or run.by_name["Pusher"].state != "ran" or not model.get_int_custom_property("pushed"):
         return "nothing was pushed"
     return f"the model had been pushed to {model.get_string_custom_property('pushed_destination')}"
 
 
-def graph(run: FinishedRun) -> list[Block]:
-    """Every step with its state and time."""
-    rows: list[tuple[str, ...]] = []
-    bars, at = {}, 0.0
-    for step in run.steps:
-        rows.append((step.name, step.state, f"{step.seconds:.1f}", step.reason))
-        bars[step.name] = (at, at + step.seconds)
-        at += step.seconds
-    if run.failed:
-        name, seconds = run.failed
-        rows.append((name, "failed", f"{seconds:.1f}", ""))
-        bars[name] = (at, at + seconds)
-    if not bars:
-        return [Text("No step has run.")]
-    table = Table(("Step", "State", "Seconds", "Why"), rows)
-    svg = charts.spans(bars, "When each step of the graph ran, in seconds from the start", "seconds")
-    behind = Table(("Step", "From", "To"), [(name, f"{a:.1f}", f"{b:.1f}") for name, (a, b) in bars.items()])
-    return [table, Figures([Figure(svg, "Time by step", behind)])]
-
-
 def reproducibility(run: FinishedRun) -> list[Block]:
-    """Fingerprints, versions, command and machine."""
+    """Return fingerprints, versions, command and machine."""
     record = run.record
     examples = run.artifact("ExampleGen", "examples")
     fingerprint = examples.get_string_custom_property("input_fingerprint") if examples else ""

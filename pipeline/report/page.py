@@ -1,4 +1,4 @@
-"""Writes the page: what each part needs, in the order in which a person wants to know it."""
+"""Write the page of a run: its parts, in the order in which a person wants to know them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from pipeline import filesystem
 from pipeline.packaging.fingerprints import fingerprint_of
-from pipeline.report import data, evaluation, overview, scoring, training
+from pipeline.report import data, evaluation, graph, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text
+from pipeline.report.rendering import write_page
 from pipeline.report.run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
@@ -24,14 +22,15 @@ FILE = "report.html"
 
 
 def write(run: FinishedRun) -> Path:
-    """Writes ``report.html`` into the run's folder, whole or not at all; returns it.
+    """Write ``report.html`` into the run's folder, whole or not at all; return its path.
 
-    A part that cannot be made, because an artifact is gone say, stands there with the reason.
+    A part that cannot be made, because an artifact is gone say, gives the reason in its place.
     """
     scores = _scores(run)
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
+        "headline": ("", lambda: overview.headline(run)),
         "verdict": ("Verdict", lambda: overview.verdict(run)),
-        "graph": ("Graph", lambda: overview.graph(run)),
+        "graph": ("Graph", lambda: graph.graph(run)),
         "evaluation": ("Evaluation", lambda: evaluation.evaluation(run, scores)),
         "importance": ("Which features matter", lambda: evaluation.importance(run, scores)),
         "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(run, scores)),
@@ -40,14 +39,8 @@ def write(run: FinishedRun) -> Path:
         "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
         "reproducibility": ("Reproducibility", lambda: overview.reproducibility(run)),
     }
-    sections = [Section(name, title, _made(title, make)) for name, (title, make) in parts.items()]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    title = f"{run.config.name}, run {run.record.run}: {run.record.verdict}"
-    html = environment.get_template("page.html.j2").render(title=title, sections=sections)
-    filesystem.write(run.folder / FILE, html.encode("utf-8", "replace"))
-    return run.folder / FILE
+    sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
+    return write_page(run.folder / FILE, f"{run.config.name}, run {run.record.run}: {run.record.verdict}", sections)
 
 
 def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
@@ -60,16 +53,15 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
 
 
 def _scores(run: FinishedRun) -> dict[str, Any]:
-    """What ``scoring.score`` says, of an earlier run if nothing has changed since; empty where there is no model."""
+    """Return the result of ``scoring.score``, an earlier one if nothing has changed since; empty without a model."""
     examples, model = run.artifact("ExampleGen", "examples"), run.artifact("Trainer", "model")
     if run.results is None or examples is None or model is None:
         return {}
-    baseline = next((one for step in ("LatestBlessedModel", "BaselineModel") if (one := _model_of(run, step))), None)
+    baseline = _model_of(run, "LatestBlessedModel") or _model_of(run, "BaselineModel")
     config = run.config
-    decides = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
-    decides.append(config.evaluation.logits)
-    decides.append(fingerprint_of(Path(scoring.__file__)))
-    name = f"scores-{hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]}.json"
+    decisive = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
+    decisive += [config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
+    name = f"scores-{hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]}.json"
     file = run.folder / name
     try:
         run.folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,17 @@
-"""What the page is about: a run that has run, and its artifacts."""
+"""The subject of the page: a run that has ended, and its artifacts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tfx import types
 
+from pipeline.components.artifacts import read_statistics
+from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.runs.record import Record
 from pipeline.runs.results import Results
 from pipeline.runs.run_graph import Step
@@ -16,15 +20,16 @@ from pipeline.settings.config import PipelineConfig
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has run, however it did.
+    """A run that has ended, with or without an error.
 
     Attributes:
-        record: What is kept of it.
+        record: Its record in the metadata store.
         config: Its settings.
         steps: Those that ended well, in their order.
         failed: The step that did not, and its seconds.
-        results: Metrics and verdict; None when it did not come so far.
+        results: Metrics and verdict; None when no model was judged.
         folder: Where the page is written.
+        graph: All steps in their order, each with those it depends on; empty where that is not known.
     """
 
     record: Record
@@ -33,17 +38,31 @@ class FinishedRun:
     failed: tuple[str, float] | None
     results: Results | None
     folder: Path
-    by_name: Mapping[str, Step] = field(init=False)
+    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {step.name: step for step in self.steps})
+    @cached_property
+    def by_name(self) -> Mapping[str, Step]:
+        """The steps that ended well, by name."""
+        return {step.name: step for step in self.steps}
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Any]:
+        """The data's statistics (DatasetFeatureStatistics) by split; empty when the run has not come so far."""
+        artifact = self.artifact("StatisticsGen", "statistics")
+        return {split: one.datasets[0] for split, one in read_statistics(artifact).items()} if artifact else {}
+
+    @cached_property
+    def baseline(self) -> Mapping[str, float]:
+        """Metrics of the model to compare with, on all rows of the test split; empty when there is none."""
+        evaluation = self.folder_of("Evaluator", "evaluation")
+        return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}
 
     def artifact(self, step: str, output: str) -> types.Artifact | None:
-        """What a step wrote; None when it did not run or wrote nothing."""
-        found = self.by_name[step].outputs.get(output, []) if step in self.by_name else []
-        return found[0] if found else None
+        """Return the first artifact of a step's output; None when it did not run or wrote nothing."""
+        artifacts = self.by_name[step].outputs.get(output, []) if step in self.by_name else []
+        return artifacts[0] if artifacts else None
 
     def folder_of(self, step: str, output: str) -> str | None:
-        """The address of what a step wrote; None when there is none."""
-        found = self.artifact(step, output)
-        return str(found.uri) if found else None
+        """Return the address of a step's output; None when there is none."""
+        artifact = self.artifact(step, output)
+        return str(artifact.uri) if artifact else None

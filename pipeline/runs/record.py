@@ -1,4 +1,4 @@
-"""What is kept of a run in the metadata store beside TFX's own lines: what was asked, and what came of it."""
+"""The record of a run, kept in the metadata store beside TFX's own entries: command, settings and outcome."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ml_metadata.proto import metadata_store_pb2
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, library_fingerprint, lock_digest
 from pipeline.settings.config import PipelineConfig
+from pipeline.settings.tasks import METRICS
 
 if TYPE_CHECKING:
     from pipeline.runs.run_graph import Step
@@ -64,8 +65,15 @@ class Record:
     machine: Mapping[str, str]
 
     @property
+    def main_gate(self) -> Mapping[str, Any]:
+        """The first gate over all rows, with its metric, floor and ceiling; a metric of the run where there is none."""
+        gates = self.config["evaluation"]["gates"]
+        shown = ({"metric": name} for name in METRICS if name in self.metrics)
+        return next((gate for gate in gates if "by" not in gate), None) or next(shown, {})
+
+    @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The outcome in a word or two."""
         if self.exit_code not in (PUSHED, NOT_BLESSED):
             return "failed"
         return "pushed" if self.pushed_to else "not blessed"
@@ -81,7 +89,7 @@ def make(
     steps: Sequence[Step],
     failed: tuple[str, float] | None,
 ) -> Record:
-    """The record of a run that ends now, on this machine.
+    """Return the record of a run that ends now, on this machine.
 
     Args:
         run: Its name.
@@ -117,15 +125,21 @@ def make(
 
 
 def keep(store: MetadataStore, record: Record) -> None:
-    """Puts the record to the run in the metadata store; nothing where no step of it has started."""
-    found = [one for one in store.get_contexts() if (one.type, one.name) == (RUN_CONTEXT, record.run)]
-    for context in found:
+    """Write a record into the metadata store; a run of which no step has started has no place there."""
+    context = store.get_context_by_type_and_name(RUN_CONTEXT, record.run)
+    if context:
         context.custom_properties[PROPERTY].string_value = json.dumps(dataclasses.asdict(record), default=str)
-    store.put_contexts(found)
+        store.put_contexts([context])
+
+
+def records_of(store: MetadataStore) -> list[Record]:
+    """Return the records of all runs that have ended, the oldest first."""
+    contexts = sorted(store.get_contexts_by_type(RUN_CONTEXT), key=lambda context: context.id)
+    return [record for context in contexts if (record := of_context(context))]
 
 
 def of_context(context: metadata_store_pb2.Context) -> Record | None:
-    """The record of a run; None of one that was cut off, or that an earlier version made."""
+    """Return the record of a run; None of one that was cut off, or that an earlier version made."""
     text = context.custom_properties[PROPERTY].string_value if PROPERTY in context.custom_properties else ""
     if not text:
         return None
@@ -133,7 +147,7 @@ def of_context(context: metadata_store_pb2.Context) -> Record | None:
 
 
 def flat(values: object, name: str = "") -> dict[str, str]:
-    """Nested settings as {"training.epochs": "3"}."""
+    """Return nested settings as {"training.epochs": "3"}."""
     if isinstance(values, dict) and values:
         return {
             key: text

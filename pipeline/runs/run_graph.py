@@ -76,6 +76,11 @@ class StepFailed(Exception):
         self.seconds = seconds
 
 
+def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:
+    """Return the steps of a graph in their order, each with the steps it depends on."""
+    return {node.id: [other.id for other in node.upstream_nodes] for node in pipeline.components}
+
+
 def run_graph(
     pipeline: tfx_pipeline.Pipeline, run_id: str, on_start: Callable[[str], None], on_end: Callable[[Step], None]
 ) -> dict[str, Step]:

@@ -1,0 +1,69 @@
+"""Write the page over all runs of an output folder, beside their reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from ml_metadata.metadata_store import MetadataStore
+
+from pipeline.report import charts
+from pipeline.report.blocks import Block, Figure, Figures, Link, Section, Table, Text, duration, number
+from pipeline.report.rendering import write_page
+from pipeline.runs.record import Record, records_of
+from pipeline.settings.tasks import METRICS
+
+FILE, REPORT = "index.html", "report.html"
+
+
+def write(store: MetadataStore, output: Path) -> Path:
+    """Write ``runs/index.html`` below an output folder, whole or not at all; return its path."""
+    records = records_of(store)
+    name = next((str(record.config["name"]) for record in reversed(records) if "name" in record.config), output.name)
+    blocks = [*_trend(records), _table(records, output / "runs")]
+    return write_page(output / "runs" / FILE, f"{name}: runs", [Section("runs", "", blocks)])
+
+
+def _trend(records: Sequence[Record]) -> list[Block]:
+    """Return the chart of the last run's main metric over all runs, with the limits of its gate."""
+    measured = [record for record in records if record.metrics]
+    gate = measured[-1].main_gate if measured else {}
+    metric = gate.get("metric", "")
+    points = [
+        (place, record.metrics[metric])
+        for place, record in enumerate(records, 1)
+        if math.isfinite(record.metrics.get(metric, math.nan))
+    ]
+    if len(points) < 2:
+        return [Text("The chart of a metric over time starts with the second model.", "quiet")]
+    places, values = zip(*points, strict=True)
+    title = METRICS[metric].title
+    series = {title: (places, values)}
+    for limit in ("floor", "ceiling"):
+        if gate.get(limit) is not None:
+            series[limit] = ((1, len(records)), (gate[limit], gate[limit]))
+    alt = f"{title} on the test split by run, the oldest first"
+    rows = [(records[place - 1].run, number(value)) for place, value in points]
+    svg = charts.lines(series, alt, "run, the oldest first", title, size=charts.WIDE)
+    return [Figures([Figure(svg, f"{title} by run", Table(("Run", title), rows))])]
+
+
+def _table(records: Sequence[Record], folder: Path) -> Table:
+    """Return a row for each run, the newest first."""
+    measured = {name for record in records for name in record.metrics}
+    names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
+    rows = []
+    for record in reversed(records):
+        report = Link(record.run, f"{quote(record.run)}/{REPORT}")
+        rows.append(
+            (
+                report if (folder / record.run / REPORT).is_file() else record.run,
+                record.verdict,
+                *(number(record.metrics.get(name, math.nan)) for name in names),
+                duration(record.seconds),
+                charts.shown("; ".join(record.failed), 300),
+            )
+        )
+    return Table(("Run", "Verdict", *(METRICS[name].title for name in names), "Took", "Why"), rows)
