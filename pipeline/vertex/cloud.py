@@ -224,12 +224,7 @@ def explaining(action: str) -> Iterator[None]:
 
 
 def explained(error: Exception, action: str) -> UserError:
-    """Return an error's message with its remedy.
-
-    Args:
-        error: Of a call of Google Cloud.
-        action: What failed, such as "submitting the job".
-    """
+    """Return the message of an error of ``action``, such as "submitting the job", with its remedy."""
     if isinstance(error, exceptions.RetryError) and isinstance(error.cause, Exception):
         error = error.cause
     remedy = "try again"

@@ -14,7 +14,9 @@ def schedules(session: Session) -> int:
     with explaining("listing the schedules"):
         shown = service.list_schedules(session.connect())
     vertex = session.vertex
-    session.screen.note("\n".join(map(str, shown)) or f"no schedules in {vertex.project}, {vertex.region}")
+    session.screen.note(
+        "\n".join(map(service.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}"
+    )
     return SUCCEEDED
 
 
@@ -37,5 +39,5 @@ def _change(session: Session, change: service.Change) -> int:
     name = session.arguments.schedule
     with explaining(f"changing the schedule {name}"):
         changed = service.change(name, change, session.connect())
-    session.screen.note(str(changed) if changed else f"deleted the schedule {name}")
+    session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
     return SUCCEEDED

@@ -46,10 +46,9 @@ def batch_predict(session: Session) -> int:
                 f"there is no model {registry.name} in the registry; push one with python vertex_runner.py --endpoint"
             )
         to = arguments.to or f"gs://{session.vertex.bucket}/{config.name}/predictions"
-        result = batch.predict(
+        batch.predict(
             version, arguments.source, to, config.label.name, session.vertex, cloud, session.screen.note, arguments.poll
         )
-    session.screen.note(f"{result.rows:,} rows answered, {result.failed:,} not, in {result.to}")
     return SUCCEEDED
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from google.cloud import aiplatform_v1 as v1
 
@@ -28,21 +27,6 @@ FORMATS = {".jsonl": "jsonl", ".csv": "csv", ".tfrecord": "tf-record", ".tfrecor
 TABLE = r"[^.\s/]+\.[^.\s]+\.[^.\s]+"
 
 
-@dataclass(frozen=True)
-class Result:
-    """A batch job that has ended.
-
-    Attributes:
-        to: Folder or table with the answers.
-        rows: How many were answered.
-        failed: How many were not.
-    """
-
-    to: str
-    rows: int
-    failed: int
-
-
 def predict(
     version: Version,
     source: str,
@@ -52,7 +36,7 @@ def predict(
     cloud: Cloud,
     note: Callable[[str], None],
     seconds: float = 10.0,
-) -> Result:
+) -> None:
     """Answer all rows of a source and wait for the end.
 
     Args:
@@ -62,7 +46,7 @@ def predict(
         label: Column that the model does not take; CSV and TFRecord files have to come without it.
         vertex: Service account, key and labels of the job, and the machines: those of its endpoint.
         cloud: Where the job runs.
-        note: Receives the job and its states.
+        note: Receives the job, its states, and how many rows were answered.
         seconds: Between two looks.
 
     Raises:
@@ -102,11 +86,9 @@ def predict(
     if job.state not in SUCCEEDED:
         raise UserError(f"the batch job ended with {job.state.name}: {job.error.message or 'no reason given'}; {name}")
     info, stats = job.output_info, job.completion_stats
-    return Result(
-        info.gcs_output_directory or f"{info.bigquery_output_dataset}.{info.bigquery_output_table}",
-        stats.successful_count,
-        stats.failed_count + stats.incomplete_count,
-    )
+    place = info.gcs_output_directory or f"{info.bigquery_output_dataset}.{info.bigquery_output_table}"
+    failed = stats.failed_count + stats.incomplete_count
+    note(f"{stats.successful_count:,} rows answered, {failed:,} not, in {place}")
 
 
 def _input(source: str, table: str | None) -> v1.BatchPredictionJob.InputConfig:

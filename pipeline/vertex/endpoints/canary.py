@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.api_core import exceptions
@@ -22,7 +23,7 @@ from pipeline.vertex.endpoints.endpoint import (
     deployed_id,
     shares,
 )
-from pipeline.vertex.endpoints.observation import Observed, Prober, monitored, p95
+from pipeline.vertex.endpoints.observation import Observed, monitored, p95, predict
 from pipeline.vertex.endpoints.registry import Version
 from pipeline.vertex.endpoints.smoke_rows import SmokeRows
 
@@ -38,10 +39,11 @@ class CanaryFailed(UserError):
     """The new version failed, and everything is as it was before."""
 
 
+@dataclass(frozen=True)
 class RollOut:
     """Bring one version to one endpoint.
 
-    Args:
+    Attributes:
         serving: The endpoint.
         holder: Name of the run, under which the endpoint is held.
         has_ended: Returns whether another run is known to have ended.
@@ -49,21 +51,16 @@ class RollOut:
         note: Receives a line about each change.
     """
 
-    def __init__(
-        self,
-        serving: ServingEndpoint,
-        holder: str,
-        has_ended: Callable[[str], bool],
-        rows: SmokeRows,
-        note: Callable[[str], None],
-    ):
-        self._serving = serving
-        self._holder = holder
-        self._has_ended = has_ended
-        self._rows = rows
-        self._note = note
-        self._canary: Canary = serving.settings.canary
-        self._prober = Prober(serving)
+    serving: ServingEndpoint
+    holder: str
+    has_ended: Callable[[str], bool]
+    rows: SmokeRows
+    note: Callable[[str], None]
+
+    @property
+    def canary(self) -> Canary:
+        """Return the settings of the steps."""
+        return self.serving.settings.canary
 
     def run(self, version: Version) -> list[str]:
         """Deploy the version and give it all the traffic, in steps.
@@ -75,54 +72,54 @@ class RollOut:
             CanaryFailed: something is wrong with it, and the traffic is as it was.
             EndpointTaken: another push holds the endpoint, or somebody has taken it over.
         """
-        canary = self._canary
+        canary = self.canary
         budget = SECONDS_TO_DEPLOY + 60 * canary.minutes * len(canary.steps) + 1800
-        before = self._serving.take(self._holder, budget, self._has_ended)
+        before = self.serving.take(self.holder, budget, self.has_ended)
         new = None
         try:
             with termination.raised(CanaryFailed("the task was ended from outside")):
-                for undeployed in self._serving.undeploy_due():
-                    self._note(f"undeployed {undeployed}, whose grace period is over")
-                deployed = deployed_id(self._serving.read(), version)
+                for undeployed in self.serving.undeploy_due():
+                    self.note(f"undeployed {undeployed}, whose grace period is over")
+                deployed = deployed_id(self.serving.read(), version)
                 if deployed and before.get(deployed) == ALL:
-                    self._note(f"version {version.id} has all the traffic already")
-                    self._serving.give_back(self._holder)
+                    self.note(f"version {version.id} has all the traffic already")
+                    self.serving.give_back(self.holder)
                     return []
                 if before:
-                    monitored(self._serving, time.time())  # what cannot be watched is not deployed in the first place
-                self._note(f"deploying version {version.id} of {version.entry}, without traffic")
-                new = self._serving.deploy(version)
+                    monitored(self.serving, time.time())  # what cannot be watched is not deployed in the first place
+                self.note(f"deploying version {version.id} of {version.entry}, without traffic")
+                new = self.serving.deploy(version)
                 self._take_over(version, new, before)
         except BaseException as error:
             if self._put_back(version, new, before) and isinstance(error, (UserError, exceptions.GoogleAPICallError)):
                 raise CanaryFailed(
                     f"version {version.id} does not take over: {first_line(error)}. The traffic is as it was before: "
-                    f"{shares(self._serving.read())}"
+                    f"{shares(self.serving.read())}"
                 ) from error
             raise
         old = [key for key in before if key != new]
-        self._serving.give_back(self._holder, dict.fromkeys(old, time.time() + 60 * canary.grace_minutes))
-        self._note(f"version {version.id} has all the traffic of {self._serving.name}")
+        self.serving.give_back(self.holder, dict.fromkeys(old, time.time() + 60 * canary.grace_minutes))
+        self.note(f"version {version.id} has all the traffic of {self.serving.name}")
         return old
 
     def _take_over(self, version: Version, new: str, before: Mapping[str, int]) -> None:
         others = {key: share for key, share in before.items() if key != new and share}
         if not others:
-            self._serving.set_traffic(self._holder, {new: ALL})
-            self._note(f"version {version.id} is the first, it gets all the traffic")
+            self.serving.set_traffic(self.holder, {new: ALL})
+            self.note(f"version {version.id} is the first, it gets all the traffic")
             self._smoke_test(new, ALL, others_refuse=False)
             return
-        others_refuse = any(isinstance(self._ask(row)[0], Exception) for row in range(len(self._rows.instances))[:3])
+        others_refuse = any(isinstance(self._ask(row)[0], Exception) for row in range(len(self.rows.instances))[:3])
         if others_refuse:
-            self._note("the version before refuses the rows of the new one: only answers of the new one count")
-        for number, share in enumerate(self._canary.steps):
-            self._serving.set_traffic(self._holder, split(others, new, share))
-            self._note(f"version {version.id} gets {share} % of the traffic")
+            self.note("the version before refuses the rows of the new one: only answers of the new one count")
+        for number, share in enumerate(self.canary.steps):
+            self.serving.set_traffic(self.holder, split(others, new, share))
+            self.note(f"version {version.id} gets {share} % of the traffic")
             if number == 0:
                 self._smoke_test(new, share, others_refuse)
             self._watch(new, others, share, others_refuse)
-        self._serving.set_traffic(self._holder, {new: ALL})
-        if not self._canary.steps:
+        self.serving.set_traffic(self.holder, {new: ALL})
+        if not self.canary.steps:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
@@ -130,16 +127,16 @@ class RollOut:
         started = time.monotonic()
         answer: Any
         try:
-            answer = self._prober.ask(self._rows.instances[row])
+            answer = predict(self.serving, self.rows.instances[row])
         except (exceptions.GoogleAPICallError, *PASSING) as error:
             answer = error
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
         """Ask real rows until the new version has answered each as in the model check."""
-        left = list(range(len(self._rows.instances)))
+        left = list(range(len(self.rows.instances)))
         if not left:
-            self._note("no smoke test: the model check has kept no rows")
+            self.note("no smoke test: the model check has kept no rows")
             return
         total, failures = len(left), 0
         for _ in range(PATIENCE * total * ALL // share):
@@ -153,32 +150,32 @@ class RollOut:
                 continue
             if answer.deployed != new:
                 continue
-            difference = self._rows.difference(row, answer.prediction)
+            difference = self.rows.difference(row, answer.prediction)
             if difference:
                 raise CanaryFailed(f"the smoke test failed, it answers otherwise than in the model check: {difference}")
             left.remove(row)
             if not left:
-                self._note(f"smoke test: {total} rows answered as in the model check")
+                self.note(f"smoke test: {total} rows answered as in the model check")
                 return
         raise CanaryFailed(f"the smoke test failed, it has answered only {total - len(left)} of {total} rows")
 
     def _watch(self, new: str, others: Mapping[str, int], share: int, others_refuse: bool) -> None:
         """Watch errors and latencies for the step's time; raise CanaryFailed when they are past the limits."""
         since, checked = time.time(), time.monotonic()
-        until = time.monotonic() + 60 * self._canary.minutes
+        until = time.monotonic() + 60 * self.canary.minutes
         milliseconds: dict[str, list[float]] = {new: []}
         failures = 0
 
         def check(at_end: bool) -> None:
-            self._serving.check_held(self._holder)
+            self.serving.check_held(self.holder)
             probed = {key: Observed(len(taken), 0, p95(taken)) for key, taken in milliseconds.items()}
             answered = len(milliseconds[new])
             probed[new] = Observed(answered + failures, failures, probed[new].p95_ms)
             self._judge(new, others, share, probed, since, at_end)
 
-        rows = itertools.cycle(range(len(self._rows.instances)))
+        rows = itertools.cycle(range(len(self.rows.instances)))
         while time.monotonic() < until:
-            if self._rows.instances:
+            if self.rows.instances:
                 answer, seconds = self._ask(next(rows))
                 if isinstance(answer, Exception):
                     # The error does not name its version; the others did not fail before.
@@ -188,7 +185,7 @@ class RollOut:
             if time.monotonic() - checked > SECONDS_BETWEEN_LOOKS:
                 checked = time.monotonic()
                 check(at_end=False)
-            time.sleep(max(0.0, min(self._canary.probe_seconds, until - time.monotonic())))
+            time.sleep(max(0.0, min(self.canary.probe_seconds, until - time.monotonic())))
         check(at_end=True)
 
     def _judge(
@@ -201,37 +198,37 @@ class RollOut:
         at_end: bool,
     ) -> None:
         main = max(others, key=lambda key: others[key])
-        sources = {"our rows": probed, "all requests": monitored(self._serving, since)}
+        sources = {"our rows": probed, "all requests": monitored(self.serving, since)}
         for source, seen in sources.items():
             mine, before = seen.get(new, NOTHING), seen.get(main, NOTHING)
             if mine.requests >= ENOUGH_REQUESTS or at_end:
-                problem = judged(mine, before, self._canary)
+                problem = judged(mine, before, self.canary)
                 if problem:
                     raise CanaryFailed(f"at {share} % of the traffic, of {source}, {problem}")
             if at_end:
                 latency = f", 95 % within {mine.p95_ms:,.0f} ms" if mine.p95_ms is not None else ""
-                self._note(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
+                self.note(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
         """Restore the traffic and undeploy the new version; return False when somebody else has taken the endpoint."""
         try:
-            self._serving.set_traffic(self._holder, before)
+            self.serving.set_traffic(self.holder, before)
         except EndpointTaken:
             return False
         except Exception as error:
             raise UserError(
-                f"the traffic of {self._serving.name} could not be put back ({first_line(error)}) and is split between "
+                f"the traffic of {self.serving.name} could not be put back ({first_line(error)}) and is split between "
                 "versions. What to do: python vertex_runner.py rollback puts back what was before"
             ) from error
         # What failed may have been deployed half, or its answer been lost on the way.
-        new = new or deployed_id(self._serving.read(), version)
+        new = new or deployed_id(self.serving.read(), version)
         leaving = [new] if new and not before.get(new) else []
         # Due at once: whatever ends this task now, the next push undeploys it.
-        self._serving.give_back(self._holder, dict.fromkeys(leaving, time.time()))
+        self.serving.give_back(self.holder, dict.fromkeys(leaving, time.time()))
         with contextlib.suppress(exceptions.GoogleAPICallError, UserError):
             for key in leaving:
-                time.sleep(self._canary.drain_seconds)
-                self._serving.undeploy(key)
+                time.sleep(self.canary.drain_seconds)
+                self.serving.undeploy(key)
         return True
 
 

@@ -7,6 +7,7 @@ push, a rollback or a person needs to know to put it back is on the endpoint its
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,28 +57,18 @@ class Push:
 
 
 class ServingEndpoint:
-    """The endpoint of the settings.
+    """The endpoint of the settings, in a project and region."""
 
-    Args:
-        cloud: Project and region.
-        settings: Its name, and the machines of a deployed version.
-        labels: Of an endpoint that is created.
-        encryption_key: The same.
-    """
-
-    def __init__(
-        self,
-        cloud: Cloud,
-        settings: Endpoint,
-        labels: Mapping[str, str] | None = None,
-        encryption_key: str | None = None,
-    ):
+    def __init__(self, cloud: Cloud, settings: Endpoint):
         self.cloud = cloud
-        self._client = cloud.client(v1.EndpointServiceClient)
-        self._labels = dict(labels or {})
-        self._encryption_key = encryption_key
         self.settings = settings
         self.name = settings.resource_name(cloud.project, cloud.region)
+        self._client = cloud.client(v1.EndpointServiceClient)
+
+    @functools.cached_property
+    def predictions(self) -> Any:
+        """Return a client for requests to the endpoint."""
+        return self.cloud.client(v1.PredictionServiceClient)
 
     def read(self) -> v1.Endpoint:
         """Return the endpoint as it is now.
@@ -93,8 +84,12 @@ class ServingEndpoint:
                 "endpoint.name, or give an id such as late-flights there, and the next push creates one under it"
             ) from error
 
-    def create(self) -> None:
+    def create(self, labels: Mapping[str, str], encryption_key: str | None) -> None:
         """Create the endpoint if it is named by an id and does not exist, or set its logging.
+
+        Args:
+            labels: Of a new endpoint.
+            encryption_key: Customer-managed key of a new endpoint.
 
         Raises:
             UserError: it is named by its resource name and does not exist.
@@ -106,7 +101,7 @@ class ServingEndpoint:
                 self.read()
             # Under an id of ours, so that two who create it at once create one.
             request = v1.CreateEndpointRequest(
-                parent=self.cloud.parent, endpoint=self._new(), endpoint_id=self.settings.name
+                parent=self.cloud.parent, endpoint=self._new(labels, encryption_key), endpoint_id=self.settings.name
             )
             with contextlib.suppress(exceptions.AlreadyExists):
                 self._client.create_endpoint(request=request).result(timeout=SECONDS_TO_DEPLOY)
@@ -253,16 +248,16 @@ class ServingEndpoint:
             self.undeploy(key)
         return over
 
-    def _new(self) -> v1.Endpoint:
-        new = v1.Endpoint(display_name=self.settings.name, labels=self._labels)
+    def _new(self, labels: Mapping[str, str], encryption_key: str | None) -> v1.Endpoint:
+        new = v1.Endpoint(display_name=self.settings.name, labels=labels)
         if self.settings.log_to:
             new.predict_request_response_logging_config = self._logging()
         if self.settings.private_to:
             new.private_service_connect_config = v1.PrivateServiceConnectConfig(
                 enable_private_service_connect=True, project_allowlist=list(self.settings.private_to)
             )
-        if self._encryption_key:
-            new.encryption_spec = v1.EncryptionSpec(kms_key_name=self._encryption_key)
+        if encryption_key:
+            new.encryption_spec = v1.EncryptionSpec(kms_key_name=encryption_key)
         return new
 
     def _logging(self) -> v1.PredictRequestResponseLoggingConfig:

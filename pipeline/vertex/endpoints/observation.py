@@ -52,37 +52,24 @@ class Observed:
     p95_ms: float | None
 
 
-class Prober:
-    """Ask an endpoint one row at a time, as its users do."""
+def predict(serving: ServingEndpoint, instance: Mapping[str, Any]) -> Answer:
+    """Ask the endpoint one row, as its users do.
 
-    def __init__(self, serving: ServingEndpoint):
-        self._name = serving.name
-        self._cloud = serving.cloud
-        self._address = serving.settings.address
-        self._client = None if self._address else self._cloud.client(v1.PredictionServiceClient)
-
-    def ask(self, instance: Mapping[str, Any]) -> Answer:
-        """Return the answer to a row.
-
-        Raises:
-            GoogleAPICallError: the request is refused, or fails.
-        """
-        if self._client is None:  # Private Service Connect leads to the endpoint's own address, which speaks REST
-            url = f"{self._address}/v1/{self._name}:predict"
-            content = self._cloud.request_url(url, {"instances": [dict(instance)]})
-            return Answer(content.get("deployedModelId", ""), content["predictions"][0])
-        value = json_format.ParseDict(dict(instance), struct_pb2.Value())
-        response = self._client.predict(endpoint=self._name, instances=[value], timeout=SECONDS)
-        prediction = v1.PredictResponse.pb(response).predictions[0]
-        return Answer(response.deployed_model_id, json_format.MessageToDict(prediction))
+    Raises:
+        GoogleAPICallError: the request is refused, or fails.
+    """
+    if serving.settings.address:  # Private Service Connect leads to the endpoint's own address, which speaks REST
+        url = f"{serving.settings.address}/v1/{serving.name}:predict"
+        content = serving.cloud.request_url(url, {"instances": [dict(instance)]})
+        return Answer(content.get("deployedModelId", ""), content["predictions"][0])
+    value = json_format.ParseDict(dict(instance), struct_pb2.Value())
+    response = serving.predictions.predict(endpoint=serving.name, instances=[value], timeout=SECONDS)
+    prediction = v1.PredictResponse.pb(response).predictions[0]
+    return Answer(response.deployed_model_id, json_format.MessageToDict(prediction))
 
 
 def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
-    """Return the requests to each deployed model, from Cloud Monitoring.
-
-    Args:
-        serving: The endpoint.
-        since: Seconds since the epoch.
+    """Return the requests to each deployed model since a time in seconds since the epoch, from Cloud Monitoring.
 
     Raises:
         UserError: Cloud Monitoring may not be read, or does not answer.

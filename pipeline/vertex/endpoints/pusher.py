@@ -102,9 +102,10 @@ class Executor(tfx_pusher.Executor):
         endpoint = checks.from_json(Endpoint, setting["endpoint"])
         pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
         run = run_of(pushed.uri)
-        serving = ServingEndpoint(cloud, endpoint, setting["labels"], setting["encryption_key"])
+        serving = ServingEndpoint(cloud, endpoint)
         try:
-            serving.create()  # before the registry: where the endpoint is gone, nothing is left behind
+            # Before the registry: where the endpoint is gone, nothing is left behind.
+            serving.create(setting["labels"], setting["encryption_key"])
             entry = registry.Registry(cloud, setting["pipeline"])
             version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
             if version is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
@@ -186,32 +185,22 @@ def described(metrics: Mapping[str, float], run: str) -> str:
     return f"{', '.join(shown) or 'no metrics'} on the test split; run {run}"
 
 
-def prebuilt_image(tensorflow: str, region: str, accelerator: str | None, known: Sequence[Any] | None = None) -> str:
-    """Return Google's serving image for a version of TensorFlow.
-
-    Args:
-        tensorflow: Such as "2.21.0".
-        region: Decides the copy of the image.
-        accelerator: Whether the machine has one.
-        known: Addresses of the images; None: those that google-cloud-aiplatform lists.
+def prebuilt_image(tensorflow: str, region: str, accelerator: str | None) -> str:
+    """Return Google's serving image for a version of TensorFlow, such as "2.15.0".
 
     Raises:
-        UserError: there is none with that TensorFlow or a newer one.
+        UserError: there is none.
     """
-    if known is None:
-        from google.cloud.aiplatform.constants import prediction
+    from google.cloud.aiplatform import helpers  # the whole SDK, which nothing else needs
 
-        known = prediction.SERVING_CONTAINER_URIS
     continent = region.partition("-")[0]
     continent = continent if continent in ("us", "europe", "asia") else "us"
+    version = ".".join(tensorflow.split(".")[:2])
     kind = "gpu" if accelerator else "cpu"
-    pattern = rf"{continent}-docker\.pkg\.dev/vertex-ai/prediction/tf2-{kind}\.(\d+)-(\d+):latest"
-    images = {(int(match[1]), int(match[2])): match[0] for match in (re.fullmatch(pattern, a) for a in known) if match}
-    needed = tuple(int(part) for part in tensorflow.split(".")[:2])
-    if not images or max(images) < needed:
-        newest = ".".join(map(str, max(images))) if images else "none"
+    try:
+        return str(helpers.get_prebuilt_prediction_container_uri("tensorflow", version, continent, kind))
+    except ValueError as error:
         raise UserError(
-            f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow} (newest: '
-            f'{newest}); take image="pipeline", which has the TensorFlow that the model was trained with'
-        )
-    return str(images[min(version for version in images if version >= needed)])
+            f'endpoint.image is "prebuilt", and Google has no {kind} image for TensorFlow {tensorflow}: {error}. Take '
+            'image="pipeline", which has the TensorFlow that the model was trained with'
+        ) from error

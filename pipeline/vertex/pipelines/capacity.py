@@ -55,12 +55,11 @@ def _needed(vertex: Vertex) -> tuple[set[str], set[str]]:
     """Return the machine and accelerator types, as Compute Engine names them."""
     table = vertex.machines
     types, accelerators = set(), {resources.accelerator for resources in table.tasks.values()}
-    for job in (table.training, table.tuning):
-        if job:
-            types.add(job.machine_type)
-            accelerators.add(job.accelerator)
-            if job.reduction_servers:
-                types.add(job.reduction_machine_type)
+    for job in filter(None, (table.training, table.tuning)):
+        types.add(job.machine_type)
+        accelerators.add(job.accelerator)
+        if job.reduction_servers:
+            types.add(job.reduction_machine_type)
     if vertex.dataflow:
         types.add(vertex.dataflow.machine_type)
     gpus = {name for name in accelerators if name and not name.startswith("TPU")}
@@ -72,9 +71,8 @@ def check_quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     """Check the limits of accelerators in training jobs; CPUs have generous ones."""
     table = vertex.machines
     uses = [(resources.accelerator, resources.accelerators, "") for resources in table.tasks.values()]
-    for job in (table.training, table.tuning):
-        if job:
-            uses.append((job.accelerator, job.replicas * job.accelerators, "preemptible_" if job.spot else ""))
+    for job in filter(None, (table.training, table.tuning)):
+        uses.append((job.accelerator, job.replicas * job.accelerators, "preemptible_" if job.spot else ""))
     needed: dict[str, int] = {}
     for accelerator, count, kind in uses:
         if accelerator and accelerator.startswith("NVIDIA"):

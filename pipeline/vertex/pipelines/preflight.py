@@ -52,13 +52,7 @@ ROLES_FOR_ENDPOINT = {
 
 
 def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
-    """Check everything.
-
-    Args:
-        config: WHAT is to run.
-        vertex: WHERE.
-        connect: Connects to Google Cloud; raises UserError when there are no credentials.
-    """
+    """Check everything; ``connect`` raises UserError when there are no credentials."""
     try:
         cloud = connect()
     except UserError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,37 +18,9 @@ Change = Literal["pause", "resume", "delete"]
 SECONDS_TO_DELETE = 300.0
 
 
-@dataclass(frozen=True)
-class Scheduled:
-    """A schedule, with its lines for the terminal as ``str``.
-
-    Attributes:
-        name: "projects/P/locations/R/schedules/ID".
-        pipeline: Name of the pipeline that it starts.
-        cron: Times, with their time zone.
-        state: "active", "paused" or "completed".
-        next_run: Time of the next run; "" for none.
-        runs: How many it has started.
-    """
-
-    name: str
-    pipeline: str
-    cron: str
-    state: str
-    next_run: str
-    runs: int
-
-    @property
-    def id(self) -> str:
-        """Return the last part of the resource name."""
-        return self.name.rpartition("/")[2]
-
-    def __str__(self) -> str:
-        then = f", next {self.next_run}" if self.next_run and self.state == "active" else ""
-        return f"{self.pipeline}  {self.state}  {self.cron!r}, {self.runs} runs so far{then}\n  {self.name}"
-
-
-def create(folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, note: Callable[[str], None]) -> Scheduled:
+def create(
+    folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, note: Callable[[str], None]
+) -> v1.Schedule:
     """Create the schedule of a pipeline, or change the existing one to this job and these times.
 
     Args:
@@ -74,7 +45,7 @@ def create(folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, not
         max_concurrent_run_count=1,
     )
     client = cloud.client(v1.ScheduleServiceClient)
-    existing = [schedule for schedule in _list(cloud) if schedule.display_name == name]
+    existing = [schedule for schedule in list_schedules(cloud) if schedule.display_name == name]
     if len(existing) > 1:
         names = ", ".join(schedule.name for schedule in existing)
         raise UserError(f"{len(existing)} schedules are called {name}; delete all but one: {names}")
@@ -84,16 +55,24 @@ def create(folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, not
         schedule = client.update_schedule(schedule=schedule, update_mask={"paths": paths}, retry=RETRY)
     else:
         schedule = client.create_schedule(parent=cloud.parent, schedule=schedule)
-    note(f"{'changed' if existing else 'created'} the schedule\n{_scheduled(schedule)}")
-    return _scheduled(schedule)
+    note(f"{'changed' if existing else 'created'} the schedule\n{described(schedule)}")
+    return schedule
 
 
-def list_schedules(cloud: Cloud) -> list[Scheduled]:
+def list_schedules(cloud: Cloud) -> list[v1.Schedule]:
     """Return all schedules of the project in the region."""
-    return [_scheduled(schedule) for schedule in _list(cloud)]
+    return list(cloud.client(v1.ScheduleServiceClient).list_schedules(parent=cloud.parent, retry=RETRY))
 
 
-def change(name: str, change: Change, cloud: Cloud) -> Scheduled | None:
+def described(schedule: v1.Schedule) -> str:
+    """Return the lines of a schedule for the terminal."""
+    state = schedule.state.name.lower()
+    start = f"{schedule.next_run_time:%Y-%m-%d %H:%M UTC}" if schedule.next_run_time and state == "active" else ""
+    runs = f"{schedule.started_run_count} runs so far{f', next {start}' if start else ''}"
+    return f"{schedule.display_name}  {state}  {schedule.cron!r}, {runs}\n  {schedule.name}"
+
+
+def change(name: str, change: Change, cloud: Cloud) -> v1.Schedule | None:
     """Pause, resume or delete a schedule.
 
     Args:
@@ -109,9 +88,9 @@ def change(name: str, change: Change, cloud: Cloud) -> Scheduled | None:
     """
     client = cloud.client(v1.ScheduleServiceClient)
     schedules = list_schedules(cloud)
-    matching = [schedule for schedule in schedules if name in (schedule.pipeline, schedule.name, schedule.id)]
+    matching = [s for s in schedules if name in (s.display_name, s.name, s.name.rpartition("/")[2])]
     if len(matching) != 1:
-        names = ", ".join(sorted(schedule.pipeline for schedule in schedules)) or "none"
+        names = ", ".join(sorted(schedule.display_name for schedule in schedules)) or "none"
         remedy = "give its resource name, as the command schedules shows it" if matching else f"there are: {names}"
         raise UserError(f"{len(matching) or 'no'} schedules are called {name}; {remedy}")
     (schedule,) = matching
@@ -120,10 +99,10 @@ def change(name: str, change: Change, cloud: Cloud) -> Scheduled | None:
         return None
     if change == "pause":
         client.pause_schedule(name=schedule.name, retry=RETRY)
-    elif schedule.state != "active":
+    elif schedule.state != v1.Schedule.State.ACTIVE:
         # What was missed meanwhile is not made up for: the newest data is what there is to train on.
         client.resume_schedule(request=v1.ResumeScheduleRequest(name=schedule.name, catch_up=False), retry=RETRY)
-    return _scheduled(client.get_schedule(name=schedule.name, retry=RETRY))
+    return client.get_schedule(name=schedule.name, retry=RETRY)
 
 
 def start_now(name: str, cloud: Cloud) -> str:
@@ -132,7 +111,7 @@ def start_now(name: str, cloud: Cloud) -> str:
     Raises:
         UserError: there is no such schedule.
     """
-    request = next((s.create_pipeline_job_request for s in _list(cloud) if s.display_name == name), None)
+    request = next((s.create_pipeline_job_request for s in list_schedules(cloud) if s.display_name == name), None)
     if request is None:
         raise UserError(
             f"there is no schedule {name}, whose job would be started; create one with "
@@ -144,18 +123,3 @@ def start_now(name: str, cloud: Cloud) -> str:
         parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY
     )
     return str(created.name)
-
-
-def _list(cloud: Cloud) -> list[v1.Schedule]:
-    return list(cloud.client(v1.ScheduleServiceClient).list_schedules(parent=cloud.parent, retry=RETRY))
-
-
-def _scheduled(schedule: v1.Schedule) -> Scheduled:
-    return Scheduled(
-        name=schedule.name,
-        pipeline=schedule.display_name,
-        cron=schedule.cron,
-        state=schedule.state.name.lower(),
-        next_run=schedule.next_run_time.strftime("%Y-%m-%d %H:%M UTC") if schedule.next_run_time else "",
-        runs=schedule.started_run_count,
-    )

@@ -133,25 +133,28 @@ def report(name: str, outcome: JobOutcome) -> str:
     return f"the job {outcome.state}: {outcome.message or 'no reason given'}\n  job  {name}\n  page {console_url(name)}"
 
 
+def _artifacts(job: v1.PipelineJob, task: str, output: str) -> list[v1.Artifact]:
+    return [
+        artifact
+        for detail in job.job_detail.task_details
+        if detail.task_name == task and output in detail.outputs
+        for artifact in detail.outputs[output].artifacts
+    ]
+
+
 def _pushed_to(job: v1.PipelineJob) -> str | None:
-    for task in job.job_detail.task_details:
-        if task.task_name == "Pusher" and "pushed_model" in task.outputs:
-            for artifact in task.outputs["pushed_model"].artifacts:
-                if artifact.metadata and artifact.metadata.get("pushed"):
-                    folder = str(artifact.metadata.get("pushed_destination") or artifact.uri)
-                    endpoint = artifact.metadata.get("endpoint")
-                    version = artifact.metadata.get("model_version")
-                    return f"{folder}\ndeployed {version} to {endpoint}" if endpoint else folder
+    for artifact in _artifacts(job, "Pusher", "pushed_model"):
+        if artifact.metadata and artifact.metadata.get("pushed"):
+            folder = str(artifact.metadata.get("pushed_destination") or artifact.uri)
+            endpoint, version = artifact.metadata.get("endpoint"), artifact.metadata.get("model_version")
+            return f"{folder}\ndeployed {version} to {endpoint}" if endpoint else folder
     return None
 
 
 def _page(job: v1.PipelineJob) -> str | None:
     """Return the address of the report for the browser of somebody who may read the bucket."""
-    for task in job.job_detail.task_details:
-        if task.task_name == REPORT_TASK and REPORT in task.outputs:
-            uri = task.outputs[REPORT].artifacts[0].uri
-            return str(uri).replace("gs://", "https://storage.cloud.google.com/", 1)
-    return None
+    uris = [str(artifact.uri) for artifact in _artifacts(job, REPORT_TASK, REPORT)]
+    return uris[0].replace("gs://", "https://storage.cloud.google.com/", 1) if uris else None
 
 
 def _log_of(task: v1.PipelineTaskDetail) -> str:

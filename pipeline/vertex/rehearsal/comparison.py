@@ -12,12 +12,7 @@ from pipeline.runs.run_graph import Step
 
 
 def differences(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
-    """Yield sentences about the differences from the last local run; none if there was none that evaluated a model.
-
-    Args:
-        steps: Of the rehearsal.
-        artifacts: Folder ``artifacts`` of the local run.
-    """
+    """Yield sentences about the differences from the last local run; none if there was none."""
     evaluation = _newest(artifacts / "Evaluator/evaluation")
     if evaluation is None or not steps["Evaluator"].outputs.get("evaluation"):
         return

@@ -14,10 +14,6 @@ from pipeline.vertex.rehearsal.local_metadata import Artifact
 def holds(condition: str, inputs: Mapping[str, list[Artifact]]) -> bool:
     """Return whether a condition holds, such as "inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0".
 
-    Args:
-        condition: Of the task's trigger policy.
-        inputs: The task's artifacts.
-
     Raises:
         UserError: it has an operator that is not known here.
     """

@@ -20,22 +20,23 @@ def version(cloud) -> Version:
     return Registry(cloud, "flights").add("gs://m", "gs://demo-bucket/flights/serving/1", container, {}, "", None)
 
 
-def predict(version: Version, source: str, to: str, vertex, cloud, said: list[str] | None = None) -> batch.Result:
-    return batch.predict(version, source, to, "late", vertex, cloud, (said if said is not None else []).append, 0.01)
+def predict(version: Version, source: str, to: str, vertex, cloud) -> list[str]:
+    notes: list[str] = []
+    batch.predict(version, source, to, "late", vertex, cloud, notes.append, 0.01)
+    return notes
 
 
 def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, there: GoogleCloud):
     vertex = replace(vertex, endpoint=Endpoint("late-flights", machine_type="n2-standard-8", max_replicas=3))
-    said: list[str] = []
-    answered = predict(version, "bigquery://demo.flights.today", "bq://demo.answers", vertex, cloud, said)
+    notes = predict(version, "bigquery://demo.flights.today", "bq://demo.answers", vertex, cloud)
     (job,) = there.vertex.jobs.batch_jobs.values()
     assert job.model == "projects/demo/locations/us-central1/models/flights@1"
     assert job.input_config.bigquery_source.input_uri == "bq://demo.flights.today"
     assert list(job.instance_config.excluded_fields) == ["late"]
     assert job.dedicated_resources.machine_spec.machine_type == "n2-standard-8"
     assert job.dedicated_resources.max_replica_count == 3
-    assert (answered.rows, answered.failed, answered.to) == (11, 1, "bq://demo.answers.predictions_1")
-    assert said[0].startswith("version 1 answers bigquery://demo.flights.today\n  job  projects/demo/")
+    assert notes[-1] == "11 rows answered, 1 not, in bq://demo.answers.predictions_1"
+    assert notes[0].startswith("version 1 answers bigquery://demo.flights.today\n  job  projects/demo/")
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,10 @@ def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, 
     [("jsonl", "jsonl"), ("csv", "csv"), ("tfrecord", "tf-record"), ("tfrecord.gz", "tf-record-gzip")],
 )
 def test_files_are_answered_as_what_they_are(ending: str, expected: str, version: Version, vertex, cloud, there):
-    answered = predict(version, f"gs://demo-bucket/rows/*.{ending}", "gs://demo-bucket/answers", vertex, cloud)
+    notes = predict(version, f"gs://demo-bucket/rows/*.{ending}", "gs://demo-bucket/answers", vertex, cloud)
     (job,) = there.vertex.jobs.batch_jobs.values()
     assert job.input_config.instances_format == expected
-    assert answered.to == "gs://demo-bucket/answers/prediction-1"
+    assert notes[-1].endswith(" in gs://demo-bucket/answers/prediction-1")
 
 
 @pytest.mark.parametrize(

@@ -170,12 +170,7 @@ def test_metrics_that_cannot_be_shown_do_not_keep_a_model_back(pushes: Pushes, t
 
 
 def test_googles_image_is_taken_where_it_has_the_tensorflow_in_use():
-    known = [
-        f"{place}-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-{n}:latest"
-        for place in ("us", "europe")
-        for n in (9, 15)
-    ]
-    image = registry.prebuilt_image("2.12.1", "europe-west4", None, known)
+    image = registry.prebuilt_image("2.15.1", "europe-west4", None)
     assert image == "europe-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:latest"
-    with pytest.raises(UserError, match=r'no cpu image for TensorFlow 2.21.0 \(newest: 2.15\); take image="pipeline"'):
-        registry.prebuilt_image("2.21.0", "europe-west4", None, known)
+    with pytest.raises(UserError, match=r'no cpu image for TensorFlow 99.0.0: .* Take image="pipeline"'):
+        registry.prebuilt_image("99.0.0", "europe-west4", None)

@@ -19,7 +19,7 @@ def silent(_: str) -> None:
 
 def test_a_schedule_starts_the_compiled_job_one_run_at_a_time(compiled: Path, vertex, cloud, there: GoogleCloud):
     created = schedules.create(compiled, vertex, "flights", CRON, cloud, silent)
-    assert str(created).startswith(
+    assert schedules.described(created).startswith(
         "flights  active  'TZ=Europe/Berlin 0 3 * * 1', 0 runs so far, next 2026-01-05 03:00 UTC"
     )
     (schedule,) = there.vertex.schedules.values()
@@ -44,11 +44,11 @@ def test_it_is_listed_paused_resumed_and_deleted(compiled: Path, vertex, cloud, 
     assert schedules.list_schedules(cloud) == [created]
     paused = schedules.change("flights", "pause", cloud)
     assert paused is not None
-    assert (paused.state, "next" in str(paused)) == ("paused", False)
+    assert (paused.state.name, "next" in schedules.described(paused)) == ("PAUSED", False)
     for which in (created.name, created.name.rpartition("/")[2]):
         resumed = schedules.change(which, "resume", cloud)
         assert resumed is not None
-        assert resumed.state == "active"
+        assert resumed.state.name == "ACTIVE"
     assert schedules.change("flights", "delete", cloud) is None
     assert schedules.list_schedules(cloud) == []
 
