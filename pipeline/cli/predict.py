@@ -7,14 +7,14 @@ instance.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,6 +22,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from pipeline.cli import command_line
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
+from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS
@@ -35,19 +36,8 @@ JSON_LINES = "JSON lines"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
 BATCH_ROWS = 8_192
 OUTPUTS = (".parquet", ".csv", ".jsonl")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some rows, in the order of their file.
-
-    Attributes:
-        columns: Inputs of the signature, [rows, ...] each.
-        kept: Columns to write beside the answers.
-    """
-
-    columns: dict[str, Any]
-    kept: dict[str, pa.Array]
+# Inputs of the signature for some rows, [rows, ...] each, and the columns to write beside the answers.
+Batch: TypeAlias = "tuple[dict[str, Any], dict[str, pa.Array]]"
 
 
 def main(argv: list[str]) -> int:
@@ -59,14 +49,17 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--to {to}: expected a name that ends with one of {', '.join(OUTPUTS)}")
     if to.exists() and not arguments.replace:
         raise UserError(f"{to} exists; write to another file with --to, or over it with --replace")
-    address, number = locate(arguments.model or pushed_by(arguments), arguments.version)
+    model, number = model_at(arguments.model or pushed_by(arguments)), 0
+    if isinstance(model, Versions):
+        number = model.resolve(arguments.version)
+        model = str(model.path(number))
     with silence_stderr():
         from pipeline.serving.model import load
 
-        model = load(address, number)
-    rows, seconds = predict(model, files, to, arguments.columns)
+        loaded = load(model, number)
+    rows, seconds = predict(loaded, files, to, arguments.columns)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
-    print(f"{rows:,} rows by {shown(address)} in {speed}, written to {to}")
+    print(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
     return 0
 
 
@@ -86,25 +79,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--replace", action="store_true", help="write over an existing file")
     return parser.parse_args(argv)
-
-
-def locate(model: str, version: str) -> tuple[str, int]:
-    """Return the address of a model and its number, 0 where it is in no folder of versions.
-
-    Args:
-        model: A folder of versions, or the address of one model.
-        version: "latest", "previous" or a number.
-
-    Raises:
-        UserError: there is no such version.
-    """
-    from pipeline.serving.versions import model_at
-
-    versions = model_at(model)
-    if isinstance(versions, str):
-        return versions, 0
-    number = versions.resolve(version)
-    return str(versions.path(number)), number
 
 
 def pushed_by(arguments: argparse.Namespace) -> str:
@@ -180,19 +154,19 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
     # In CSV, the probabilities are columns with the names of the classes.
     value_names = {ANSWERS["multiclass"]: model.classes} if model.classes else {}
     try:
-        with _progress() as progress, TableWriter(partial, value_names) as writer:
+        with _progress() as progress, contextlib.closing(TableWriter(partial, value_names)) as writer:
             for file, format in files.items():
                 read = _read_json_lines if format == JSON_LINES else _read_table
-                for batch in read(file, format, signature, list(kept)):
+                for columns, kept_columns in read(file, format, signature, list(kept)):
                     try:
-                        answers = signature.predict(batch.columns)
+                        answers = signature.predict(columns)
                     except tf.errors.OpError as error:
                         raise UserError(
                             f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
                         ) from error
-                    columns = {name: _as_arrow(values) for name, values in sorted(answers.items())}
-                    writer.write(pa.table({**batch.kept, **columns}))
-                    rows += row_count(batch.columns)
+                    arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
+                    writer.write(pa.table({**kept_columns, **arrays}))
+                    rows += row_count(columns)
                     progress.update(progress.task_ids[0], completed=rows)
         if not rows:
             raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
@@ -214,11 +188,12 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.data.shards import read
     from pipeline.data.table import Unit
     from pipeline.serving.features import check_columns, from_table
+    from pipeline.serving.inputs import take_examples
     from pipeline.settings.names import shortened
 
-    inputs = signature.inputs
+    inputs, examples = signature.inputs, take_examples(signature.inputs)
     types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
-    if signature.takes_examples and format == "csv":  # the signature does not name their columns
+    if examples and format == "csv":  # the signature does not name their columns
         types, _ = csv_files.scan(file, {})
     names: list[str] | None = None  # TFRecord files do not list them
     if format != "tfrecord":
@@ -229,15 +204,15 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
             raise UserError(
                 f"{file} has no column {', '.join(absent)}, as --columns asks for; it has {shortened(names)}"
             )
-        missing = [] if signature.takes_examples else check_columns(file, names, inputs)
+        missing = [] if examples else check_columns(file, names, inputs)
         if missing:
             print(f"note: {file} has no column {shortened(map(repr, missing))}; taken as missing", file=sys.stderr)
     wanted = [name for name in (*inputs, *kept) if names is None or name in names]
-    for rows in read(Unit(file, format), types, None if signature.takes_examples else wanted):
+    for rows in read(Unit(file, format), types, None if examples else wanted):
         if rows.bad:
             raise UserError(f"{rows.bad[0]}; correct it, for every row needs its answer")
         if len(rows.numbers):
-            yield Batch(from_table(rows, file, inputs), {name: rows.table.column(name) for name in kept})
+            yield from_table(rows, file, inputs), {name: rows.table.column(name) for name in kept}
 
 
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
@@ -250,6 +225,7 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
 
     from pipeline.data.files import open_decompressed
     from pipeline.serving.features import Refused, check_common_columns, from_instances
+    from pipeline.serving.inputs import take_examples
 
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
@@ -260,7 +236,7 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
                     instances.append(json.loads(line))
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{file}, line {number}: no JSON: {error}; expected one object a line") from error
-            if not signature.takes_examples and all(isinstance(row, dict) for row in instances):
+            if not take_examples(signature.inputs) and all(isinstance(row, dict) for row in instances):
                 check_common_columns(file, list(dict.fromkeys(itertools.chain(*instances))), signature.inputs)
             try:
                 columns = from_instances(instances, signature.inputs, ignore_others=True)
@@ -270,7 +246,7 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
                 arrays = {name: pa.array([row.get(name) for row in instances]) for name in kept}
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UserError(f"{file}: the values of {', '.join(kept)} are of several types: {error}") from error
-            yield Batch(columns, arrays)
+            yield columns, arrays
 
 
 def _as_arrow(values: Any) -> pa.Array:

@@ -15,7 +15,6 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from types import FrameType
 
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
@@ -155,7 +154,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
         # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _ignore)
+            signal.signal(number, lambda *_: None)
         host, port = sock.getsockname()[:2]
         logger.info("version %d answers at http://%s:%d/v1/models/%s:predict", served.model.number, host, port, name)
         uvicorn.Server(config).run(sockets=[sock])
@@ -168,19 +167,12 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         UserError: the port is taken, or there is no such host.
     """
-    sock: socket.socket | None = None
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        # With SO_REUSEADDR, only this tells of another server that has bound the port and listens.
-        sock.listen()
-        return sock
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        if sock is not None:
-            sock.close()
-        reason = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
+        reason = "a port is a number from 0 to 65535"
+        if isinstance(error, OSError):
+            reason = str(error.strerror).partition(" (while")[0]
         raise UserError(
             f"cannot listen on {host}, port {port}: {reason}; choose another with --port or --host"
         ) from error
@@ -190,7 +182,3 @@ def name_of(address: str) -> str:
     """Return the name of a model: that of its folder, without the number of a version."""
     path = PurePosixPath(address.rstrip("/"))
     return path.parent.name if path.name.isdecimal() else path.name
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    pass

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from pipeline import progress
@@ -120,15 +121,13 @@ def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence
         rows: Texts; of the first column no more than ``NAME_WIDTH`` characters are shown, for it may come from data.
         left: How many columns are aligned to the left, the others to the right.
     """
-    lines = [list(header), *([_one_line(row[0]), *row[1:]] for row in rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
-        cells = []
-        for place, (text, width) in enumerate(zip(line, widths, strict=True)):
-            gap = " " * (width - cell_len(text))
-            cells.append(text + gap if place < left else gap + text)
-        style = "" if number else "bold"
-        console.print(Text(f" {'  '.join(cells).rstrip()}", style=style), soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, title in enumerate(header):
+        table.add_column(title if place else f" {title}", no_wrap=True, justify="left" if place < left else "right")
+    for row in rows:
+        table.add_row(Text(f" {_one_line(row[0])}"), *map(Text, row[1:]))
+    table.width = Measurement.get(console, console.options.update(width=10_000), table).maximum
+    console.print(table, crop=False)
 
 
 def _one_line(text: str) -> str:

@@ -80,15 +80,11 @@ def from_columns(values: Any, inputs: Mapping[str, Input]) -> dict[str, np.ndarr
     for name, column in values.items():
         if not isinstance(column, list):
             raise Refused(None, f"feature {name!r}: expected a list of values, got {quoted(column)}")
-    lengths = {name: len(column) for name, column in values.items()}
-    if len(set(lengths.values())) > 1:
-        shortest, longest = min(lengths, key=lambda name: lengths[name]), max(lengths, key=lambda name: lengths[name])
-        raise Refused(
-            None,
-            f"features of different length: {shortest!r} has {lengths[shortest]} values, "
-            f"{longest!r} has {lengths[longest]}",
-        )
-    missing = [None] * next(iter(lengths.values()), 0)
+    lengths = sorted((len(column), name) for name, column in values.items())
+    if lengths and lengths[0][0] != lengths[-1][0]:
+        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
+        raise Refused(None, f"features of different length: {shortest!r} has {fewest} values, {longest!r} has {most}")
+    missing = [None] * (lengths[0][0] if lengths else 0)
     return {name: _column(column, values.get(name, missing)) for name, column in inputs.items()}
 
 

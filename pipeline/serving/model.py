@@ -35,11 +35,6 @@ class Signature:
     function: Any = field(repr=False)
 
     @property
-    def takes_examples(self) -> bool:
-        """Return whether it takes serialized tf.Examples, and nothing else."""
-        return take_examples(self.inputs)
-
-    @property
     def example(self) -> dict[str, Any]:
         """Return a row of zeros and empty texts, as JSON has it."""
         return {name: column.example for name, column in self.inputs.items()}
@@ -86,7 +81,7 @@ class Model:
 
     def warm_up(self) -> None:
         """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
-        if not self.rows.takes_examples:
+        if not take_examples(self.rows.inputs):
             self.rows.predict(from_instances([self.rows.example], self.rows.inputs))
 
 

@@ -9,30 +9,35 @@ import numpy as np
 import pyarrow as pa
 
 
-def shortest(values: np.ndarray) -> np.ndarray:
-    """Convert floats of less than 64 bits to those float64 numbers that are written with the fewest digits.
+def shortest(column: Any) -> Any:
+    """Convert float32 to those float64 numbers that are written with the fewest digits.
 
-    The float32 nearest to 0.4267325 is 0.42673251032829285; as a float64 it would be written like that.
+    The float32 nearest to 0.4267325 is 0.42673251032829285; as a float64 it would be written like that. Arrow writes
+    the shortest text that reads back as the same float32, a hundred times as fast as Python.
 
     Args:
-        values: Of any shape and type.
-
-    Returns:
-        The same shape; float64 for float32 and float16, else the values as they are.
+        column: An array of Arrow, also of lists; any other type stays as it is.
     """
-    if values.dtype not in (np.float32, np.float16):
-        return values
-    # Arrow writes the shortest text that reads back as the same float32, a hundred times as fast as Python.
-    texts = pa.array(np.ravel(values).astype(np.float32, copy=False)).cast(pa.string())
-    return texts.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(values.shape)
+    texts = _replace_float32(column.type, pa.string())
+    return column if texts == column.type else column.cast(texts).cast(_replace_float32(column.type, pa.float64()))
+
+
+def _replace_float32(type_: pa.DataType, replacement: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_replace_float32(type_.value_type, replacement), type_.list_size)
+    if pa.types.is_list(type_):
+        return pa.list_(_replace_float32(type_.value_type, replacement))
+    return replacement if pa.types.is_float32(type_) else type_
 
 
 def plain(values: np.ndarray) -> Any:
     """Convert an array of numbers to nested lists for JSON, which has neither NaN nor Infinity: those become None."""
-    short = shortest(values)
-    if short.dtype.kind == "f" and not np.isfinite(short).all():
-        short = np.where(np.isfinite(short), short.astype(object), None)
-    return short.tolist()
+    if values.dtype in (np.float16, np.float32):
+        flat = shortest(pa.array(np.ravel(values).astype(np.float32, copy=False)))
+        values = flat.to_numpy(zero_copy_only=False).reshape(values.shape)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        values = np.where(np.isfinite(values), values.astype(object), None)
+    return values.tolist()
 
 
 def finite(value: Any) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,13 @@ from pyarrow import csv, parquet
 
 from pipeline.data.table import one_array
 from pipeline.errors import UserError, first_line
-from pipeline.serving.numbers import finite
+from pipeline.serving.numbers import finite, shortest
 from pipeline.settings.names import shortened
 
 Names = Mapping[str, Sequence[str]]
 
 
-class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
+class TableWriter:
     """Write tables of equal columns to a file, in the format of its ending.
 
     Parquet and JSON lines keep lists. CSV has none: there, a list of fixed size becomes one column for each value
@@ -54,19 +52,15 @@ class TableWriter(contextlib.AbstractContextManager["TableWriter"]):
         except (pa.ArrowInvalid, ValueError) as error:
             raise UserError(f"a column is of other types further on: {first_line(error)}") from error
         if self._file.suffix == ".jsonl":
-            for row in pa.table({name: _short(table.column(name)) for name in table.column_names}).to_pylist():
+            for row in pa.table({name: shortest(table.column(name)) for name in table.column_names}).to_pylist():
                 self._sink.write(_json(row) + "\n")
         else:
             self._sink.write_table(table)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file; without any row it is empty."""
+    def close(self) -> None:
+        """Close the file."""
         if self._sink is not None:
             self._sink.close()
-        elif error is None:
-            self._file.touch()
 
     def _open(self, schema: pa.Schema) -> Any:
         if self._file.suffix == ".parquet":
@@ -109,26 +103,11 @@ def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]
             for part in _flat(f"{name}_{ending}", values.take(np.arange(place, len(values), max(1, width))), ())
         ]
     if pa.types.is_nested(column.type):
-        texts = [None if value is None else _json(value) for value in _short(column).to_pylist()]
+        texts = [None if value is None else _json(value) for value in shortest(column).to_pylist()]
         return [(name, pa.array(texts, pa.string()))]
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return [(name, pa.array([_text(value) for value in column.to_pylist()], pa.string()))]
     return [(name, column)]
-
-
-def _short(column: Any) -> Any:
-    """Return the column with its float32 as the float64 numbers that Python writes with the fewest digits."""
-    texts, numbers = _with_floats(column.type, pa.string()), _with_floats(column.type, pa.float64())
-    return column if texts == column.type else column.cast(texts).cast(numbers)
-
-
-def _with_floats(type_: pa.DataType, instead: pa.DataType) -> pa.DataType:
-    """Return the type with another one in place of float32, also in lists."""
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(_with_floats(type_.value_type, instead), type_.list_size)
-    if pa.types.is_list(type_):
-        return pa.list_(_with_floats(type_.value_type, instead))
-    return instead if pa.types.is_float32(type_) else type_
 
 
 def _json(value: Any) -> str:

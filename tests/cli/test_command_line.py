@@ -1,0 +1,59 @@
+"""The command lines: one form of help, and an answer to a wrong command, from any folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_says_what_it_does_and_ends_with_its_exit_codes(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r" [A-Z][a-z]+,? [^.]+\. (positional arguments|options): ", text), text
+    assert re.search(r"Exit codes: 0 [^;]+; 1 failed.*; 2 wrong arguments; .*130 interrupted\.$", text), text
+
+
+@pytest.mark.parametrize("command", ["predict", "serve", "monitor", "schema diff", "runs list"])
+def test_the_flags_that_choose_a_pipeline_come_first(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([*command.split(), "--help"])
+    flags = re.findall(r"^  (--\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert flags[:2] == ["--pipeline", "--config"]
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == list(COMMANDS)
+
+
+def test_a_wrong_command_is_answered_with_the_nearest(capsys):
+    assert main(["srve"]) == 2
+    assert capsys.readouterr().err.startswith("pipeline: no command 'srve'; did you mean serve?\n\nusage: ")
+    assert main(["\x1b[31m"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_command_and_the_runner_work_from_another_folder(tmp_path):
+    assert call("-m", "pipeline", "serve", "--help", cwd=tmp_path).returncode == 0
+    runner = call(str(ROOT / "local_runner.py"), "--pipeline", "flihts", cwd=tmp_path)
+    assert runner.returncode == 1
+    assert runner.stderr.startswith(f"local_runner.py: no pipeline 'flihts' in {ROOT}/configs: did you mean flights?")
+    assert (
+        "Exit codes: 0 pushed; 1 failed; 2 wrong arguments; 3 the model was not blessed; 130 interrupted."
+        in " ".join(call(str(ROOT / "local_runner.py"), "--help", cwd=tmp_path).stdout.split())
+    )
