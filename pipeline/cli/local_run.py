@@ -6,7 +6,7 @@ TFX is imported where it is needed: the command line is checked, and the log in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ class LocalRun:
         command: As typed.
         webhook: Receives the outcome; None: nobody does.
         started: Local time.
+        graph: All steps in their order, each with those it depends on; empty until there is a graph.
         steps: Those that ended well, in their order.
         failed: The step that did not, and its seconds.
         results: Metrics and verdict; None when no model was judged.
@@ -49,6 +50,7 @@ class LocalRun:
     command: list[str]
     webhook: Webhook | None
     started: datetime = field(default_factory=datetime.now)
+    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     failed: tuple[str, float] | None = None
     results: Results | None = None
@@ -84,7 +86,7 @@ class LocalRun:
         from pipeline.graph import searches
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
-        from pipeline.runs.run_graph import StepFailed, run_graph
+        from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
 
         def on_end(step: Step) -> None:
             self.steps.append(step)
@@ -96,7 +98,9 @@ class LocalRun:
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
         try:
             store.check(self.output)
-            self.results = read_results(run_graph(create(), self.name, screen.step_starts, on_end))
+            pipeline = create()
+            self.graph = upstream_of(pipeline)
+            self.results = read_results(run_graph(pipeline, self.name, screen.step_starts, on_end))
         except UserError:
             raise
         except Exception as error:
@@ -117,8 +121,12 @@ class LocalRun:
             note(f"note: the webhook was not told: {problem}")
 
     def write_report(self) -> Path:
-        """Keep the record of the run in the metadata store, and write its report; return the report's file."""
-        from pipeline.report import page
+        """Keep the record of the run in the metadata store, write its report, and list it beside the others.
+
+        Returns:
+            The file of the report.
+        """
+        from pipeline.report import index, page
         from pipeline.report.run import FinishedRun
         from pipeline.runs import record, store
 
@@ -136,4 +144,7 @@ class LocalRun:
             with store.opened(self.output, write=True) as metadata:
                 record.keep(metadata, kept)
         folder = self.output / "runs" / self.name
-        return page.write(FinishedRun(kept, self.config, self.steps, self.failed, self.results, folder))
+        run = FinishedRun(kept, self.config, self.steps, self.failed, self.results, folder, self.graph)
+        file = page.write(run)
+        index.write(self.output)
+        return file
