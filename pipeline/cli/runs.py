@@ -268,7 +268,7 @@ def _number(value: Any) -> str:
 
 
 def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
-    """Shows what would be deleted, and deletes it if asked to."""
+    """Show the plan of a cleaning, and carry it out if asked to; return the exit code."""
     with store.opened(output), only_run_in(output), store.opened(output, write=yes) as metadata:
         plan = cleaning.plan(metadata, output, keep)
         for name, (count, size) in plan.by_kind.items():
@@ -277,6 +277,9 @@ def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
         console.print(f"keeps {kept or 'no run'}, and {len(plan.versions)} pushed models with what they were judged by")
         verb = "freed" if yes else "to free"
         if yes:
+            from pipeline.report import index  # matplotlib takes a second
+
             cleaning.carry_out(metadata, plan)
+            index.write(output)
         console.print(f"{plan.size / 2**20:,.1f} MiB {verb}" + ("" if yes else "; nothing is deleted without --yes"))
     return 0

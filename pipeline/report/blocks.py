@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -117,9 +118,11 @@ class Section:
     blocks: Sequence[Block] = field(default_factory=tuple)
 
 
-def number(value: float, digits: int = 4) -> str:
+def number(value: float) -> str:
     """Return a metric as text; "-" where it is undefined."""
-    return f"{value:,.{digits}f}" if value == value and abs(value) != float("inf") else "-"
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.4f}" if abs(value) < 1_000 else f"{value:,.1f}"
 
 
 def short(value: float) -> str:

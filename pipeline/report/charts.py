@@ -70,7 +70,9 @@ def lines(
 
     def draw(axes: Any) -> None:
         if diagonal:
-            axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)
+            values = [value for pair in series.values() for values in pair for value in values]
+            ends = [min(values), max(values)]
+            axes.plot(ends, ends, color=GRID, linewidth=1)
         for (name, (xs, ys)), color, dash in zip(series.items(), SERIES, DASHES, strict=False):
             marker = "o" if len(xs) < 12 else ""
             axes.plot(thinned(xs), thinned(ys), dash, color=color, label=name, marker=marker, markersize=3)
@@ -154,7 +156,7 @@ def scatter(points: Sequence[tuple[float, float]], chosen: int, alt: str, x: str
         if log:
             axes.set_xscale("log")
             # Matplotlib's own labels of part of a decade run into each other.
-            axes.set_xticks(np.geomspace(min(xs), max(xs), 4))
+            axes.set_xticks([float(f"{tick:.1g}") for tick in np.geomspace(min(xs), max(xs), 3)])
             axes.xaxis.set_minor_locator(NullLocator())
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -175,9 +177,9 @@ def thinned(values: Sequence[float]) -> np.ndarray:
 
 
 def shown(text: str, length: int = 60) -> str:
-    """Return a value of the data as it may stand in a page: without control characters, and cut to a length."""
+    """Return a value of the data as it may stand in a page: without control characters, cut in the middle."""
     text = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char)[0] == "C" else char for char in text)
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return text if len(text) <= length else f"{text[: length // 2]}…{text[len(text) + length // 2 + 1 - length :]}"
 
 
 def _svg(

@@ -30,7 +30,7 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
             (
                 name,
                 number(value),
-                f"{within[0]:.4f} to {within[1]:.4f}" if within else "-",
+                f"{number(within[0])} to {number(within[1])}" if within else "-",
                 number(other),
                 f"{value - other:+.4f}" if math.isfinite(value - other) else "-",
             )
@@ -52,14 +52,14 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     if not importances:
         return [Text(_why_not(run))]
     top = dict(list(importances.items())[:MOST_FEATURES])
-    means = {charts.shown(name, 40): mean for name, (mean, _) in top.items()}
-    errors = {charts.shown(name, 40): spread for name, (_, spread) in top.items()}
+    means = {name: mean for name, (mean, _) in top.items()}
+    errors = {name: spread for name, (_, spread) in top.items()}
     metric = next(iter(shown_metrics(run.config.label.task).values()))
     loss = f"{'loss' if metric.direction > 0 else 'growth'} of {metric.title}"
     loss_first = loss[0].upper() + loss[1:]
     alt = f"{loss_first} when the values of a feature are permuted among the rows, the largest first"
     header = ("Feature", loss_first, "Deviation")
-    rows = [(charts.shown(name), f"{mean:+.4f}", f"{spread:.4f}") for name, (mean, spread) in importances.items()]
+    rows = [(charts.shown(name), number(mean), number(spread)) for name, (mean, spread) in importances.items()]
     times = {1: "once", 3: "three times, on average"}[scores["importance_repeats"]]
     text = (
         f"Permutation importance: the {loss} on {scores['importance_rows']:,} rows of the test split when the values "
@@ -167,15 +167,22 @@ def _slices(run: FinishedRun) -> list[Block]:
         texts = [number(values.get(metric, math.nan)) for metric in columns]
         shown = charts.shown(name, 40)
         rows.append(
-            (shown, *texts, f"{within[0]:.3f} to {within[1]:.3f}" if within else "-", f"{values['example_count']:,.0f}")
+            (
+                shown,
+                *texts,
+                f"{number(within[0])} to {number(within[1])}" if within else "-",
+                f"{values['example_count']:,.0f}",
+            )
         )
         if within and len(points) < MOST_SLICES:
-            points[shown] = (values[main], *within)
+            points[name] = (values[main], *within)
     header = ("Slice", *columns, f"{main}, 95 % interval", "Examples")
     table = Table(header, rows, "Metrics by slice", len(rows) > MOST_SLICES)
     if not points:
         return [table]
     overall = run.results.metrics["overall"].get(main)
     alt = f"{main} of every slice with its 95 % interval, against all rows"
-    behind = Table(("Slice", main, "Low", "High"), [(n, *(f"{v:.4f}" for v in vs)) for n, vs in points.items()])
+    behind = Table(
+        ("Slice", main, "Low", "High"), [(charts.shown(n, 40), *map(number, vs)) for n, vs in points.items()]
+    )
     return [Figures([Figure(charts.intervals(points, alt, main, overall), f"{main} by slice", behind)]), table]

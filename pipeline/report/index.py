@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ml_metadata.metadata_store import MetadataStore
-
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Link, Section, Table, Text, duration, number
 from pipeline.report.rendering import write_page
+from pipeline.runs import store
 from pipeline.runs.record import Record, records_of
 from pipeline.settings.tasks import METRICS
 
 FILE, REPORT = "index.html", "report.html"
 
 
-def write(store: MetadataStore, output: Path) -> Path:
-    """Write ``runs/index.html`` below an output folder, whole or not at all; return its path."""
-    records = records_of(store)
+def write(output: Path) -> None:
+    """Write ``runs/index.html`` below an output folder that has a metadata store, whole or not at all."""
+    if not (output / store.FILE).is_file():
+        return
+    with store.opened(output) as metadata:
+        records = records_of(metadata)
     name = next((str(record.config["name"]) for record in reversed(records) if "name" in record.config), output.name)
     blocks = [*_trend(records), _table(records, output / "runs")]
-    return write_page(output / "runs" / FILE, f"{name}: runs", [Section("runs", "", blocks)])
+    write_page(output / "runs" / FILE, f"{name}: runs", [Section("runs", "", blocks)])
 
 
 def _trend(records: Sequence[Record]) -> list[Block]:
@@ -66,4 +68,6 @@ def _table(records: Sequence[Record], folder: Path) -> Table:
                 charts.shown("; ".join(record.failed), 300),
             )
         )
-    return Table(("Run", "Verdict", *(METRICS[name].title for name in names), "Took", "Why"), rows)
+    header = ("Run", "Verdict", *(METRICS[name].title for name in names), "Took", "Why")
+    columns = None if any(record.failed for record in records) else -1
+    return Table(header[:columns], [row[:columns] for row in rows])

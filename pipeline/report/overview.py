@@ -30,7 +30,8 @@ def headline(run: FinishedRun) -> list[Block]:
         notes = [f"{number(within[0])} to {number(within[1])} (95 % interval)"] if within else []
         before = run.baseline.get(metric, math.nan)
         change = f"{value - before:+.4f} against the baseline" if math.isfinite(before) else "no baseline"
-        cards.append(Card(METRICS[metric].title, number(value), [*notes, change, *limits]))
+        title = METRICS[metric].title
+        cards.append(Card(title[0].upper() + title[1:], number(value), [*notes, change, *limits]))
     rows = {split: data.num_examples for split, data in run.statistics.items()}
     if rows:
         cards.append(Card("Rows", f"{sum(rows.values()):,}", [f"{split} {count:,}" for split, count in rows.items()]))

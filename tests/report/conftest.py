@@ -43,7 +43,7 @@ def _chromium() -> str | None:
 def described(tmp_path) -> Callable:
     """A run that ended in DataGate, of a data frame a split."""
 
-    def make(frames: Mapping[str, pd.DataFrame]):
+    def make(frames: Mapping[str, pd.DataFrame], name: str = "a-run"):
         import tensorflow_data_validation as tfdv
         from tfx.types import artifact_utils, standard_artifacts
 
@@ -53,10 +53,10 @@ def described(tmp_path) -> Callable:
         from pipeline.settings.config import load_config
 
         artifact = standard_artifacts.ExampleStatistics()
-        artifact.uri = str(tmp_path / "statistics")
+        artifact.uri = str(tmp_path / name / "statistics")
         artifact.split_names = artifact_utils.encode_split_names(list(frames))
         for split, frame in frames.items():
-            file = tmp_path / "statistics" / f"Split-{split}" / "FeatureStats.pb"
+            file = tmp_path / name / "statistics" / f"Split-{split}" / "FeatureStats.pb"
             file.parent.mkdir(parents=True)
             file.write_bytes(tfdv.generate_statistics_from_dataframe(frame).SerializeToString())
         config = load_config(ROOT / "configs/flights.py")
@@ -64,7 +64,7 @@ def described(tmp_path) -> Callable:
         outcome = {"failed": ["DataGate failed: 1 finding stops the run: <b>bold</b> in train"]}
         failed = ("DataGate", 0.5)
         now = datetime.datetime.now()
-        kept = record.make("a-run", ["python", "x.py"], config, now, 1, outcome, [step], failed)
-        return FinishedRun(kept, config, [step], failed, None, tmp_path / "runs" / "a-run")
+        kept = record.make(name, ["python", "x.py"], config, now, 1, outcome, [step], failed)
+        return FinishedRun(kept, config, [step], failed, None, tmp_path / "runs" / name)
 
     return make

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.run import Run
 
 SECTIONS = (
+    "headline",
     "verdict",
     "graph",
     "evaluation",
@@ -72,6 +73,8 @@ def test_the_report_of_a_run_is_whole_in_every_layout_and_asks_for_nothing(clone
     assert [one.get_attribute("id") for one in page.query_selector_all("section")] == list(SECTIONS)
     assert "could not be" not in page.inner_text("body")
     assert "blessed and pushed to" in page.inner_text("#verdict").lower()
+    titles = [card.inner_text().split("\n")[0] for card in page.query_selector_all(".card")]
+    assert titles == ["Verdict", "AUC", "Rows", "Duration"]
     for section in ("graph", "evaluation", "importance", "training", "tuning", "data"):
         charts = page.query_selector_all(f"#{section} svg")
         assert charts, section
@@ -136,6 +139,36 @@ def test_the_page_of_a_failed_run_has_the_reason_and_the_data_so_far(described, 
     assert "has not come as far as training" in page.inner_text("#training")
     assert len(page.query_selector_all("#data svg")) == 3
     assert "$x_1$" in page.inner_text("#data")
+
+
+def test_a_constant_column_is_a_sentence_and_no_empty_chart(described, opened):
+    from pipeline.report.page import write
+
+    frame = pd.DataFrame({"late": [0, 1] * 50, "year": [2013] * 100})
+    later = frame.assign(year=2014)
+    page = opened(write(described({"train": frame, "eval": frame})))
+    assert "The same number in every row: year (2013)" in page.inner_text("#data")
+    assert len(page.query_selector_all("#data svg")) == 1
+    page = opened(write(described({"train": frame, "eval": later}, "later")))
+    assert "every row" not in page.inner_text("#data")
+    assert len(page.query_selector_all("#data svg")) == 2
+
+
+def test_long_names_and_wide_tables_stay_inside_and_legends_above_the_bars(described, opened):
+    from pipeline.report.page import write
+
+    names = [f"{'very ' * 12}long name {place}" for place in range(8)]
+    frame = pd.DataFrame({"late": [0, 1] * 50, "x" * 80: (names * 13)[:100]})
+    page = opened(write(described({"train": frame, "eval": frame})), viewport={"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    chart = page.locator("#data svg").last
+    frames = [text.bounding_box() for text in chart.locator("text").all()]
+    for place, one in enumerate(frames):
+        for other in frames[place + 1 :]:
+            beside = one["x"] + one["width"] <= other["x"] + 1 or other["x"] + other["width"] <= one["x"] + 1
+            assert beside or one["y"] + one["height"] <= other["y"] + 2 or other["y"] + other["height"] <= one["y"] + 2
+    legend = max(text.bounding_box()["y"] for text in chart.get_by_text(re.compile("^(train|eval)$")).all())
+    assert legend < min(text.bounding_box()["y"] for text in chart.get_by_text("…").all())
 
 
 def test_html_in_a_name_or_value_is_text(described, opened):
