@@ -24,7 +24,6 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 
 ROOT = Path(__file__).resolve().parent
-FAILED, WRONG_SETTINGS, INTERRUPTED = 1, 2, 130
 
 
 def main() -> int:
@@ -38,14 +37,14 @@ def main() -> int:
         for problem in str(error).splitlines():
             print(f"vertex_runner.py: {problem}", file=sys.stderr)
         print("To try without Google Cloud, run: python vertex_runner.py rehearse", file=sys.stderr)
-        return WRONG_SETTINGS
+        return command_line.WRONG_ARGUMENTS
     try:
         config = read_config(arguments)
         vertex.machines.check_strategy(config.training.strategy)
         return run_command(arguments, config, vertex)
     except UserError as error:
         print(f"vertex_runner.py: {error}", file=sys.stderr)
-        return FAILED
+        return command_line.FAILED
     except KeyboardInterrupt:
         goes_on = (
             "finished tasks are kept, run again to go on"
@@ -53,7 +52,7 @@ def main() -> int:
             else "a job that was submitted goes on, python vertex_runner.py watch JOB shows it again"
         )
         print(f"vertex_runner.py: interrupted; {goes_on}", file=sys.stderr)
-        return INTERRUPTED
+        return command_line.INTERRUPTED
 
 
 def read_config(arguments: argparse.Namespace) -> PipelineConfig:
@@ -70,8 +69,8 @@ def read_config(arguments: argparse.Namespace) -> PipelineConfig:
 
 def run_command(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex) -> int:
     """Run the command with its output in a log file and its own lines on the terminal."""
-    run_id = datetime.now().strftime("%Y%m%d%H%M%S")
-    output = Path(arguments.output).absolute() if arguments.output else ROOT / "output" / config.name
+    run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    output = command_line.output_folder(arguments, ROOT, config)
     folder = output / "vertex" / run_id
     log = folder / "log"
     if arguments.command == "compile":

@@ -18,6 +18,8 @@ BUCKET = (*PLACE, "bucket")
 MACHINES = (*(setting.name for setting in settings.MACHINES), "endpoint")
 JOB = (*(setting.name for setting in settings.VERTEX), *MACHINES)
 TASK = ("image", "service_account", "network", "encryption_key", "labels")
+EXIT_CODES = {0: "done", 2: "missing or wrong settings"}
+EXIT_CODES_OF_A_JOB = {0: "pushed, submitted or done", 3: "the model was not blessed", 4: "Vertex AI no longer answers"}
 # A rehearsal is compiled like a run, and nothing in it is asked of Google Cloud.
 REHEARSAL = {
     "project": "rehearsal",
@@ -76,36 +78,35 @@ COMMANDS = {
 
 def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse.Namespace:
     """Parse a command line; without a command it is that of ``run``."""
-    parser = argparse.ArgumentParser(
-        prog="vertex_runner.py",
-        description="Run the pipeline on Vertex AI, and look after its schedules and its endpoint.",
-        epilog="python vertex_runner.py COMMAND --help shows a command's flags. Exit codes: 0 pushed (or submitted, "
-        "checked, compiled, done; of a rehearsal: every task ran), 1 failed or cancelled, 2 missing or wrong settings, "
-        "3 the model was not blessed, 4 Vertex AI no longer answers, 130 interrupted.",
-        usage="python vertex_runner.py [COMMAND] ...",
+    parser = command_line.make_parser(
+        "vertex_runner.py",
+        "Run the pipeline on Vertex AI, and look after its schedules and its endpoint.",
+        EXIT_CODES | EXIT_CODES_OF_A_JOB,
+        "python vertex_runner.py COMMAND --help shows a command's flags.",
     )
+    parser.usage = "python vertex_runner.py [COMMAND] ..."
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     parsers = {}
     for name, command in COMMANDS.items():
-        added = commands.add_parser(
-            name, prog=f"python vertex_runner.py {name}", help=command.help, description=_sentence(command.help)
-        )
-        (command_line.add_arguments if command.graph else command_line.add_pipeline_arguments)(added)
-        added.add_argument("--output", help="folder of local runs; logs and compiled jobs go below it (output/<name>)")
-        settings.add_arguments(added, command.settings, environment)
-        added.set_defaults(needed=command.needed)
-        parsers[name] = added
+        prog, description = f"python vertex_runner.py {name}", f"{command.help[0].upper()}{command.help[1:]}."
+        codes = EXIT_CODES | (EXIT_CODES_OF_A_JOB if name in ("run", "watch") else {})
+        epilog = command_line.make_parser(prog, description, codes).epilog
+        parsers[name] = commands.add_parser(name, prog=prog, help=command.help, description=description, epilog=epilog)
+        (command_line.add_arguments if command.graph else command_line.add_pipeline_arguments)(parsers[name])
+        command_line.add_output_argument(parsers[name])
+        settings.add_arguments(parsers[name], command.settings, environment)
+        parsers[name].set_defaults(needed=command.needed)
     _add_own_arguments(parsers)
 
-    argv = argv or ["run"]
-    name = argv[0]
-    flags = [argument.removeprefix("--") for argument in argv if argument.startswith("--")]
-    if name not in COMMANDS and (not name.startswith("-") or set(flags) & set(COMMANDS)):
-        wanted = name if not name.startswith("-") else next(flag for flag in flags if flag in COMMANDS)
-        close = difflib.get_close_matches(wanted, COMMANDS, 1)
-        hint = f"; did you mean python vertex_runner.py {close[0]}?" if close else f"; there are {', '.join(COMMANDS)}"
-        parser.error(f"no command {name!r}{hint}" if wanted == name else f"--{wanted} is a command, no flag{hint}")
-    arguments = parser.parse_args(argv if name in (*COMMANDS, "-h", "--help") else ["run", *argv])
+    first = argv[0] if argv else "run"
+    as_flag = next((word[2:] for word in argv if word.startswith("--") and word[2:] in COMMANDS), None)
+    if first not in COMMANDS and (as_flag or not first.startswith("-")):
+        close = difflib.get_close_matches(as_flag or first, COMMANDS, 1)
+        hint = f"did you mean python vertex_runner.py {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        parser.error(f"--{as_flag} is a command, no flag; {hint}" if as_flag else f"no command {first!r}; {hint}")
+    arguments = parser.parse_args(
+        argv if argv[:1] == [first] and first in (*COMMANDS, "-h", "--help") else ["run", *argv]
+    )
     if arguments.command == "batch-predict" and not arguments.to:
         arguments.needed = BUCKET
     if arguments.command == "watch" and arguments.job.startswith("projects/"):  # the full name says where it is
@@ -116,7 +117,7 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
 def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
     """Add the arguments that only one command or two of them take."""
     parsers["run"].add_argument("--no-wait", action="store_true", help="return as soon as the job is submitted")
-    parsers["compile"].add_argument("out", metavar="OUT", type=str, help="folder for the job, its files and their list")
+    parsers["compile"].add_argument("out", metavar="OUT", help="folder for the job, its files and their list")
     parsers["rehearse"].set_defaults(**REHEARSAL)
     parsers["watch"].add_argument("job", metavar="JOB", help="id or resource name of the job")
     for name in ("run", "watch", "batch-predict"):
@@ -149,7 +150,3 @@ def _cron(text: str) -> str:
             f"'TZ=Europe/Berlin 0 3 * * 1' for Mondays at 3:00, got {text!r}"
         )
     return text.strip()
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED
 from pipeline.filesystem import is_remote
 from pipeline.runs.results import read_results
 from pipeline.runs.run_graph import StepFailed
 from pipeline.settings.target import only_run_in
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.rehearsal import comparison, task_runner
-
-SUCCEEDED = 0
 
 
 def rehearse(session: Session) -> int:

@@ -7,9 +7,10 @@ import logging
 import shutil
 from pathlib import Path
 
+from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED, NOT_BLESSED
+from pipeline.evaluation.verdict import NOT_BLESSED
 from pipeline.filesystem import is_remote
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
@@ -17,7 +18,7 @@ from pipeline.vertex.cloud import Cloud, LostContact, explaining
 from pipeline.vertex.pipelines import preflight, schedules, submit
 from pipeline.vertex.pipelines import watch as watching
 
-SUCCEEDED, LOST_CONTACT = 0, 4
+LOST_CONTACT = 4
 
 
 def run(session: Session) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.vertex.cloud import explaining
 from pipeline.vertex.pipelines import schedules as service
-
-SUCCEEDED = 0
 
 
 def schedules(session: Session) -> int:

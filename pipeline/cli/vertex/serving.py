@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
 from pipeline.settings.target import Target
@@ -11,8 +12,6 @@ from pipeline.vertex.endpoints import rollback as rolling_back
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.endpoints.registry import DEFAULT, Registry
 from pipeline.vertex.pipelines import schedules
-
-SUCCEEDED = 0
 
 
 def rollback(session: Session) -> int:

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pipeline.errors import UserError
 from pipeline.packaging import fingerprints
 from pipeline.settings.checks import ConfigError
-from pipeline.settings.endpoint import Endpoint, load_endpoint
+from pipeline.settings.endpoint import load_endpoint
 from pipeline.settings.machines import Job, Machines, SearchService, load_machines
 from pipeline.settings.target import Dataflow, FailurePolicy, Vertex
 
@@ -161,38 +161,31 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
         endpoint = load_endpoint(Path(values["endpoint"])) if values["endpoint"] else None
 
     project = values["project"] or "missing"
-    region = values["region"] or _region_of(endpoint)
+    elsewhere = endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
+    region = values["region"] or elsewhere
     bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
     default_image = fingerprints.image_name("gpu" if machines.gpus else "cpu")
     image = values["image"] or f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{default_image}"
+    account: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
+    account |= {"project": project, "region": region, "image": image, "labels": labels}
     with _collected(problems):
         if values["dataflow"] == "on":
             dataflow = Dataflow(
-                project=project,
-                region=region,
+                **account,
                 temp_location=f"gs://{bucket}/temp",
-                image=image,
                 machine_type=values["dataflow_machine_type"] or Dataflow.machine_type,
                 max_workers=max_workers,
-                service_account=values["service_account"],
-                encryption_key=values["encryption_key"],
                 subnetwork=values["dataflow_subnetwork"],
-                labels=labels,
             )
     with _collected(problems):
         vertex = Vertex(
-            project=project,
-            region=region,
-            bucket=bucket,
-            image=image,
-            service_account=values["service_account"],
+            **account,
             network=values["network"],
-            encryption_key=values["encryption_key"],
-            labels=labels,
-            caching=values["caching"] != "off",
             experiment=values["experiment"],
             webhook_url=values["webhook_url"],
             webhook_secret=values["webhook_secret"],
+            bucket=bucket,
+            caching=values["caching"] != "off",
             failure_policy="slow" if values["failure_policy"] == "slow" else "fast",
             dataflow=dataflow,
             machines=machines,
@@ -223,11 +216,6 @@ def _read_machines(values: Mapping[str, str | None], default: Path) -> Machines:
     if values["search_with"]:
         machines = replace(machines, search_with=values["search_with"])  # type: ignore[arg-type]
     return machines
-
-
-def _region_of(endpoint: Endpoint | None) -> str:
-    """Return the region that stands in for one that was not given."""
-    return endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
 
 
 def _positive(flag: str, text: str) -> int:
