@@ -38,12 +38,13 @@ from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from pipeline.training import Features, strategy
-from pipeline.training.input_pipeline import Part, Split, read
+from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit
 from pipeline.training.rows import Rows
 from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
+from pipeline.training.strategy import Part
 
 ROOT = Path(__file__).resolve().parent.parent
 LABEL = "late"

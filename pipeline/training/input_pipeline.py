@@ -16,7 +16,6 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ import tensorflow as tf
 from pipeline.training.cache import choose_cache, estimate, gzipped
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
+from pipeline.training.strategy import Part
 
 logger = logging.getLogger("pipeline.training")
 
@@ -37,31 +37,6 @@ RECORDS_SHUFFLED = 50_000
 BYTES_SHUFFLED = 1 << 30
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of every global batch that this process feeds.
-
-    Attributes:
-        replicas: Copies of the model in all processes; each gets a batch of its own in every step.
-        worker: Number of this process.
-        workers: Number of processes.
-    """
-
-    replicas: int = 1
-    worker: int = 0
-    workers: int = 1
-
-    @property
-    def local(self) -> int:
-        """Return the copies of the model in this process."""
-        return self.replicas // self.workers
-
-    @property
-    def first(self) -> int:
-        """Return the place of this process's first replica among all."""
-        return self.worker * self.local
 
 
 class Split(Protocol):

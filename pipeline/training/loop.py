@@ -18,7 +18,7 @@ from pipeline.training.callbacks import every_training, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
-from pipeline.training.input_pipeline import Part, Split, as_training_error, evaluation_steps, steps_per_epoch
+from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, steps_per_epoch
 from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
@@ -72,7 +72,7 @@ class Fit:
         self.settings = settings
         self.distribution = distribution
         self.seed = seed
-        self.part = Part(distribution.replicas, distribution.worker, distribution.workers)
+        self.part = distribution.part
         # A replica's batch with all its micro-batches; settings.batch_size is one of these.
         self.batch_size = settings.batch_size * settings.accumulate
 

@@ -19,7 +19,7 @@ import tensorflow_transform as tft
 from pipeline.training import predictions, strategy
 from pipeline.training.export import export
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Part, Split, read
+from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit, delete_checkpoints
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
@@ -102,7 +102,6 @@ def splits(
 ) -> tuple[Split, Split]:
     """Return the train and the eval split."""
     spec = transform_output.transformed_feature_spec()
-    part = Part(distribution.replicas, distribution.worker, distribution.workers)
 
     def split(files: Sequence[str]) -> Split:
         return read(
@@ -111,7 +110,7 @@ def splits(
             settings.label,
             classes=len(settings.classes),
             cache=settings.cache,
-            part=part,
+            part=distribution.part,
             on_cpu=distribution.on_cpu,
             deterministic=settings.seed is not None,
         )

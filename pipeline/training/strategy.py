@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,6 +15,31 @@ from pipeline.training.errors import TrainingError
 
 # Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
 TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of every global batch that this process feeds.
+
+    Attributes:
+        replicas: Copies of the model in all processes; each gets a batch of its own in every step.
+        worker: Number of this process.
+        workers: Number of processes.
+    """
+
+    replicas: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def local(self) -> int:
+        """Return the copies of the model in this process."""
+        return self.replicas // self.workers
+
+    @property
+    def first(self) -> int:
+        """Return the place of this process's first replica among all."""
+        return self.worker * self.local
 
 
 @dataclass(frozen=True)
@@ -42,9 +66,9 @@ class Distribution:
         return self.strategy.num_replicas_in_sync
 
     @property
-    def local_replicas(self) -> int:
-        """Return the copies of the model in this process."""
-        return self.replicas // self.workers
+    def part(self) -> Part:
+        """Return the part of every global batch that this process feeds."""
+        return Part(self.replicas, self.worker, self.workers)
 
     @property
     def on_cpu(self) -> bool:
@@ -62,16 +86,14 @@ class Distribution:
             return value
 
         def from_first_replica(context: tf.distribute.ReplicaContext) -> tf.Tensor:
-            first = context.replica_id_in_sync_group % self.local_replicas == 0
+            first = context.replica_id_in_sync_group % self.part.local == 0
             return tf.constant(value, tf.int64) if first else tf.constant(0, tf.int64)
 
         per_replica = self.strategy.experimental_distribute_values_from_function(from_first_replica)
         return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None))
 
 
-def choose(
-    name: str, *, alone: bool = False, connect_to_tpu: Callable[[str], tf.distribute.Strategy] | None = None
-) -> Distribution:
+def choose(name: str, *, alone: bool = False) -> Distribution:
     """Return the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
@@ -79,7 +101,6 @@ def choose(
             names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
         alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
             another, and its workers share them out.
-        connect_to_tpu: Makes the strategy for a TPU's name; tests have no TPU.
 
     Raises:
         TrainingError: the setting is unknown or does not fit what is there.
@@ -93,7 +114,7 @@ def choose(
     if name == "multi_worker" or (name == "auto" and workers > 1):
         return _multi_worker(workers, index, "asked for" if name == "multi_worker" else f"TF_CONFIG names {workers}")
     if name == "tpu" or (name == "auto" and tpu_variable):
-        return _tpu(tpu_variable, "asked for" if name == "tpu" else f"{tpu_variable} is set", connect_to_tpu)
+        return _tpu(tpu_variable, "asked for" if name == "tpu" else f"{tpu_variable} is set")
     return _one_machine(name)
 
 
@@ -168,8 +189,8 @@ def _multi_worker(workers: int, index: int, reason: str) -> Distribution:
     )
 
 
-def _tpu(variable: str | None, reason: str, connect: Callable[[str], tf.distribute.Strategy] | None) -> Distribution:
-    if variable is None and connect is None:
+def _tpu(variable: str | None, reason: str) -> Distribution:
+    if variable is None:
         raise TrainingError(
             f"strategy 'tpu' looked for a TPU in the environment variables {', '.join(TPU_VARIABLES)} and none is set; "
             "run on a TPU machine or take strategy 'auto'"
@@ -177,7 +198,7 @@ def _tpu(variable: str | None, reason: str, connect: Callable[[str], tf.distribu
     # "local" is the TPU of this machine, which is how TPU VMs and Vertex AI have it.
     name = os.environ.get("TPU_NAME") or "local"
     try:
-        strategy = (connect or _connect_to_tpu)(name)
+        strategy = _connect_to_tpu(name)
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise TrainingError(
             f"strategy 'tpu' could not start the TPU {name!r}: {first_line(error)}; check TPU_NAME and that "

@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from pipeline.training import cache, input_pipeline
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Part, Split, as_training_error, evaluation_steps, read, steps_per_epoch
+from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, read, steps_per_epoch
 from pipeline.training.rows import Rows
+from pipeline.training.strategy import Part
 from tests.training.records import SPEC, write
 
 ROWS = 1000

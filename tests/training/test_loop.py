@@ -14,10 +14,11 @@ import tensorflow as tf
 
 from pipeline.training import strategy
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
-from pipeline.training.input_pipeline import Part, read
+from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.run import checkpoint_folder
 from pipeline.training.settings import Settings
+from pipeline.training.strategy import Part
 from tests.training.records import SETTINGS, SPEC, compiled, functional, write
 from tests.training.worker import FitsUpTo
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.training import strategy
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Part, read
+from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.run import precision
 from tests.training.records import SETTINGS, SPEC, functional, write
@@ -33,7 +33,7 @@ def test_without_a_gpu_auto_trains_on_the_cpu_and_says_so():
     assert isinstance(chosen.strategy, tf.distribute.OneDeviceStrategy)
     assert chosen.reason == "Training on 1 CPU: no GPU is visible."
     assert chosen.is_chief
-    assert (chosen.replicas, chosen.local_replicas, chosen.workers) == (1, 1, 1)
+    assert (chosen.replicas, chosen.part.local, chosen.workers) == (1, 1, 1)
 
 
 def test_mirrored_with_nothing_to_mirror_is_fine():
@@ -122,7 +122,8 @@ def test_a_tpu_gets_bfloat16_and_static_shapes(monkeypatch, tmp_path, name, vari
         connected_to.append(tpu)
         return tf.distribute.OneDeviceStrategy("/CPU:0")
 
-    chosen = strategy.choose(name, connect_to_tpu=connect)
+    monkeypatch.setattr(strategy, "_connect_to_tpu", connect)
+    chosen = strategy.choose(name)
     assert connected_to == ["v5e" if variable == "TPU_NAME" else "local"]
     assert chosen.tpu
     assert chosen.reason == f"Training on 1 TPU cores: {f'{variable} is set' if name == 'auto' else 'asked for'}."
@@ -148,7 +149,7 @@ def test_a_tpu_gets_bfloat16_and_static_shapes(monkeypatch, tmp_path, name, vari
     history = Fit(model, *splits, SETTINGS, chosen, seed=1).run()
     assert len(history["val_auc"]) == 3
     assert {shape for shape, _ in shapes} == {(20, 2), (67, 2)}  # a batch, and an evaluation in three equal parts
-    assert read([pattern], SPEC, "y", cache="memory").training(20, Part(), 1).element_spec.shape[1] == 20
+    assert read([pattern], SPEC, "y", cache="memory").training(20, strategy.Part(), 1).element_spec.shape[1] == 20
 
 
 def test_settings_name_the_precision(monkeypatch):
