@@ -164,7 +164,7 @@ def scatter(points: Sequence[tuple[float, float]], chosen: int, alt: str, x: str
     return _svg(draw, alt, x, y, SMALL)
 
 
-def _tick(value: float, _: int) -> str:
+def _tick(value: float, _: float) -> str:
     if abs(value) >= 10_000:
         return str(ENGINEERING(value))
     return f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.001 else f"{value:.4g}"

@@ -10,13 +10,16 @@ from pipeline.report.run import FinishedRun
 
 def graph(run: FinishedRun) -> list[Block]:
     """Return every step with its state and time."""
-    ended = {step.name: (step.state, step.seconds, step.reason) for step in run.steps}
+    ended: dict[str, tuple[str, float, str]] = {
+        step.name: (step.state, step.seconds, step.reason) for step in run.steps
+    }
     if run.failed:
         ended[run.failed[0]] = ("failed", run.failed[1], "")
     if not ended:
         return [Text("No step has ended.")]
-    upstream = {name: [] for name in ended if name not in run.graph} if run.graph else _in_a_row(list(ended))
-    upstream = {**run.graph, **upstream}
+    names = list(ended)
+    in_a_row = {name: names[:place][-1:] for place, name in enumerate(names)}
+    upstream = {**run.graph, **{name: () for name in names if name not in run.graph}} if run.graph else in_a_row
     arrows = direct(upstream)
     rows = _rows(upstream)
     total = sum(seconds for _, seconds, _ in ended.values()) or 1.0
@@ -38,10 +41,6 @@ def graph(run: FinishedRun) -> list[Block]:
     alt = "Steps of the graph with state and time: " + ", ".join(f"{one.name} {one.state}" for one in nodes.values())
     pairs = [(nodes[before], nodes[name]) for name, befores in arrows.items() for before in befores]
     return [Diagram(list(nodes.values()), pairs, columns, len(rows), alt, table)]
-
-
-def _in_a_row(names: Sequence[str]) -> dict[str, list[str]]:
-    return {name: list(names[:place][-1:]) for place, name in enumerate(names)}
 
 
 def direct(upstream: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
