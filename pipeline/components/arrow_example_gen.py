@@ -18,10 +18,10 @@ from tfx.components.example_gen import utils
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2
-from tfx.types import artifact_utils, standard_component_specs
+from tfx.types import artifact_utils
 from tfx.utils import proto_utils
 
-from pipeline.components.base import Artifacts, FingerprintedComponent, settings_of
+from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, shards
 from pipeline.errors import UserError
@@ -59,7 +59,7 @@ class ExampleGenExecutor(BeamExecutor):
         Raises:
             UserError: a file is refused, or a split has no rows.
         """
-        examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
+        examples = artifact_utils.get_single_instance(output_dict["examples"])
         job, span = job_of(exec_properties, examples.uri)
         with self._make_beam_pipeline() as pipeline:
             write_examples(pipeline, job)
@@ -78,12 +78,11 @@ class ExampleGenExecutor(BeamExecutor):
 def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
     """Return the job of a component's settings, and the newest span that is read."""
     input_config, output_config = example_gen_pb2.Input(), example_gen_pb2.Output()
-    proto_utils.json_to_proto(exec_properties[standard_component_specs.INPUT_CONFIG_KEY], input_config)
-    proto_utils.json_to_proto(exec_properties[standard_component_specs.OUTPUT_CONFIG_KEY], output_config)
-    settings = ExampleGenSettings(**settings_of(exec_properties))
+    proto_utils.json_to_proto(exec_properties["input_config"], input_config)
+    proto_utils.json_to_proto(exec_properties["output_config"], output_config)
+    settings = ExampleGenSettings(**json.loads(exec_properties["settings"]))
 
-    input_base = exec_properties[standard_component_specs.INPUT_BASE_KEY]
-    found = files.find(input_base, settings.patterns, settings.last_spans)
+    found = files.find(exec_properties["input_base"], settings.patterns, settings.last_spans)
     shares = {split.name: split.hash_buckets for split in output_config.split_config.splits}
     return (
         shards.Job(

@@ -74,7 +74,7 @@ class DeclaredComponent(FingerprintedComponent):
         """Create the component.
 
         Args:
-            settings: JSON values that the executor reads with ``settings_of``.
+            settings: JSON values; the executor gets them as ``exec_properties["settings"]``, a JSON text.
             **inputs: A channel for every input.
 
         Raises:
@@ -84,12 +84,6 @@ class DeclaredComponent(FingerprintedComponent):
         outputs = {name: types.Channel(type=kind) for name, kind in self.OUTPUTS.items()}
         settings_json = json.dumps(settings or {}, sort_keys=True)
         super().__init__(self.SPEC_CLASS(settings=settings_json, **inputs, **outputs))
-
-
-def settings_of(exec_properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a ``DeclaredComponent`` from what its executor gets."""
-    settings: dict[str, Any] = json.loads(exec_properties["settings"])
-    return settings
 
 
 def serving_model_folder(artifacts: list[types.Artifact]) -> str:

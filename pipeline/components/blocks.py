@@ -23,37 +23,26 @@ from pipeline.data.tfrecord_files import read_records
 BLOCK = 4_096
 
 
-class ReadBlocks(beam.PTransform):
-    """Serialized tf.Examples in gzipped TFRecords → Arrow record batches of at most ``BLOCK`` rows.
+@beam.ptransform_fn
+def ReadBlocks(
+    pipeline: beam.Pipeline, paths: list[str], schema: schema_pb2.Schema | None = None, raw: str | None = None
+) -> beam.PCollection:
+    """Read serialized tf.Examples in gzipped TFRecords as Arrow record batches of at most ``BLOCK`` rows.
 
     Args:
-        paths: Files; each is read by one worker.
+        pipeline: Left of the "|".
+        paths: Files; each is read by one worker, and its rows stay in their order.
         schema: Features to decode, and their types; None decodes all, with the types they have.
         raw: Name of one more column, with the serialized examples.
     """
-
-    def __init__(self, paths: list[str], schema: schema_pb2.Schema | None = None, raw: str | None = None):
-        super().__init__()
-        self._paths = paths
-        self._schema = schema.SerializeToString() if schema else None
-        self._raw = raw
-
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Return the batches; the rows of a file stay in their order."""
-        decoded = beam.FlatMap(_decode, self._schema, self._raw).with_output_types(pa.RecordBatch)
-        return pipeline | "Files" >> Spread(self._paths) | "Decode" >> decoded
+    decoded = beam.FlatMap(_decode, schema and schema.SerializeToString(), raw).with_output_types(pa.RecordBatch)
+    return pipeline | "Files" >> Spread(paths) | "Decode" >> decoded
 
 
-class Spread(beam.PTransform):
+@beam.ptransform_fn
+def Spread(pipeline: beam.Pipeline, elements: list[Any]) -> beam.PCollection:
     """Distribute elements over the workers in a fixed order; Reshuffle draws its keys at random."""
-
-    def __init__(self, elements: list[Any]):
-        super().__init__()
-        self._elements = list(enumerate(elements))
-
-    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
-        """Return the elements."""
-        return pipeline | beam.Create(self._elements) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
+    return pipeline | beam.Create(list(enumerate(elements))) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
 
 
 def files_of(examples: types.Artifact, split: str) -> list[str]:

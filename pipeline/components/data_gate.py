@@ -6,6 +6,7 @@ Two, because TFX deletes what a failed step has written, and the anomalies are t
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import io_utils, writer_utils
 
 from pipeline.components.artifacts import read_findings, read_statistics
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, settings_of
+from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
 from pipeline.components.blocks import files_of
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
@@ -39,7 +40,7 @@ class ExampleValidatorExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "anomalies": TFDV's by split, and findings.json."""
-        settings = settings_of(exec_properties)
+        settings = json.loads(exec_properties["settings"])
         checks = DataChecks(**{**settings["checks"], "label_share": tuple(settings["checks"]["label_share"])})
         statistics_artifact = artifact_utils.get_single_instance(input_dict["statistics"])
         statistics = read_statistics(statistics_artifact)

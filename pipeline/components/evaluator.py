@@ -14,10 +14,7 @@ import tensorflow as tf
 import tensorflow_model_analysis as tfma
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tensorflow_model_analysis import constants
-from tensorflow_model_analysis.api.model_eval_lib import default_extractors
-from tensorflow_model_analysis.extractors import unbatch_extractor
-from tensorflow_model_analysis.extractors.extractor import Extractor
+from tensorflow_model_analysis.extractors import Extractor, UnbatchExtractor
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.components.evaluator import constants as tfx_names
@@ -26,12 +23,12 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import io_utils, proto_utils
 from tfx_bsl.public import tfxio
-from tfx_bsl.tfxio import tensor_adapter
 
 from pipeline.components.artifacts import GATE_RESULT, MEASURED
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder, settings_of
+from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
+from pipeline.components.model_probe import first_line
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation import slicing
 from pipeline.evaluation.tfma_config import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
@@ -51,7 +48,7 @@ class EvaluatorExecutor(BeamExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED."""
-        parameters = settings_of(exec_properties)
+        parameters = json.loads(exec_properties["settings"])
         settings = checks.from_json(Evaluation, parameters["gates"])
         inputs, notes = dict(input_dict), []
         if inputs.get("baseline_model"):
@@ -157,17 +154,17 @@ def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
     try:
         signatures = tf.saved_model.load(baseline).signatures
     except Exception as error:
-        return f"{name} no longer loads: {_first_line(error)}", None
+        return f"{name} no longer loads: {first_line(error)}", None
     records = next(read_records(files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")[0], PROBE))
     try:
         predict = signatures["predict" if "predict" in signatures else "serving_default"]
         predict(**{next(iter(predict.structured_input_signature[1])): tf.constant(records)})
     except Exception as error:
-        return f"{name} does not answer the rows of today, its schema differs: {_first_line(error)}", None
-    gone = sorted(_columns(baseline) - _columns(candidate))
-    new = sorted(_columns(candidate) - _columns(baseline))
+        return f"{name} does not answer the rows of today, its schema differs: {first_line(error)}", None
+    gone = ", ".join(sorted(_columns(baseline) - _columns(candidate)))
+    new = ", ".join(sorted(_columns(candidate) - _columns(baseline)))
     if gone or new:
-        return None, f"{name} takes other columns: {_list(gone)} are gone since, {_list(new)} are new"
+        return None, f"{name} takes other columns: {gone or 'none'} are gone since, {new or 'none'} are new"
     return None, None
 
 
@@ -180,18 +177,10 @@ def _columns(folder: str) -> set[str]:
     return {columns[tensor]["name"] if tensor in columns else tensor for tensor in tensors}
 
 
-def _list(names: list[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
 def create_extractors(
     config: config_pb2.EvalConfig,
     models: Any = None,
-    tensors: tensor_adapter.TensorAdapterConfig | None = None,
+    tensors: tfxio.TensorAdapterConfig | None = None,
     logits: bool = False,
 ) -> list[Extractor]:
     """Return TFMA's extractors, changed to make fewer Python objects of a batch.
@@ -199,11 +188,10 @@ def create_extractors(
     Where the metrics take arrays, all rows of a slice go to them together. Where they do not, TFMA takes batches apart,
     which makes an object of every feature of every example: what no metric or slice reads is left out before that.
     """
-    extractors: list[Extractor] = default_extractors(
+    extractors: list[Extractor] = tfma.default_extractors(
         eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
     )
-    unbatch = unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME
-    place = [extractor.stage_name for extractor in extractors].index(unbatch)
+    place = [extractor.stage_name for extractor in extractors].index(UnbatchExtractor().stage_name)
     extractors.insert(place, Extractor("Predictions", beam.Map(_with_predictions, task_in(config), logits)))
     if {metric.class_name for spec in config.metrics_specs for metric in spec.metrics} <= TAKE_ARRAYS:
         return slicing.by_slice(extractors, config)
@@ -213,17 +201,14 @@ def create_extractors(
 
 
 def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[str, Any]:
-    predictions = as_measured(batch[constants.PREDICTIONS_KEY], task, logits)
-    return {**batch, constants.PREDICTIONS_KEY: predictions}
+    predictions = as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)
+    return {**batch, tfma.PREDICTIONS_KEY: predictions}
 
 
 def _keep_features(batch: dict[str, Any], needed: set[str]) -> dict[str, Any]:
     """Return the batch with the features that are needed, without the serialized examples."""
-    kept = {key: value for key, value in batch.items() if key != constants.INPUT_KEY}
-    for key in (constants.FEATURES_KEY, constants.TRANSFORMED_FEATURES_KEY):
-        if isinstance(kept.get(key), dict):
-            kept[key] = {name: value for name, value in kept[key].items() if name in needed}
-    return kept
+    features = {name: values for name, values in batch[tfma.FEATURES_KEY].items() if name in needed}
+    return {key: value for key, value in batch.items() if key != tfma.INPUT_KEY} | {tfma.FEATURES_KEY: features}
 
 
 class Evaluator(DeclaredComponent):

@@ -72,16 +72,11 @@ class FnArgs(fn_args_utils.FnArgs):
 
     def _steps_of_one_pass(self, split: str, patterns: Sequence[str]) -> int:
         batch_size = self._batch_sizes.get(_key(patterns), self.custom_config["batch_size"])
-        examples = count_examples(patterns)
+        files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
+        examples = sum(len(records) for file in files for records in read_records(file, BLOCK))
         steps = max(1, -(-examples // batch_size))
         logger.info(f"One pass over {split}: {steps:,} steps of {batch_size} examples for {examples:,} examples")
         return steps
-
-
-def count_examples(patterns: Sequence[str]) -> int:
-    """Return the number of records in the files of some patterns."""
-    files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
-    return sum(len(records) for file in files for records in read_records(file, BLOCK))
 
 
 def _key(patterns: str | Sequence[str]) -> tuple[str, ...]:

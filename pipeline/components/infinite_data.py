@@ -59,8 +59,10 @@ def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | N
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return method(*args, **kwargs)  # raises the TypeError of Keras
-        for data, noun, steps, value in DATA_AND_STEPS[name]:
-            if _is_infinite(arguments.get(data)) and arguments.get(steps) is None:
+        for argument, noun, steps, value in DATA_AND_STEPS[name]:
+            data = arguments.get(argument)
+            infinite = isinstance(data, tf.data.Dataset) and data.cardinality() == tf.data.INFINITE_CARDINALITY
+            if infinite and arguments.get(steps) is None:
                 remedy = f'add "{steps}": {value} to the fit_kwargs of tuner_fn' if tuner else f"pass {steps}={value}"
                 raise InfiniteDataError(
                     f"Model.{name} would never end: its {noun} repeats for ever and {steps} is not set; {remedy}"
@@ -76,10 +78,6 @@ def _checked(name: str, method: Callable[..., Any], tuner: keras_tuner.Tuner | N
         return method(*bound.args, **bound.kwargs)
 
     return call
-
-
-def _is_infinite(data: Any) -> bool:
-    return isinstance(data, tf.data.Dataset) and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
 
 
 class ReportProgress(keras.callbacks.Callback):

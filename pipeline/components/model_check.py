@@ -31,7 +31,7 @@ from tfx.utils import io_utils
 
 from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder, settings_of
+from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.export_format import read_inputs
@@ -43,10 +43,8 @@ from pipeline.training.predictions import PREDICTIONS, ROWS
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
 logger = logging.getLogger("pipeline")
-# Packages of this repository, which is not an installed distribution on a workstation.
-OURS = ("configs", "models", "pipeline")
-# TensorFlow brings it along, a model server does not.
-KERAS = "keras"
+# Packages that a model server does not have: those of this repository, and Keras, which TensorFlow requires.
+NOT_SERVED = ("configs", "models", "pipeline", "keras")
 
 
 class ModelCheckExecutor(BaseExecutor):
@@ -54,7 +52,7 @@ class ModelCheckExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "blessing", TFX's InfraBlessing, with the report beside it."""
-        settings = settings_of(exec_properties)
+        settings = json.loads(exec_properties["settings"])
         folder = serving_model_folder(input_dict["model"])
         spec = schema_utils.schema_as_feature_spec(read_schema(input_dict["schema"])).feature_spec
         spec.pop(settings["label"], None)
@@ -69,7 +67,7 @@ class ModelCheckExecutor(BaseExecutor):
                 "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
                 "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
-                "refused": [*OURS, KERAS, *packages_beside_tensorflow()],
+                "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
             }
         )
         report["facts"]["size_bytes"] = _size(folder)

@@ -111,19 +111,16 @@ class ModelProbe:
 
     def needs_label(self, name: str, signature: Any) -> bool:
         """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
-        if name in PREDICTING:
+        if name in PREDICTING or self.accepts(name, signature, self.examples[:1]):
             return False
+        return self.accepts(name, signature, self.labelled[:1])
+
+    def accepts(self, name: str, signature: Any, examples: list[Any]) -> bool:
+        """Return whether a call with rows succeeds."""
         try:
-            self.call(name, signature, self.examples[:1], "a row")
-        except Problem:
-            pass
-        else:
-            return False
-        try:
-            self.call(name, signature, self.labelled[:1], "a row with its label")
+            return bool(self.call(name, signature, examples, "a row"))
         except Problem:
             return False
-        return True
 
     def call(self, name: str, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
         """Call a signature with raw rows; return its outputs, arrays [rows, ...] by name.
@@ -164,22 +161,20 @@ class ModelProbe:
         values: list[Any] = []
         for example in examples:
             feature = example.features.feature.get(self.request["columns"].get(name, name))
-            kind = feature.WhichOneof("kind") if feature else None
-            row = (list(getattr(feature, kind).value) if kind else []) or [missing]
+            row = self.values_of(feature) or [missing]
             values.append(row if spec.shape.rank and spec.shape.rank > 1 else row[0])
         # As our server does it. tf.constant of a list that mixes integers and NaN is float32, which loses digits.
         return self.tf.constant(self.np.array(values, dtype))
 
     def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
-        for key, value in outputs.items():
+        for output, value in outputs.items():
             bad = self.not_finite(value)
             if bad:
-                raise Problem(f"signature {name} answers {key} {value[bad[0]]} for row {bad[0]}, expected a number")
-        measured, classes = self.measured_output(name, outputs), self.request["classes"]
-        if measured is None:
+                raise Problem(f"signature {name} answers {output} {value[bad[0]]} for row {bad[0]}, expected a number")
+        key, classes = self.measured_output(name, outputs), self.request["classes"]
+        if key is None:
             return
-        key = measured
         probability = outputs[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
         self.check_width(name, key, probability.shape[1])
         if not classes or self.request.get("logits"):
@@ -262,16 +257,17 @@ class ModelProbe:
     def odd_rows(self) -> tuple[list[Any], list[str]]:
         """Return copies of the most complete row with missing or unseen values, and a description of each."""
         self.complete = max(self.examples, key=self.filled)
-        odd, names = [], []
-        for name in self.request["optional"]:
-            odd.append(self.changed({name: None}))
-            names.append(f"{name} is missing")
-        odd.append(self.changed(dict.fromkeys(self.request["optional"])))
-        names.append("all optional columns are missing")
-        for name in self.request["text"]:
-            odd.append(self.changed({name: UNSEEN}))
-            names.append(f"{name} is unseen")
-        return odd, names
+        optional, text = self.request["optional"], self.request["text"]
+        changes: dict[str, dict[str, str | None]] = {f"{name} is missing": {name: None} for name in optional}
+        changes["all optional columns are missing"] = dict.fromkeys(optional)
+        changes |= {f"{name} is unseen": {name: UNSEEN} for name in text}
+        return [self.changed(values) for values in changes.values()], list(changes)
+
+    @staticmethod
+    def values_of(feature: Any) -> list[Any]:
+        """Return the values of a feature of a tf.Example; none if it is None or empty."""
+        kind = feature.WhichOneof("kind") if feature else None
+        return list(getattr(feature, kind).value) if kind else []
 
     @staticmethod
     def filled(example: Any) -> int:
@@ -321,25 +317,24 @@ class ModelProbe:
         if training is None:
             self.notes.append("not compared with training: run_fn has written no predictions")
             return
-        for outputs, _ in outputs_by_signature.values():
-            key = self.request["answer"]
-            if key not in outputs:
-                continue
-            served = outputs[key].reshape(len(self.examples), -1)  # [rows, values]
-            expected = self.np.asarray(training).reshape(-1, served.shape[1])
-            served = served[: len(expected)]
-            difference = self.np.abs(served - expected[: len(served)])
-            self.facts["largest_difference_from_training"] = float(difference.max())
-            bad = self.np.flatnonzero(~(difference <= self.allowed(served)).all(axis=1))
-            if len(bad):
-                row, place = self.np.unravel_index(difference.argmax(), difference.shape)
-                self.problems.append(
-                    f"the export answers otherwise than the model in training on {len(bad):,} of {len(served):,} rows, "
-                    f"for row {row} {served[row, place]:.4f} instead of {expected[row, place]:.4f}, at most "
-                    f"{self.allowed(served):g} apart: "
-                    "it prepares features in another way than Transform did for training"
-                )
+        key = self.request["answer"]
+        outputs = next((outputs for outputs, _ in outputs_by_signature.values() if key in outputs), None)
+        if outputs is None:
             return
+        served = outputs[key].reshape(len(self.examples), -1)  # [rows, values]
+        expected = self.np.asarray(training).reshape(-1, served.shape[1])
+        served = served[: len(expected)]
+        difference = self.np.abs(served - expected[: len(served)])
+        self.facts["largest_difference_from_training"] = float(difference.max())
+        bad = self.np.flatnonzero(~(difference <= self.allowed(served)).all(axis=1))
+        if len(bad):
+            row, place = self.np.unravel_index(difference.argmax(), difference.shape)
+            self.problems.append(
+                f"the export answers otherwise than the model in training on {len(bad):,} of {len(served):,} rows, "
+                f"for row {row} {served[row, place]:.4f} instead of {expected[row, place]:.4f}, at most "
+                f"{self.allowed(served):g} apart: "
+                "it prepares features in another way than Transform did for training"
+            )
 
     def keep_rows(self, outputs: dict[str, Any]) -> None:
         """Add rows with their outputs to the report, the most complete first: not every server takes missing values."""
@@ -347,10 +342,8 @@ class ModelProbe:
         for row in by_completeness[:ROWS_TO_KEEP]:
             instance = {}
             for name, feature in self.examples[row].features.feature.items():
-                kind = feature.WhichOneof("kind")
-                values = list(getattr(feature, kind).value) if kind else []
+                values = self.to_json(self.values_of(feature))
                 if values:
-                    values = self.to_json(values)
                     instance[name] = values[0] if len(values) == 1 else values
             answer = {name: self.to_json(value[row : row + 1].tolist()[0]) for name, value in outputs.items()}
             self.rows.append({"instance": instance, "answer": answer})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,8 @@ def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, 
         "data_span": measured.get("data_span"),
         "schema_sha256": measured.get("schema_sha256"),
         "code": fingerprints,
-        "packages": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "packages": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class Pusher(FingerprintedComponent, tfx_components.Pusher):

@@ -26,11 +26,9 @@ from tfx.components.transform import executor_utils, labels
 from tfx.components.util import examples_utils, udf_utils
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2
-from tfx.types import artifact_utils, standard_component_specs
+from tfx.types import artifact_utils
 from tfx.utils import io_utils
-from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 from tfx_bsl.public import tfxio
-from tfx_bsl.tfxio import tensor_adapter
 
 from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
@@ -46,26 +44,19 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "transform_graph" and, unless the component is told not to, "transformed_examples"."""
-        examples = artifact_utils.get_single_instance(input_dict[standard_component_specs.EXAMPLES_KEY])
-        graph = artifact_utils.get_single_uri(output_dict[standard_component_specs.TRANSFORM_GRAPH_KEY])
-        transformed = output_dict.get(standard_component_specs.TRANSFORMED_EXAMPLES_KEY)
-        splits = executor_utils.ResolveSplitsConfig(
-            exec_properties.get(standard_component_specs.SPLITS_CONFIG_KEY), [examples]
-        )
-        schema = read_schema(input_dict[standard_component_specs.SCHEMA_KEY])
+        examples = artifact_utils.get_single_instance(input_dict["examples"])
+        graph = artifact_utils.get_single_uri(output_dict["transform_graph"])
+        transformed = output_dict.get("transformed_examples")
+        splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
+        schema = read_schema(input_dict["schema"])
 
         # The name without the wheel, which TFX would install a second time.
-        key = exec_properties[standard_component_specs.MODULE_PATH_KEY]
-        module, wheels = udf_utils.decode_user_module_key(key)
+        module, wheels = udf_utils.decode_user_module_key(exec_properties["module_path"])
         wheels = [io_utils.ensure_local(wheel) for wheel in wheels]
         self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
         with udf_utils.TempPipInstallContext(wheels):
             preprocessing_fn = self._GetPreprocessingFn(
-                {
-                    labels.MODULE_PATH: module,
-                    labels.CUSTOM_CONFIG: exec_properties.get(standard_component_specs.CUSTOM_CONFIG_KEY),
-                },
-                {},
+                {labels.MODULE_PATH: module, labels.CUSTOM_CONFIG: exec_properties.get("custom_config")}, {}
             )
             analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
             with self._make_beam_pipeline() as pipeline:
@@ -125,7 +116,7 @@ class _TransformFile(beam.DoFn):
         schema = output.transformed_metadata.schema
         self._transform = transform
         self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
-        self._encoder = RecordBatchToExamplesEncoder(schema)
+        self._encoder = tfxio.RecordBatchToExamplesEncoder(schema)
 
     def process(self, source_and_target: tuple[str, str]) -> Iterator[None]:
         source, target = source_and_target
@@ -143,7 +134,7 @@ class _TransformFile(beam.DoFn):
 
 def _projected(
     schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any]
-) -> tuple[schema_pb2.Schema, tensor_adapter.TensorAdapterConfig]:
+) -> tuple[schema_pb2.Schema, tfxio.TensorAdapterConfig]:
     """Return the schema and tensors of the features that the analysis reads, of all where that is unknown."""
     whole = _source(schema)
     type_specs = whole.TensorAdapter().OriginalTypeSpecs()
@@ -155,7 +146,7 @@ def _projected(
     del needed.feature[:]
     needed.feature.extend(feature for feature in schema.feature if feature.name in read)
     part = _source(needed).TensorAdapterConfig()
-    return needed, tensor_adapter.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)
+    return needed, tfxio.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)
 
 
 def _source(schema: schema_pb2.Schema) -> Any:

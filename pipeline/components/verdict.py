@@ -14,7 +14,7 @@ from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline.components.artifacts import read_gate_result, read_model_report, read_statistics
-from pipeline.components.base import Artifacts, DeclaredComponent, settings_of
+from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.validation import reference
 
 
@@ -34,7 +34,7 @@ class VerdictExecutor(BaseExecutor):
         if pushed:
             version = pushed_model.get_string_custom_property("pushed_version")
             reference.write(
-                settings_of(exec_properties)["reference"],
+                json.loads(exec_properties["settings"])["reference"],
                 version if version.isdigit() else str(int(time.time())),
                 read_statistics(statistics),
                 {"pushed_to": pushed_to, "span": statistics.span},

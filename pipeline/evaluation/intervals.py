@@ -26,14 +26,16 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
         Lowest and highest value; None if the metric is undefined or the slice has no such rows.
     """
     value = values.get(metric, math.nan)
+    if not confidence or not math.isfinite(value):
+        return None
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     if "true_positives" not in values:
-        return _of_examples(metric, value, values, confidence)
+        return _of_examples(metric, value, values, z)
     hits, false_alarms = values["true_positives"], values["false_positives"]
     positives = hits + values["false_negatives"]
     negatives = false_alarms + values["true_negatives"]
-    if not confidence or not math.isfinite(value) or not positives:
+    if not positives:
         return None
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     if metric == "precision":
         return wilson(hits, hits + false_alarms, z)
     if metric == "recall":
@@ -49,12 +51,11 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     return value * math.exp(-spread), value * math.exp(spread)
 
 
-def _of_examples(metric: str, value: float, values: Mapping[str, float], confidence: float) -> Interval | None:
+def _of_examples(metric: str, value: float, values: Mapping[str, float], z: float) -> Interval | None:
     """Return the interval of a metric of several classes or of a regression, from the number of examples."""
     examples = values.get("example_count", 0.0)
-    if not confidence or not math.isfinite(value) or examples < 4:
+    if examples < 4:
         return None
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     if metric == "accuracy":
         return wilson(value * examples, examples, z)
     if metric == "mae":  # a mean; its variance follows from the mean square

@@ -15,14 +15,13 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from tensorflow_model_analysis import constants
-from tensorflow_model_analysis.extractors import slice_key_extractor, unbatch_extractor
-from tensorflow_model_analysis.extractors.extractor import Extractor
+import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis.extractors import Extractor, slice_key_extractor
 from tensorflow_model_analysis.proto import config_pb2
 from tensorflow_model_analysis.slicer import slicer_lib
 from tensorflow_model_analysis.utils import util
 
-MEASURED_KEYS = (constants.LABELS_KEY, constants.PREDICTIONS_KEY)
+MEASURED_KEYS = (tfma.LABELS_KEY, tfma.PREDICTIONS_KEY)
 
 
 def by_slice(extractors: list[Extractor], config: config_pb2.EvalConfig) -> list[Extractor]:
@@ -36,7 +35,7 @@ def by_slice(extractors: list[Extractor], config: config_pb2.EvalConfig) -> list
     Raises:
         AssertionError: TFMA has other extractors than expected.
     """
-    replaced = (unbatch_extractor.UNBATCH_EXTRACTOR_STAGE_NAME, slice_key_extractor.SLICE_KEY_EXTRACTOR_STAGE_NAME)
+    replaced = (tfma.extractors.UnbatchExtractor().stage_name, tfma.extractors.SLICE_KEY_EXTRACTOR_STAGE_NAME)
     names = [extractor.stage_name for extractor in extractors]
     place = names.index(replaced[0])
     if tuple(names[place : place + 2]) != replaced:
@@ -54,7 +53,7 @@ class GroupBySlice(beam.DoFn):
     """Extracts of a batch → one extract for each slice, with all rows that are in it."""
 
     def __init__(self, config: config_pb2.EvalConfig):
-        self._specs = [slicer_lib.SingleSliceSpec(spec=spec) for spec in config.slicing_specs]
+        self._specs = [tfma.slicer.SingleSliceSpec(spec=spec) for spec in config.slicing_specs]
         self._columns = slicing_columns(config)
         self._slice_keys = slice_key_extractor.ExtractSliceKeysFn(config, materialize=False)
 
@@ -67,26 +66,26 @@ class GroupBySlice(beam.DoFn):
         for key, rows in rows_by_slice.items():
             yield {
                 **{name: _rows_of(batch[name], rows) for name in MEASURED_KEYS},
-                constants.EXAMPLE_WEIGHTS_KEY: np.ones(len(rows), np.float32),
-                constants.SLICE_KEY_TYPES_KEY: slicer_lib.slice_keys_to_numpy_array([key]),
+                tfma.EXAMPLE_WEIGHTS_KEY: np.ones(len(rows), np.float32),
+                tfma.SLICE_KEY_TYPES_KEY: slicer_lib.slice_keys_to_numpy_array([key]),
             }
 
     def _rows_by_value(self, batch: dict[str, Any]) -> Iterable[tuple[Any, list[int]]]:
         """Return slice keys, with the rows that have the same values in the slicing columns."""
-        labels = batch[constants.LABELS_KEY]
+        labels = batch[tfma.LABELS_KEY]
         while isinstance(labels, Mapping):  # by model, by output
             labels = next(iter(labels.values()))
-        features = {name: values for name, values in batch[constants.FEATURES_KEY].items() if name in self._columns}
+        features = {name: values for name, values in batch[tfma.FEATURES_KEY].items() if name in self._columns}
         if not features:
-            return [(self._slices_of({constants.FEATURES_KEY: {}}), list(range(len(labels))))]
+            return [(self._slices_of({tfma.FEATURES_KEY: {}}), list(range(len(labels))))]
         seen: dict[bytes, tuple[dict[str, Any], list[int]]] = {}
-        for row, values in enumerate(util.split_extracts({constants.FEATURES_KEY: features})):
+        for row, values in enumerate(util.split_extracts({tfma.FEATURES_KEY: features})):
             seen.setdefault(pickle.dumps(values), (values, []))[1].append(row)
         return [(self._slices_of(values), rows) for values, rows in seen.values()]
 
     def _slices_of(self, values: dict[str, Any]) -> Any:
         (extracts,) = self._slice_keys.process(values, self._specs)
-        return extracts[constants.SLICE_KEY_TYPES_KEY]
+        return extracts[tfma.SLICE_KEY_TYPES_KEY]
 
 
 def _rows_of(values: Any, rows: list[int]) -> Any:

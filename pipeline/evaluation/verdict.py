@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import intervals
-from pipeline.settings.gates import AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.gates import LAST_BLESSED, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
 from pipeline.settings.tasks import METRICS, TASKS
 
 Slices = Mapping[str, Mapping[str, float]]
@@ -91,15 +91,11 @@ class _Judge:
 
     def judge_slice(self, gate: Gate | SliceGate, name: str) -> None:
         """Judge floor, ceiling and change against the baseline in a slice."""
+        if not self._can_judge(gate, name):
+            return
         values = self.candidate[name]
-        value = values.get(gate.metric, math.nan)
+        value = values[gate.metric]
         subject = f"{gate.metric} on {_where(name)}"
-        if isinstance(gate, SliceGate) and self._too_few(gate, name, subject):
-            return
-        if not math.isfinite(value):
-            sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
-            (self.failed if name == OVERALL else self.passed_over).append(sentence)
-            return
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
         within = intervals.interval(gate.metric, values, confidence)
         count = _examples(values, within, confidence)
@@ -121,25 +117,17 @@ class _Judge:
                 if METRICS[gate.metric].direction < 0:
                     best, worst = worst, best
                 chance = intervals.difference(*best, *worst)[0] <= gate.max_drop
+            wanted = self.settings.baseline
+            baseline = "the last blessed model" if wanted == LAST_BLESSED else f"the baseline {wanted}"
             self._add(
-                f"{subject} is {value:.4f}, {drop:.4f} worse than the {before:.4f} of {self._baseline_name()}, "
+                f"{subject} is {value:.4f}, {drop:.4f} worse than the {before:.4f} of {baseline}, "
                 f"at most {gate.max_drop:g} ({count})",
                 chance,
             )
 
     def judge_gap(self, gate: FairnessGate) -> None:
         """Judge the largest difference between two slices."""
-        usable = []
-        for name in self.slices_of(gate):
-            values = self.candidate[name]
-            subject = f"{gate.metric} on {_where(name)}"
-            if self._too_few(gate, name, subject):
-                continue
-            if not math.isfinite(values.get(gate.metric, math.nan)):
-                reason = _reason_undefined(gate.metric, values)
-                self.passed_over.append(f"{subject} is undefined {reason} ({_examples(values)})")
-                continue
-            usable.append(name)
+        usable = [name for name in self.slices_of(gate) if self._can_judge(gate, name)]
         if len(usable) < 2:
             self.passed_over.append(f"gap of {gate.metric} by {gate.by} was not judged: fewer than two values are left")
             return
@@ -159,11 +147,17 @@ class _Judge:
             chance,
         )
 
-    def _too_few(self, gate: SliceGate | FairnessGate, name: str, subject: str) -> bool:
-        count = self.candidate[name].get("example_count", 0)
-        if count >= gate.min_examples:
+    def _can_judge(self, gate: AnyGate, name: str) -> bool:
+        """Return whether a slice has enough examples and a value of the metric; if not, add the reason."""
+        values = self.candidate[name]
+        subject, count = f"{gate.metric} on {_where(name)}", values.get("example_count", 0)
+        if not isinstance(gate, Gate) and count < gate.min_examples:
+            self.passed_over.append(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
             return False
-        self.passed_over.append(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
+        if not math.isfinite(values.get(gate.metric, math.nan)):
+            sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
+            (self.failed if name == OVERALL else self.passed_over).append(sentence)
+            return False
         return True
 
     def _add(self, sentence: str, chance: bool) -> None:
@@ -171,10 +165,6 @@ class _Judge:
             self.passed_over.append(f"{sentence}; that may be chance")
         else:
             self.failed.append(sentence)
-
-    def _baseline_name(self) -> str:
-        chosen = self.settings.baseline
-        return "the last blessed model" if chosen == "last blessed" else f"the baseline {chosen}"
 
 
 def _reason_undefined(metric: str, values: Mapping[str, float]) -> str:

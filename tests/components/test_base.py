@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tfx.types import Channel, standard_artifacts
 
-from pipeline.components.base import settings_of
 from pipeline.components.data_gate import DataGate
 from pipeline.components.schema_gen import SchemaGen
 from pipeline.components.verdict import Verdict
@@ -44,7 +43,8 @@ def test_the_class_of_a_component_is_its_id_and_its_ports_have_the_declared_type
 
 def test_settings_reach_the_executor():
     channels = {name: Channel(kind) for name, kind in Verdict.INPUTS.items()}
-    assert settings_of(Verdict(reference_root="here", **channels).exec_properties) == {"reference": "here"}
+    properties = Verdict(reference_root="here", **channels).exec_properties
+    assert json.loads(properties["settings"]) == {"reference": "here"}
 
 
 @pytest.mark.parametrize(
