@@ -14,13 +14,13 @@ class Progress:
     def __init__(self, topic: str, every: float = 1.0):
         self._logger = logging.getLogger(f"{LOGGER}.{topic}")
         self._every = every
-        self._told = -every
+        self._reported = -every
 
     def due(self) -> bool:
         """Return whether a second has passed since the last report."""
-        return time.monotonic() - self._told >= self._every
+        return time.monotonic() - self._reported >= self._every
 
     def tell(self, text: str) -> None:
         """Log a report."""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._logger.info(text)

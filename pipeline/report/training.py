@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfx.dsl.io import fileio
 
@@ -29,17 +29,17 @@ def tuning(run: FinishedRun) -> list[Block]:
     names = [name for name in trials[0] if name not in ("trial_id", "score")]
     rows = [
         (
-            str(one["trial_id"]),
-            number(one["score"]),
-            *(_value(one.get(name)) for name in names),
+            str(trial["trial_id"]),
+            number(trial["score"]),
+            *(_value(trial.get(name)) for name in names),
             "chosen" if place == 0 else "",
         )
-        for place, one in enumerate(trials)
+        for place, trial in enumerate(trials)
     ]
     table = Table(("Trial", "Score", *names, ""), rows, f"{len(trials)} trials, the best first")
     figures = []
     for name in names:
-        points = [(one[name], one["score"]) for one in trials if isinstance(one.get(name), (int, float))]
+        points = [(trial[name], trial["score"]) for trial in trials if isinstance(trial.get(name), (int, float))]
         if len(points) < len(trials) or len({x for x, _ in points}) < 2:
             continue
         xs = [x for x, _ in points]
@@ -61,38 +61,30 @@ def training(run: FinishedRun) -> list[Block]:
     numbers = [int(epoch) + 1 for epoch in epochs.pop("epoch")]
     names = [name for name in epochs if not name.startswith("val_")]
     figures = []
-    rows: list[tuple[str, ...]]
-    for name in (one for one in names if f"val_{one}" in epochs):
-        both = {"train": (numbers, epochs[name]), "eval": (numbers, epochs[f"val_{name}"])}
-        rows = [
-            (str(n), number(a), number(b)) for n, a, b in zip(numbers, *(ys for _, ys in both.values()), strict=True)
-        ]
-        svg = charts.lines(both, f"{name} on train and eval by epoch", "epoch", name)
-        figures.append(Figure(svg, f"{name} by epoch", Table(("Epoch", "train", "eval"), rows)))
-    speed = ("examples_per_second", "share_waited_for_input")
-    for name in (one for one in speed if one in epochs):
-        words = name.replace("_", " ")
-        rows = [(str(n), short(value)) for n, value in zip(numbers, epochs[name], strict=True)]
-        svg = charts.lines({words: (numbers, epochs[name])}, f"{words} by epoch", "epoch", "")
-        figures.append(Figure(svg, f"{words} by epoch", Table(("Epoch", words), rows)))
-    figures += _by_step(folder)
+    for name in (name for name in names if f"val_{name}" in epochs):
+        figures.append(_chart(name, "epoch", numbers, {"train": epochs[name], "eval": epochs[f"val_{name}"]}))
+    for name in ("examples_per_second", "share_waited_for_input"):
+        if name in epochs:
+            figures.append(_chart(name, "epoch", numbers, {name: epochs[name]}))
+    if fileio.exists(f"{folder}/{STEPS_FILE}"):
+        steps = _columns(_read(folder, STEPS_FILE))
+        for name in ("loss", "learning_rate"):
+            figures.append(_chart(name, "step", steps["step"], {name: steps[name]}, 20))
     header = ("Epoch", *epochs)
     rows = [(str(n), *(short(values[place]) for values in epochs.values())) for place, n in enumerate(numbers)]
     return [Figures(figures), Table(header, rows, "Every epoch", True)]
 
 
-def _by_step(folder: str) -> list[Figure]:
-    if not fileio.exists(f"{folder}/{STEPS_FILE}"):
-        return []
-    steps = _columns(_read(folder, STEPS_FILE))
-    figures = []
-    for name in ("loss", "learning_rate"):
-        words = name.replace("_", " ")
-        svg = charts.lines({words: (steps["step"], steps[name])}, f"{words} by step", "step", "")
-        some = range(0, len(steps["step"]), max(1, len(steps["step"]) // 20))
-        rows = [(f"{steps['step'][place]:.0f}", short(steps[name][place])) for place in some]
-        figures.append(Figure(svg, f"{words} by step", Table(("Step", words), rows)))
-    return figures
+def _chart(
+    name: str, x: str, xs: Sequence[float], series: Mapping[str, Sequence[float]], most_rows: int | None = None
+) -> Figure:
+    """Return a chart of lines over epochs or steps, with a table of about ``most_rows`` of its points."""
+    title = f"{name} by {x}".replace("_", " ")
+    lines = {label.replace("_", " "): (xs, ys) for label, ys in series.items()}
+    svg = charts.lines(lines, title, x, name if len(series) > 1 else "")
+    places = range(0, len(xs), max(1, len(xs) // (most_rows or len(xs) or 1)))
+    rows = [(f"{xs[place]:.0f}", *(short(ys[place]) for ys in series.values())) for place in places]
+    return Figure(svg, title, Table((x.capitalize(), *lines), rows))
 
 
 def _read(folder: str, name: str) -> str:

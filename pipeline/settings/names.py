@@ -20,23 +20,23 @@ def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
         names: Such as the headers of a CSV file: "Bill length (mm)" becomes "Bill_length__mm_".
         taken: What none of them may become.
     """
-    columns, found = sorted(names), dict[str, str]()
+    columns, renamed = sorted(names), dict[str, str]()
     used = {name.casefold() for name in taken}
     for name in filter(_is_plain, columns):
         if name.casefold() not in used:
-            found[name] = name
+            renamed[name] = name
             used.add(name.casefold())
     for name in columns:
-        if name in found:
+        if name in renamed:
             continue
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST]
         if not _is_plain(plain):
             plain = f"column_{plain}"
-        number, found[name] = 2, plain
-        while found[name].casefold() in used:
-            found[name], number = f"{plain}_{number}", number + 1
-        used.add(found[name].casefold())
-    return found
+        number, renamed[name] = 2, plain
+        while renamed[name].casefold() in used:
+            renamed[name], number = f"{plain}_{number}", number + 1
+        used.add(renamed[name].casefold())
+    return renamed
 
 
 def printable(text: str) -> str:

@@ -43,13 +43,13 @@ def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
     """
     if form == "%H:%M":
         return rf"^ *{_CLOCK}{_ZONE} *$", GROUPS_OF_CLOCK
-    found = re.findall("%[Ymd]", form)
+    parts = re.findall("%[Ymd]", form)
     date = re.escape(form)
-    for part in found:
+    for part in parts:
         date = date.replace(part, _PARTS["%d" if form == "%Y%m%d" else part], 1)
     if form == "%Y%m%d":  # digits without signs between them: each part has all of its own
         date = "([0-9]{4})([0-9]{2})([0-9]{2})"
-    return rf"^ *{date}(?:[T ] *{_CLOCK}{_ZONE})? *$", (*found, *GROUPS_OF_CLOCK)
+    return rf"^ *{date}(?:[T ] *{_CLOCK}{_ZONE})? *$", (*parts, *GROUPS_OF_CLOCK)
 
 
 _SIGNS = r"(?:[$€£¥₹%‰]|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|BRL|KRW)"

@@ -176,11 +176,11 @@ class Steps:
 
     def _next_moved(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
         """Return the next batch, packed, the seconds waited for it, and the place after it."""
-        asked = tf.timestamp()
+        before = tf.timestamp()
         if used == self._strategy.experimental_local_results(chunk)[0].shape[0]:
             chunk = next(chunks)
             used = tf.constant(0)
-        waited = tf.cast(tf.timestamp() - asked, tf.float32)
+        waited = tf.cast(tf.timestamp() - before, tf.float32)
         return self._strategy.run(self._take, args=(chunk, used)), waited, chunk, used + 1
 
     @tf.autograph.experimental.do_not_convert

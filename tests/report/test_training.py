@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.report.training import tuning
+from pipeline.report.training import training, tuning
 
 
 @pytest.mark.parametrize("scores", [[0.2, 0.5, 0.9], [0.9, 0.5, 0.2]])
@@ -22,3 +22,19 @@ def test_the_report_marks_the_trial_chosen_that_the_tuner_has_chosen(tmp_path, s
     assert [row[-1] for row in table.rows] == ["chosen", "", ""]
     (figure,) = figures.figures
     assert "the chosen one has a ring" in figure.svg
+
+
+def test_the_training_has_a_chart_for_each_metric_and_every_epoch_behind_it(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss,val_loss,examples_per_second\n0,0.5,0.6,1000\n1,0.4,,1200\n")
+    steps = "".join(f"{step},0,{1 / (step + 1)},0.01\n" for step in range(100))
+    (tmp_path / "steps.csv").write_text(f"step,epoch,loss,learning_rate\n{steps}")
+
+    figures, table = training(SimpleNamespace(folder_of=lambda step, output: str(tmp_path)))
+
+    captions = ["loss by epoch", "examples per second by epoch", "loss by step", "learning rate by step"]
+    assert [figure.caption for figure in figures.figures] == captions
+    by_epoch, _, by_step, _ = (figure.table for figure in figures.figures)
+    assert by_epoch.header == ("Epoch", "train", "eval")
+    assert by_epoch.rows == [("1", "0.5", "0.6"), ("2", "0.4", "nan")]
+    assert len(by_step.rows) == 20
+    assert len(table.rows) == 2
