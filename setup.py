@@ -18,6 +18,7 @@ INSTALL_REQUIRES = [
     "tensorboard>=2.20,<3",  # TensorFlow 2.21 no longer brings it; Keras' TensorBoard callback needs it
     "jinja2>=3.1",  # the page of the report
     "matplotlib>=3.9",  # its charts
+    "scikit-learn>=1.5",  # its curves; tfx 1.21 pins 1.5.2
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
@@ -53,7 +54,6 @@ EXTRAS_REQUIRE = {
         "pytest-timeout>=2.3",
         "pytest-xdist>=3.6",  # tests on two cores at once
         "ruff>=0.8",
-        "scikit-learn>=1.5",  # the baseline the benchmarks compare with; tfx 1.21 pins 1.5.2
         "uv>=0.9",  # installs and writes requirements.lock
     ],
 }

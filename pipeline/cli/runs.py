@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 import shlex
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from pipeline.settings.tasks import METRICS
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     # In a file or a pipe, a line is a line.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
@@ -85,7 +86,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def list_runs(console: Console, runs: list[Run]) -> None:
-    """A line a run, the oldest first."""
+    """Print a line for each run, the oldest first."""
     measured = {name for run in runs if run.record for name in run.record.metrics}
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []
@@ -106,7 +107,7 @@ def list_runs(console: Console, runs: list[Run]) -> None:
 
 
 def show(console: Console, run: Run, output: Path) -> None:
-    """One run in full."""
+    """Print one run in full."""
     console.print(f"{run.name}: {run.verdict}", style="bold")
     for sentence in run.record.failed if run.record else ():
         console.print(f"  {sentence}", soft_wrap=True)
@@ -135,7 +136,7 @@ def show(console: Console, run: Run, output: Path) -> None:
 
 
 def diff(console: Console, earlier: Run, later: Run) -> None:
-    """What differs between two runs, and which steps the later one re-used."""
+    """Print the differences between two runs, and the steps that the later one re-used."""
     console.print(f"{earlier.name} ({earlier.verdict}) -> {later.name} ({later.verdict})", style="bold")
     parts: dict[str, Callable[[], list[str]]] = {
         "settings": lambda: changes(_config(earlier), _config(later)),
@@ -163,7 +164,7 @@ def diff(console: Console, earlier: Run, later: Run) -> None:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Names with other values."""
+    """Return the names with other values."""
     names = list(dict.fromkeys([*before, *after]))
     return [
         f"{name}: {before.get(name, '(none)')} -> {after.get(name, '(none)')}"
@@ -173,7 +174,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def metric_changes(earlier: Run, later: Run) -> list[str]:
-    """Metrics over all rows that have changed."""
+    """Return the metrics over all rows that have changed."""
     before = earlier.record.metrics if earlier.record else {}
     after = later.record.metrics if later.record else {}
     lines = []
@@ -187,34 +188,34 @@ def metric_changes(earlier: Run, later: Run) -> list[str]:
 
 
 def code_changes(earlier: Run, later: Run) -> list[str]:
-    """Lines of the user's modules that differ, each once though several steps run them; and the library as a whole."""
+    """Return the lines of the user's modules that differ, each once though several steps run them, and the library."""
     lines: list[str] = []
     for node in dict.fromkeys([*earlier.executions, *later.executions]):
         before, after = _sources(earlier, node), _sources(later, node)
         for name in sorted({*before, *after}) if before and after else ():
-            found = _text_diff(name, before.get(name, ""), after.get(name, ""))
-            if not set(found) <= set(lines):
-                lines += found
-    codes = [one.record.code if one.record else "" for one in (earlier, later)]
+            differences = _text_diff(name, before.get(name, ""), after.get(name, ""))
+            if not set(differences) <= set(lines):
+                lines += differences
+    codes = [run.record.code if run.record else "" for run in (earlier, later)]
     if all(codes) and codes[0] != codes[1]:
         lines.append(f"library pipeline/: {codes[0]} -> {codes[1]} (fingerprints)")
     return lines
 
 
 def _text_diff(name: str, before: str, after: str) -> list[str]:
-    """Lines that differ, with where they stand; empty ones do not count, for what a step does not need is blank."""
+    """Return the lines that differ and their places; not empty ones, for code that a step does not need is blank."""
     matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
     lines = []
-    for _, a, b, c, d in (one for one in matcher.get_opcodes() if one[0] != "equal"):
-        gone, new = before.splitlines()[a:b], after.splitlines()[c:d]
-        if any(line.strip() for line in (*gone, *new)):
-            lines.append(f"{name}, line {c + 1}")
-            lines += [f"- {line}" for line in gone if line.strip()] + [f"+ {line}" for line in new if line.strip()]
+    for tag, a, b, c, d in matcher.get_opcodes():
+        gone = [f"- {line}" for line in before.splitlines()[a:b] if line.strip()]
+        new = [f"+ {line}" for line in after.splitlines()[c:d] if line.strip()]
+        if tag != "equal" and (gone or new):
+            lines += [f"{name}, line {c + 1}", *gone, *new]
     return lines
 
 
 def _sources(run: Run, node: str) -> dict[str, str]:
-    """The user's modules by name, as a step ran them; empty where it runs none or the wheel is gone."""
+    """Return the user's modules by name, as a step ran them; none where it runs none or the wheel is gone."""
     _, _, wheel = str(run.settings(node).get("module_path", "")).partition("@")
     if not wheel or not zipfile.is_zipfile(wheel):
         return {}
@@ -242,23 +243,13 @@ def _fingerprint(run: Run) -> str:
 
 def _data_of(run: Run) -> dict[str, str]:
     lines = (line.partition(",") for line in _fingerprint(run).splitlines())
-    found = {name: rest for name, _, rest in lines}
-    return {"span": str(run.settings("ExampleGen").get("span", "")), **found}
+    return {"span": str(run.settings("ExampleGen").get("span", "")), **{name: rest for name, _, rest in lines}}
 
 
 def _data(run: Run) -> str:
-    """Span and size of the files."""
-    pieces = dict(_pairs(_fingerprint(run)))
-    size = sum(int(value) for name, value in pieces.items() if name.endswith("total_bytes"))
+    """Return span and size of the files."""
+    size = sum(map(int, re.findall(r"\btotal_bytes:(\d+)", _fingerprint(run))))
     return f"span {run.settings('ExampleGen').get('span', 0)}, {size / 2**20:,.1f} MiB" if size else "-"
-
-
-def _pairs(fingerprint: str) -> Iterator[tuple[str, str]]:
-    for line in fingerprint.splitlines():
-        split, _, rest = line.partition(",")
-        for pair in rest.split(","):
-            name, _, value = pair.partition(":")
-            yield f"{split} {name}", value
 
 
 def _number(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What may be deleted of earlier runs, so that no later run can trip over its absence."""
+"""Plan and carry out the deletion of old artifacts that no kept run, pushed model or cache entry needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event
 
 from pipeline.runs.store import Run, runs_of
 
-# Beside the artifacts: what was moved there is no longer any step's, and is deleted next.
+# Beside the artifacts: folders moved there belong to no step any more, and are deleted next.
 TRASH = "trash"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to delete.
+    """Folders and artifacts to delete.
 
     Attributes:
         output: The output folder.
@@ -38,12 +38,12 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return sum(size for _, size in self.by_kind.values())
 
 
 def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
-    """Finds what neither the newest runs nor a pushed model needs.
+    """Return a plan that deletes what neither the newest runs nor a pushed model needs.
 
     A run needs all that its steps have read or written. A pushed model, while its version is in the serving folder,
     needs what it was trained into and judged by, but not the data; so does the last blessed model, which the next one
@@ -91,7 +91,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
 
 
 def carry_out(store: MetadataStore, plan: Plan) -> None:
-    """Deletes it, such that at every moment what the store counts as there is there.
+    """Carry out a plan, such that at every moment the artifacts that the store counts as live exist.
 
     Cut off midway, the same command ends the work: TFX takes nothing from its cache whose folder is gone.
     """
@@ -111,7 +111,7 @@ def _of_runs(store: MetadataStore, runs: Sequence[Run]) -> set[int]:
 
 
 def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
-    """Artifacts, what the steps that made them read except the data, and what was made together with those."""
+    """Return artifacts, the inputs of their makers except the data, and the other outputs of both."""
     found = set(artifacts)
     for _ in range(2):
         makers = (
@@ -128,7 +128,7 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
 
 
 def _is_there(folder: str) -> bool:
-    """Whether a model that was pushed is still there; one that was not has no folder."""
+    """Return whether a model that was pushed still exists; one that was not pushed has no folder."""
     return bool(folder) and Path(folder).is_dir()
 
 
@@ -137,7 +137,7 @@ def _is_served(run: Run) -> bool:
 
 
 def _is_of_a_step(folder: Path, root: Path) -> bool:
-    """Whether a step has written it: <root>/<step>/<output>/<execution>; schemas and code lie in folders "_..."."""
+    """Return whether a step has written a folder: <root>/<step>/<output>/<execution>; others begin with "_"."""
     if root not in folder.parents:
         return False
     parts = folder.relative_to(root).parts
@@ -145,7 +145,7 @@ def _is_of_a_step(folder: Path, root: Path) -> bool:
 
 
 def _folder(artifact: Artifact) -> Path:
-    """The folder of an artifact; a value's address is a file in it."""
+    """Return the folder of an artifact; a value's address is a file in it."""
     path = Path(artifact.uri)
     return path.parent if path.name == "value" else path
 

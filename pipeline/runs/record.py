@@ -149,15 +149,9 @@ def of_context(context: metadata_store_pb2.Context) -> Record | None:
 def flat(values: object, name: str = "") -> dict[str, str]:
     """Return nested settings as {"training.epochs": "3"}."""
     if isinstance(values, dict) and values:
-        return {
-            key: text
-            for inner, value in values.items()
-            for key, text in flat(value, f"{name}.{inner}" if name else str(inner)).items()
-        }
-    if isinstance(values, (list, tuple)) and any(isinstance(value, dict) for value in values):
-        return {
-            key: text for place, value in enumerate(values) for key, text in flat(value, f"{name}[{place}]").items()
-        }
-    if isinstance(values, (list, tuple)):
-        return {name: ", ".join(map(str, values))}
-    return {name: str(values)}
+        inner = {f"{name}.{key}" if name else str(key): value for key, value in values.items()}
+    elif isinstance(values, (list, tuple)) and any(isinstance(value, dict) for value in values):
+        inner = {f"{name}[{place}]": value for place, value in enumerate(values)}
+    else:
+        return {name: ", ".join(map(str, values)) if isinstance(values, (list, tuple)) else str(values)}
+    return {key: text for key_of, value in inner.items() for key, text in flat(value, key_of).items()}

@@ -1,4 +1,4 @@
-"""What a run came to: metrics, verdict, and where the model lies."""
+"""The results of a run: metrics, verdict, and the folder of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Results:
 
     Attributes:
         metrics: On the test split, by slice ("overall" first), then by metric.
-        verdict: What the step Verdict wrote: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check".
+        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check".
     """
 
     metrics: dict[str, dict[str, float]]
@@ -32,33 +32,33 @@ class Results:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """The verdict with the metrics on all rows, as verdict.json has them."""
+        """Return the verdict with the metrics on all rows, as in verdict.json."""
         return {**self.verdict, "metrics": self.metrics["overall"]}
 
     @property
     def exit_code(self) -> int:
-        """Of the runner."""
+        """Return the exit code of the runner."""
         return PUSHED if self.pushed_to else NOT_BLESSED
 
     @property
     def blessed(self) -> bool:
-        """Whether every gate held."""
+        """Return whether every gate held."""
         return bool(self.verdict["blessed"])
 
     @property
     def pushed_to(self) -> str | None:
-        """Folder of the pushed model; None when it was not pushed."""
+        """Return the folder of the pushed model; None when it was not pushed."""
         pushed_to: str | None = self.verdict["pushed_to"]
         return pushed_to
 
 
 def outcome_of(steps: Mapping[str, Step]) -> Results:
-    """Reads the outcome from the artifacts of the last steps."""
+    """Return the results from the artifacts of the last steps."""
     return Results(metrics=read_metrics(steps["Evaluator"].outputs["evaluation"][0].uri), verdict=_verdict_of(steps))
 
 
 def read_results(steps: Mapping[str, Step]) -> Results:
-    """Reads the outcome of a run on this machine.
+    """Return the results of a run on this machine.
 
     Raises:
         UserError: the Pusher is cached, and the model it pushed then has been deleted since.
@@ -83,6 +83,8 @@ def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
 
 
 def warnings_of(step: Step) -> list[str]:
-    """What a step found in the data that does not end the run."""
+    """Return the findings of a step about the data that do not end the run."""
     anomalies = step.outputs.get("anomalies", [])
-    return [str(one) for artifact in anomalies for one in read_findings(artifact.uri) if one.severity == "warn"]
+    return [
+        str(finding) for artifact in anomalies for finding in read_findings(artifact.uri) if finding.severity == "warn"
+    ]

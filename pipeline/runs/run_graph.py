@@ -1,6 +1,6 @@
-"""Runs a TFX pipeline on this machine, one step after the other, telling how each ended.
+"""Run a TFX pipeline on this machine, one step after the other, and report how each ended.
 
-The same launcher and metadata as TFX's LocalDagRunner, which tells nothing but log lines and goes on after a step whose
+The same launcher and metadata as TFX's LocalDagRunner, which reports in log lines only and goes on after a step whose
 inputs cannot be resolved. Here a step that fails ends the run.
 """
 
@@ -27,7 +27,7 @@ from tfx.proto.orchestration import pipeline_pb2
 
 from pipeline.errors import UserError
 
-# What it means when a step that looks something up finds nothing.
+# Reasons why a step that looks something up has failed.
 NOT_FOUND = {
     "LastSearch": "tuning mode 'reuse' found no earlier search in this output folder; run once with --tuning search"
 }
@@ -58,7 +58,7 @@ class Step:
 
     @property
     def reason(self) -> str:
-        """Why it did not run, or what came of it beside its outputs."""
+        """Return why it did not run, or a remark on its result."""
         if self.state == "cached":
             return f"nothing it depends on has changed since {self.made:%Y-%m-%d %H:%M}" if self.made else "no change"
         if self.state == "looked up":
@@ -84,13 +84,13 @@ def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:
 def run_graph(
     pipeline: tfx_pipeline.Pipeline, run_id: str, on_start: Callable[[str], None], on_end: Callable[[Step], None]
 ) -> dict[str, Step]:
-    """Runs every step of the graph in its order.
+    """Run every step of the graph in its order.
 
     Args:
         pipeline: With a metadata store on this machine.
         run_id: Name of the run in the metadata store.
-        on_start: Told the name of a step before it starts.
-        on_end: Told how it ended.
+        on_start: Called with the name of a step before it starts.
+        on_end: Called with the step when it has ended well.
 
     Returns:
         The steps by name.
@@ -102,7 +102,7 @@ def run_graph(
     runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
     deployment = runner_utils.extract_local_deployment_config(graph)
     connection = pipeline.metadata_connection_config
-    # What is there by now, TensorFlow and TFX, is never garbage, and every search through it takes over half a second.
+    # TensorFlow and TFX, loaded by now, are never garbage, and every search through them takes over half a second.
     # The steps make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
     gc.freeze()
     gc.set_threshold(GARBAGE)

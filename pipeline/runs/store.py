@@ -1,4 +1,4 @@
-"""The runs that a metadata store knows: what ran, what was re-used, what was made."""
+"""Read the runs from a metadata store: their steps, states and artifacts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run:
     Attributes:
         name: Such as "2026-11-21T09-47-15".
         started: Local time.
-        record: What its end has left; None of one that is running or was cut off.
+        record: Written at its end; None of one that is running or was cut off.
         executions: By node of the graph, in the order in which they started.
         makers: The same, but of a cached step the execution that made its artifacts: TFX keeps settings of that only.
         outputs: Artifacts by node, then by output name.
@@ -43,26 +43,25 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """Return the outcome in a word or two."""
         if self.record:
             return self.record.verdict
         return "unfinished" if "Verdict" not in self.executions else "not recorded"
 
     @property
     def seconds(self) -> float:
-        """How long it took; of a run that has not ended, until its last sign of life."""
+        """Return its seconds; of a run that has not ended, until its last sign of life."""
         if self.record:
             return self.record.seconds
         last = max((one.last_update_time_since_epoch for one in self.executions.values()), default=0)
         return max(0.0, last / 1000 - self.started.timestamp())
 
     def artifact(self, node: str, output: str) -> Artifact | None:
-        """The first artifact of an output; None when there is none."""
-        found = self.outputs.get(node, {}).get(output, [])
-        return found[0] if found else None
+        """Return the first artifact of an output; None when there is none."""
+        return next(iter(self.outputs.get(node, {}).get(output, [])), None)
 
     def state(self, node: str) -> str:
-        """How a step ended, in a word or two."""
+        """Return how a step ended, in a word or two."""
         if self.record and node in self.record.steps:
             return self.record.steps[node]
         state = self.executions[node].last_known_state
@@ -70,14 +69,14 @@ class Run:
         return words.get(state, Execution.State.Name(state).lower())
 
     def settings(self, node: str) -> dict[str, Any]:
-        """What a step was given beside its inputs."""
+        """Return the parameters of a step."""
         properties = self.makers[node].custom_properties if node in self.makers else {}
         return {name: getattr(value, str(value.WhichOneof("value"))) for name, value in properties.items()}
 
 
 @contextlib.contextmanager
 def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
-    """The metadata store below an output folder.
+    """Open the metadata store below an output folder.
 
     Raises:
         UserError: there is none, or the file is damaged.
@@ -102,31 +101,31 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
 
 
 def check(output: Path) -> None:
-    """Raises a UserError when there is a store and it is damaged."""
+    """Raise a UserError when there is a store and it is damaged."""
     if (output / FILE).is_file() and (output / FILE).stat().st_size:
         with opened(output):
             pass
 
 
 def runs_of(store: MetadataStore) -> list[Run]:
-    """All runs, the oldest first."""
-    contexts = [one for one in store.get_contexts() if one.type == RUN_CONTEXT]
-    return [_run(store, context) for context in sorted(contexts, key=lambda one: one.id)]
+    """Return all runs, the oldest first."""
+    contexts = store.get_contexts_by_type(RUN_CONTEXT)
+    return [_run(store, context) for context in sorted(contexts, key=lambda context: context.id)]
 
 
 def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
-    """A run by its name or the beginning of it; without a name, by its place, which there must be.
+    """Return a run by its name or the beginning of it; without a name, by its place, which there must be.
 
     Raises:
         UserError: there is no such run, or there are several.
     """
     if name is None:
         return runs[place]
-    found = [one for one in runs if one.name == name] or [one for one in runs if one.name.startswith(name)]
-    if len(found) != 1:
-        known = ", ".join(one.name for one in (found or runs)[-5:])
-        raise UserError(f"{len(found) or 'no'} runs are named {name!r}; the last of them: {known}")
-    return found[0]
+    named = [run for run in runs if run.name == name] or [run for run in runs if run.name.startswith(name)]
+    if len(named) != 1:
+        last = ", ".join(run.name for run in (named or runs)[-5:])
+        raise UserError(f"{len(named) or 'no'} runs are named {name!r}; the last ones: {last}")
+    return named[0]
 
 
 def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
@@ -143,14 +142,15 @@ def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
 
 
 def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
-    events = [
-        one for one in store.get_events_by_execution_ids([execution]) if one.type == Event.OUTPUT and one.path.steps
-    ]
-    artifacts = {one.id: one for one in store.get_artifacts_by_id([event.artifact_id for event in events])}
-    found: dict[str, list[Artifact]] = {}
+    events = store.get_events_by_execution_ids([execution])
+    events = [event for event in events if event.type == Event.OUTPUT and event.path.steps]
+    artifacts = {
+        artifact.id: artifact for artifact in store.get_artifacts_by_id([event.artifact_id for event in events])
+    }
+    outputs: dict[str, list[Artifact]] = {}
     for event in events:
-        found.setdefault(event.path.steps[0].key, []).append(artifacts[event.artifact_id])
-    return found
+        outputs.setdefault(event.path.steps[0].key, []).append(artifacts[event.artifact_id])
+    return outputs
 
 
 def _maker(store: MetadataStore, execution: Execution, outputs: Mapping[str, list[Artifact]]) -> Execution:

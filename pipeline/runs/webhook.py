@@ -1,4 +1,4 @@
-"""Tells a webhook what came of a run: signed, tried again, and never the reason that a run fails.
+"""Send the outcome of a run to a webhook: signed, tried again, and never the reason that a run fails.
 
 Form and signature are those of Standard Webhooks (standardwebhooks.com, version 1.0.0), for which receivers have
 libraries: the header ``webhook-signature`` is "v1," and the base64 of HMAC-SHA256 over "id.timestamp.body".
@@ -34,7 +34,7 @@ SECONDS_IN_ALL = 15.0
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where to tell, and the key to sign with.
+    """Address of the receiver, and the key to sign with.
 
     Attributes:
         url: https://..., or http:// on this machine.
@@ -56,12 +56,12 @@ class Webhook:
             )
 
     def tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
-        """Posts {"type": "pipeline.run.ended", "timestamp": ..., "data": outcome}, and tries again while that may help.
+        """Post {"type": "pipeline.run.ended", "timestamp": ..., "data": outcome}; try again while that may help.
 
         Args:
             pipeline: Its name.
             run: Its run; the id of the message is made of both, so that a receiver knows one that comes twice.
-            outcome: What verdict.json holds.
+            outcome: The content of verdict.json.
 
         Returns:
             Why it was not delivered; None when it was. It raises nothing.
@@ -90,7 +90,7 @@ class Webhook:
         return f"{urllib.parse.urlsplit(self.url).hostname}: {problem}" if problem else None
 
     def _post(self, id_: str, body: bytes, seconds: float) -> tuple[str, bool]:
-        """One try: what went wrong, "" for nothing, and whether another may go better."""
+        """Try once; return the problem, "" for none, and whether another try may help."""
         request = urllib.request.Request(self.url, body, signed(self.key, id_, int(time.time()), body), method="POST")
         try:
             with _OPENER.open(request, timeout=seconds):
@@ -113,7 +113,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def read(environment: Mapping[str, str]) -> Webhook | None:
-    """The webhook that the environment names; None where it names none.
+    """Return the webhook that the environment names; None where it names none.
 
     Raises:
         UserError: it cannot be used.
@@ -135,7 +135,7 @@ def read(environment: Mapping[str, str]) -> Webhook | None:
 
 
 def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of a message."""
+    """Return the headers of a message."""
     digest = hmac.new(key, f"{id_}.{timestamp}.".encode() + body, hashlib.sha256).digest()
     return {
         "Content-Type": "application/json",
@@ -147,9 +147,9 @@ def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN, and receivers refuse what is none: null instead."""
+    """Return a value with null in place of NaN and infinity, which JSON does not have and receivers refuse."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
