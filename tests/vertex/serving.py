@@ -75,7 +75,7 @@ class Pushes:
         pushed = standard_artifacts.PushedModel()
         pushed.uri = f"{root}/Pusher_1/pushed_model"
         setting = pusher.setting_for(self.vertex, endpoint, "flights")
-        pusher.Executor().Do(
+        pusher.EndpointPusherExecutor().Do(
             {"model": [self.model(number)], "model_blessing": [blessing], "infra_blessing": [infra]},
             {"pushed_model": [pushed]},
             {

@@ -69,7 +69,7 @@ def test_a_schedule_is_made_from_the_checked_and_compiled_job_and_listed(
     (schedule,) = there.vertex.schedules.values()
     spec = schedule.create_pipeline_job_request.pipeline_job.pipeline_spec
     container = spec["deploymentSpec"]["executors"]["Pusher_executor"]["container"]
-    assert "pipeline.vertex.endpoints.pusher.Executor" in container["args"]
+    assert "pipeline.vertex.endpoints.pusher.EndpointPusherExecutor" in container["args"]
     code, text = runner("schedules")
     assert code == 0, text
     assert schedule.name in text

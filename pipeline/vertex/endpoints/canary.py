@@ -241,30 +241,30 @@ def split(others: Mapping[str, int], new: str, share: int) -> dict[str, int]:
     return {**{key: part for key, part in parts.items() if part}, new: share}
 
 
-def judged(mine: Observed, before: Observed, canary: Canary) -> str | None:
+def judged(new: Observed, before: Observed, canary: Canary) -> str | None:
     """Return what is past the limits, in words; None: nothing.
 
     A caller's mistakes fail with either version, so that errors count as far as they are more than those of the version
     before.
     """
-    if mine.requests:
-        theirs = before.errors / before.requests if before.requests else 0.0
-        failing = mine.errors / mine.requests
-        if failing - theirs > canary.max_error_share:
+    if new.requests:
+        usual = before.errors / before.requests if before.requests else 0.0
+        failing = new.errors / new.requests
+        if failing - usual > canary.max_error_share:
             return (
-                f"{mine.errors} of {mine.requests} failed ({100 * failing:.1f} %), {100 * theirs:.1f} % with the "
+                f"{new.errors} of {new.requests} failed ({100 * failing:.1f} %), {100 * usual:.1f} % with the "
                 f"version before, at most {100 * canary.max_error_share:g} % more"
             )
-    if mine.p95_ms is None:
+    if new.p95_ms is None:
         return None
-    if canary.max_latency_ms is not None and mine.p95_ms > canary.max_latency_ms:
-        return f"the 95th percentile of the latency is {mine.p95_ms:,.0f} ms, at most {canary.max_latency_ms:g} ms"
-    enough = min(mine.requests, before.requests) >= ENOUGH_REQUESTS
+    if canary.max_latency_ms is not None and new.p95_ms > canary.max_latency_ms:
+        return f"the 95th percentile of the latency is {new.p95_ms:,.0f} ms, at most {canary.max_latency_ms:g} ms"
+    enough = min(new.requests, before.requests) >= ENOUGH_REQUESTS
     if canary.max_latency_ratio is not None and before.p95_ms and enough:
-        ratio = mine.p95_ms / before.p95_ms
+        ratio = new.p95_ms / before.p95_ms
         if ratio > canary.max_latency_ratio:
             return (
-                f"the 95th percentile of the latency is {mine.p95_ms:,.0f} ms, {ratio:.1f} times that of the version "
+                f"the 95th percentile of the latency is {new.p95_ms:,.0f} ms, {ratio:.1f} times that of the version "
                 f"before, at most {canary.max_latency_ratio:g} times"
             )
     return None

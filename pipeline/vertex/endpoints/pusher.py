@@ -75,7 +75,7 @@ def container_of(image: str, ours: bool) -> v1.ModelContainerSpec:
     )
 
 
-class Executor(tfx_pusher.Executor):
+class EndpointPusherExecutor(tfx_pusher.Executor):
     """Push to the folder, register a version of it, and let it take over the endpoint."""
 
     def Do(

@@ -5,7 +5,7 @@ In a rehearsal the job runs as processes on this machine, see ``pipeline.vertex.
 
 from __future__ import annotations
 
-import copy
+import itertools
 import json
 import logging
 import os
@@ -44,24 +44,19 @@ def command_of(
     executor: type[BaseExecutor], inputs: Artifacts, outputs: Artifacts, exec_properties: dict[str, Any]
 ) -> list[str]:
     """Return the command that runs an executor in a container of the job."""
-    return [
-        "python",
-        "-m",
-        "tfx.scripts.run_executor",
-        "--executor_class_path",
-        name_utils.get_full_name(executor),
-        "--inputs",
-        artifact_utils.jsonify_artifact_dict(inputs),
-        "--outputs",
-        artifact_utils.jsonify_artifact_dict(outputs),
-        "--exec-properties",
-        json.dumps(without_setting(exec_properties), sort_keys=True),
-    ]
+    flags = {
+        "--executor_class_path": name_utils.get_full_name(executor),
+        "--inputs": artifact_utils.jsonify_artifact_dict(inputs),
+        "--outputs": artifact_utils.jsonify_artifact_dict(outputs),
+        "--exec-properties": json.dumps(without_setting(exec_properties), sort_keys=True),
+    }
+    return ["python", "-m", "tfx.scripts.run_executor", *itertools.chain.from_iterable(flags.items())]
 
 
 def setting_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
     """Return the job that ``pipeline.vertex.pipelines.worker_pools`` has put among the settings."""
-    return copy.deepcopy(json_utils.loads(exec_properties["custom_config"])[SETTING])
+    setting: dict[str, Any] = json_utils.loads(exec_properties["custom_config"])[SETTING]
+    return setting
 
 
 def without_setting(exec_properties: dict[str, Any]) -> dict[str, Any]:
@@ -94,8 +89,12 @@ def run_as_job(
     setting = setting_of(exec_properties)
     folder = os.path.dirname(artifact_utils.get_single_uri(outputs[beside]).rstrip("/"))
     command = command_of(executor, inputs, outputs, exec_properties)
-    with_command(setting["job"]["jobSpec"], command, f"{folder}/job")
-    run_custom_job(setting["job"], setting["parent"], f"{folder}/job/name.txt")
+    job = setting["job"]
+    with_command(job["jobSpec"], command, f"{folder}/job")
+    if rehearsing():
+        local_jobs.run(job["displayName"], job["jobSpec"])
+    else:
+        _run("CustomJob", "custom_job", job, setting["parent"], f"{folder}/job/name.txt")
 
 
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
@@ -106,25 +105,13 @@ def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> d
     return job_spec
 
 
-def run_custom_job(job: dict[str, Any], parent: str, marker: str) -> None:
-    """Run a CustomJob to its end.
+def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, Any]]:
+    """Run a HyperparameterTuningJob to its end.
 
     Args:
         job: As in Vertex AI's REST documentation.
         parent: "projects/P/locations/R".
         marker: File for the name of the job: a task that is started again goes on waiting for it.
-
-    Raises:
-        JobFailed: it did not succeed.
-    """
-    if rehearsing():
-        local_jobs.run(job["displayName"], job["jobSpec"])
-    else:
-        _run("CustomJob", "custom_job", job, parent, marker)
-
-
-def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, Any]]:
-    """Run a HyperparameterTuningJob to its end; arguments as for ``run_custom_job``.
 
     Returns:
         The trials that succeeded: {"id", "values": {parameter: value}, "measured": the metric}.
@@ -134,14 +121,14 @@ def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, 
     """
     if rehearsing():
         return local_jobs.search(job)
-    ended = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker)
+    search = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker)
     return [
         {
             "id": trial.id,
             "values": {parameter.parameter_id: parameter.value for parameter in trial.parameters},
             "measured": trial.final_measurement.metrics[0].value,
         }
-        for trial in ended.trials
+        for trial in search.trials
         if trial.state.name == "SUCCEEDED" and trial.final_measurement.metrics
     ]
 

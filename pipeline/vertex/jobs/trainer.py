@@ -15,7 +15,7 @@ from pipeline.components.base import Artifacts
 from pipeline.vertex.jobs import launch
 
 
-class Executor(BaseExecutor):
+class TrainerJobExecutor(BaseExecutor):
     """Start the job and wait for it.
 
     TFX's own overwrites the command of every pool, so that a Reduction Server would train, and its replicas fail when
@@ -24,10 +24,10 @@ class Executor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Run the training as a job; inputs and outputs are those of TFX's Trainer."""
-        launch.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="model_run")
+        launch.run_as_job(TrainerReplica, input_dict, output_dict, exec_properties, beside="model_run")
 
 
-class Replica(trainer.TrainerExecutor):
+class TrainerReplica(trainer.TrainerExecutor):
     """The Trainer in one of several processes that train together: only the chief's outputs count."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:

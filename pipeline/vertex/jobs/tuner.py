@@ -25,15 +25,15 @@ from pipeline.vertex.jobs import launch
 CHIEF = "chief"
 
 
-class Executor(BaseExecutor):
+class TunerJobExecutor(BaseExecutor):
     """Start the job and wait for it."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
-        launch.run_as_job(Replica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
+        launch.run_as_job(TunerReplica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
 
 
-class Replica(BaseExecutor):
+class TunerReplica(BaseExecutor):
     """One of several processes that search together.
 
     TFX's own forks the chief's process off one in which TensorFlow's threads already run, and does not notice how it

@@ -36,7 +36,7 @@ SCALES = {"linear": "UNIT_LINEAR_SCALE", "log": "UNIT_LOG_SCALE", "reverse_log":
 VALUES_FOLLOW = "--"
 
 
-class Executor(BaseExecutor):
+class VizierJobExecutor(BaseExecutor):
     """Start the job, wait for it, and write the best values as TFX's Tuner does."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ class Executor(BaseExecutor):
         tuner, _ = prepare(input_dict, launch.without_setting(exec_properties), tempfile.mkdtemp())
         space = tuner.oracle.get_space()
         folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
-        command = [*launch.command_of(OneTrial, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
+        command = [*launch.command_of(TrialExecutor, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
         job = setting["job"]
         trial_job = job.pop("jobSpec")
         # Every trial is one process; side by side are trials.
@@ -64,7 +64,7 @@ class Executor(BaseExecutor):
         _write(space, sorted(trials, key=lambda trial: sign * trial["measured"], reverse=True), output_dict)
 
 
-class OneTrial(BaseExecutor):
+class TrialExecutor(BaseExecutor):
     """Train the model of one trial, by the values in its arguments, and report the objective."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,8 +16,6 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Vertex
 
-NONE: Mapping[str, str] = MappingProxyType({})
-
 
 def add_task(
     spec: dict[str, Any],
@@ -26,7 +23,7 @@ def add_task(
     module: str,
     arguments: list[str],
     vertex: Vertex,
-    outputs: Mapping[str, str] = NONE,
+    outputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Add a task to a pipeline spec and return it.
 
@@ -46,11 +43,12 @@ def add_task(
         "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
     }
     spec["deploymentSpec"]["executors"][f"{name}_executor"] = {"container": container}
-    kinds = {key: {"artifactType": {"schemaTitle": kind, "schemaVersion": "0.0.1"}} for key, kind in outputs.items()}
-    spec["components"][name] = {
-        "executorLabel": f"{name}_executor",
-        **({"outputDefinitions": {"artifacts": kinds}} if kinds else {}),
-    }
+    spec["components"][name] = {"executorLabel": f"{name}_executor"}
+    if outputs:
+        kinds = {
+            key: {"artifactType": {"schemaTitle": kind, "schemaVersion": "0.0.1"}} for key, kind in outputs.items()
+        }
+        spec["components"][name]["outputDefinitions"] = {"artifacts": kinds}
     task: dict[str, Any] = {"taskInfo": {"name": name}, "componentRef": {"name": name}}
     spec["root"]["dag"]["tasks"][name] = task
     return task

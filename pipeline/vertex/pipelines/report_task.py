@@ -1,4 +1,4 @@
-"""The last task of a run on Vertex AI, however the others ended: report, metrics for Experiments, and the webhook.
+"""The last task of a run on Vertex AI, however the others outcomes: report, metrics for Experiments, and the webhook.
 
 It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too. It never fails,
 for a run is none the worse for want of a report. In a rehearsal the job is read from a file.
@@ -47,7 +47,7 @@ OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
 
 @dataclasses.dataclass(frozen=True)
 class StepOutcomes:
-    """How the steps of a job ended.
+    """How the steps of a job outcomes.
 
     Attributes:
         steps: Those that succeeded, in the order in which they started.
@@ -81,12 +81,12 @@ def report_run(arguments: argparse.Namespace) -> None:
     """Write the report and the metrics of the job, and send its outcome; log what cannot be done."""
     job, cloud = _job(arguments.job)
     config, settings = container_tasks.config_from_json(arguments.config)
-    ended = step_outcomes(job)
+    outcomes = step_outcomes(job)
     results, code = None, FAILED
-    if ended.failed:
-        outcome: dict[str, Any] = {"failed": [f"{ended.failed[0]}: {ended.reason}"]}
+    if outcomes.failed:
+        outcome: dict[str, Any] = {"failed": [f"{outcomes.failed[0]}: {outcomes.reason}"]}
     else:
-        results = outcome_of({step.name: step for step in ended.steps})
+        results = outcome_of({step.name: step for step in outcomes.steps})
         code, outcome = results.exit_code, results.outcome
     outputs = json.loads(arguments.executor_input)["outputs"]
     artifacts = {key: value["artifacts"][0] for key, value in outputs["artifacts"].items()}
@@ -96,16 +96,18 @@ def report_run(arguments: argparse.Namespace) -> None:
     def report() -> None:
         started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
         command = ["python", "vertex_runner.py", "watch", job.name]
-        kept = record.make(run, command, config, started, code, outcome, ended.steps, ended.failed)
+        kept = record.make(run, command, config, started, code, outcome, outcomes.steps, outcomes.failed)
         kept = dataclasses.replace(kept, config=settings)
         with tempfile.TemporaryDirectory() as folder:
-            page_here = page.write(FinishedRun(kept, config, ended.steps, ended.failed, results, Path(folder) / run))
+            page_here = page.write(
+                FinishedRun(kept, config, outcomes.steps, outcomes.failed, results, Path(folder) / run)
+            )
             address = f"{artifacts[REPORT]['uri']}.html"
             filesystem.write(address, page_here.read_bytes())
         changed[REPORT] = {"artifacts": [{**artifacts[REPORT], "uri": address}]}
 
     def metrics() -> None:
-        metadata = numbers(ended, results, config)
+        metadata = numbers(outcomes, results, config)
         changed["metrics"] = {"artifacts": [{**artifacts["metrics"], "metadata": metadata}]}
 
     def notify() -> None:
@@ -131,7 +133,7 @@ def report_run(arguments: argparse.Namespace) -> None:
 
 
 def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
-    """Return how each task but this one ended."""
+    """Return how each task but this one outcomes."""
     spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
     tasks = spec["root"]["dag"]["tasks"]
     steps, failed, reason = [], None, ""
@@ -163,13 +165,13 @@ def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
     return StepOutcomes(steps, failed, reason)
 
 
-def numbers(ended: StepOutcomes, results: Results | None, config: PipelineConfig) -> dict[str, float]:
+def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineConfig) -> dict[str, float]:
     """Return what a table of runs should show: verdict, metrics, and parameters of the training, set or searched."""
     values: dict[str, Any] = {}
     if results:
         values = {"blessed": results.blessed, "pushed": bool(results.pushed_to), **results.metrics["overall"]}
     values |= {f"parameter_{name}": value for name, value in dataclasses.asdict(config.training).items()}
-    for step in ended.steps:
+    for step in outcomes.steps:
         for artifact in step.outputs.get("best_hyperparameters", ()):
             best = json.loads(filesystem.read_text(f"{artifact.uri}/best_hyperparameters.txt"))["values"]
             values |= {f"parameter_{name}": value for name, value in best.items()}

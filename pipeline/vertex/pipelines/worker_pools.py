@@ -49,13 +49,13 @@ def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) 
             resources.accelerator.count = row.accelerators
         component.with_platform_config(resources)
     if machines.training:
-        _run_as_job(components["Trainer"], trainer.Executor, machines.training, vertex)
+        _run_as_job(components["Trainer"], trainer.TrainerJobExecutor, machines.training, vertex)
     if machines.tuning and "Tuner" in components:
-        executor = vizier.Executor if machines.search_with == "vizier" else tuner.Executor
+        executor = vizier.VizierJobExecutor if machines.search_with == "vizier" else tuner.TunerJobExecutor
         _run_as_job(components["Tuner"], executor, machines.tuning, vertex)
     if vertex.endpoint:
         setting = pusher.setting_for(vertex, vertex.endpoint, config.name)
-        _replace_executor(components["Pusher"], pusher.Executor, pusher.SETTING, setting)
+        _replace_executor(components["Pusher"], pusher.EndpointPusherExecutor, pusher.SETTING, setting)
 
 
 def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def train(folder: str, job: Job = REDUCED) -> None:
-    trainer.Executor().Do({}, outputs_of_trainer(folder), properties(job))
+    trainer.TrainerJobExecutor().Do({}, outputs_of_trainer(folder), properties(job))
 
 
 def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: str):
@@ -112,7 +112,7 @@ def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: s
     assert job.state == v1.JobState.JOB_STATE_SUCCEEDED
     chief, worker, reduction = job.job_spec.worker_pool_specs
     assert chief.container_spec.command == worker.container_spec.command
-    assert "pipeline.vertex.jobs.trainer.Replica" in chief.container_spec.command
+    assert "pipeline.vertex.jobs.trainer.TrainerReplica" in chief.container_spec.command
     assert not reduction.container_spec.command
     assert job.job_spec.scheduling.strategy == v1.Scheduling.Strategy.SPOT
     given = json.loads(chief.container_spec.command[-1])
@@ -124,10 +124,10 @@ def test_the_tuners_task_runs_its_workers_as_a_job(there: GoogleCloud, bucket: s
         "best_hyperparameters": artifact(standard_artifacts.HyperParameters, f"{bucket}/best"),
         "tuner_results": artifact(standard_artifacts.TunerResults, f"{bucket}/results"),
     }
-    tuner.Executor().Do({}, outputs, properties(Job(replicas=3)))
+    tuner.TunerJobExecutor().Do({}, outputs, properties(Job(replicas=3)))
     (job,) = there.vertex.jobs.custom_jobs.values()
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
-    assert "pipeline.vertex.jobs.tuner.Replica" in job.job_spec.worker_pool_specs[1].container_spec.command
+    assert "pipeline.vertex.jobs.tuner.TunerReplica" in job.job_spec.worker_pool_specs[1].container_spec.command
 
 
 def test_a_job_that_fails_ends_the_task_with_its_cause_and_page(there: GoogleCloud, bucket: str):
@@ -208,7 +208,7 @@ def search(bucket: str, tmp_path: Path) -> Any:
         examples = artifact(standard_artifacts.Examples, bucket)
         examples[0].split_names = '["train", "eval"]'
         given = properties(Job(replicas=2), module_file=str(tmp_path / "search_module.py"))
-        vizier.Executor().Do({"examples": examples}, outputs, given)
+        vizier.VizierJobExecutor().Do({"examples": examples}, outputs, given)
         written = tmp_path / "demo-bucket/task"
         best = json.loads((written / "best/best_hyperparameters.txt").read_text())
         results = json.loads((written / "results/tuner_results.json").read_text())
@@ -230,7 +230,7 @@ def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_b
     assert parameters["learning_rate"].scale_type.name == "UNIT_LOG_SCALE"
     (pool,) = job.trial_job_spec.worker_pool_specs
     assert pool.container_spec.command[-1] == "--"
-    assert "pipeline.vertex.jobs.vizier.OneTrial" in pool.container_spec.command
+    assert "pipeline.vertex.jobs.vizier.TrialExecutor" in pool.container_spec.command
 
     assert best.values["learning_rate"] == max(row["learning_rate"] for row in results) == pytest.approx(0.1)
     assert [row["score"] for row in results] == sorted((row["score"] for row in results), reverse=True)

@@ -147,8 +147,8 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
     assert containers["Transform_executor"]["resources"] == {"cpuLimit": 16.0, "memoryLimit": 64.0}
     accelerator = containers["Evaluator_executor"]["resources"]["accelerator"]
     assert accelerator == {"type": "NVIDIA_TESLA_T4", "count": "2"}
-    assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.trainer.Executor"
-    assert containers["Tuner_executor"]["args"][1] == "pipeline.vertex.jobs.vizier.Executor"
+    assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.trainer.TrainerJobExecutor"
+    assert containers["Tuner_executor"]["args"][1] == "pipeline.vertex.jobs.vizier.VizierJobExecutor"
     parameters = spec["root"]["dag"]["tasks"]["Trainer"]["inputs"]["parameters"]
     settings = json_utils.loads(parameters["custom_config"]["runtimeValue"]["constantValue"]["stringValue"])
     pools = settings[launch.SETTING]["job"]["jobSpec"]["workerPoolSpecs"]

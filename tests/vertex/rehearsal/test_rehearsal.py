@@ -115,7 +115,7 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
     examples.split_names = '["train", "eval"]'
     best.uri, results.uri = str(tmp_path / "best"), str(tmp_path / "results")
     properties = {"train_args": "{}", "eval_args": "{}", "module_file": str(ROOT / "models/flights.py")}
-    vizier.Executor().Do(
+    vizier.VizierJobExecutor().Do(
         {"examples": [examples], "transform_graph": [graph]},
         {"best_hyperparameters": [best], "tuner_results": [results]},
         {**properties, "custom_config": json_utils.dumps(config)},
