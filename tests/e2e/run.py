@@ -89,7 +89,7 @@ def run(
     repository: Path, *arguments: str | Path, runner: str = "local_runner.py", config: str = "configs/small.py"
 ) -> Run:
     """Runs a config there, the small one if none is named."""
-    command = [sys.executable, runner, "--config", config, *map(str, arguments)]
+    command = [sys.executable, runner, *map(str, arguments), "--config", config]
     # tensorflow_transform sets it where a test imports it; a user's shell does not have it.
     environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     process = subprocess.run(
