@@ -48,14 +48,14 @@ class ExampleValidatorExecutor(BaseExecutor):
         remedies = Remedies(settings["schema"] and shown(settings["schema"]), shown(statistics_artifact.uri))
 
         earlier = reference.read_newest(settings["reference"])
-        by_split, found = validate(
+        by_split, validated = validate(
             statistics, schema, settings["label"], checks, remedies, earlier, settings["classes"]
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         files_by_split = {split: files_of(examples, split) for split in statistics}
         findings = []
         for split, files in files_by_split.items():
-            of_split = [finding for finding in found if finding.split == split]
+            of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
         findings += rows.repeated_rows(files_by_split, counts, checks)

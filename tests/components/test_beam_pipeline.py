@@ -7,6 +7,7 @@ import pickle
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions, StandardOptions, WorkerOptions
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import userstate
@@ -91,3 +92,13 @@ def test_no_bundle_waits_long_for_its_end():
             pipeline | beam.Create([1]) | beam.Map(lambda _: statesampler.get_current_tracker().sampling_period_ms)
         )
         assert_that(periods, equal_to([SAMPLING_PERIOD]))
+
+
+def test_no_bundle_measures_what_it_caches_for_others(monkeypatch):
+    sizes = []
+    cache = worker_handlers.StateCache
+    monkeypatch.setattr(worker_handlers, "StateCache", lambda size: sizes.append(size) or cache(size))
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(FLAGS)))
+    with executor._make_beam_pipeline() as pipeline:
+        _ = pipeline | beam.Create([1])
+    assert set(sizes) == {0}
