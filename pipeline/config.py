@@ -5,7 +5,6 @@ from pipeline.settings.config import HashSplit as HashSplit
 from pipeline.settings.config import Label as Label
 from pipeline.settings.config import PipelineConfig as PipelineConfig
 from pipeline.settings.config import TimeSplit as TimeSplit
-from pipeline.settings.config import Training as Training
 from pipeline.settings.config import Tuning as Tuning
 from pipeline.settings.endpoint import Canary as Canary
 from pipeline.settings.endpoint import Endpoint as Endpoint
@@ -18,3 +17,4 @@ from pipeline.settings.gates import SliceGate as SliceGate
 from pipeline.settings.machines import Job as Job
 from pipeline.settings.machines import Machines as Machines
 from pipeline.settings.machines import Resources as Resources
+from pipeline.settings.training import Training as Training

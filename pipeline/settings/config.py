@@ -25,7 +25,7 @@ BIGQUERY = "bigquery://"
 
 @dataclass(frozen=True)
 class HashSplit:
-    """Deals rows to the splits by a hash, the same on every machine and in every run.
+    """Split of rows by a hash, the same on every machine and in every run.
 
     Attributes:
         column: Rows with the same value, of one customer say, come into the same split; integers or text. None: each
@@ -42,7 +42,7 @@ class HashSplit:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Deals rows to the splits by the order of time: the oldest to train, then eval, the newest to test.
+    """Split of rows by the order of time: the oldest to train, then eval, the newest to test.
 
     Attributes:
         column: Timestamps, dates, numbers or ISO 8601 text. Rows of the same time come into the same split.
@@ -66,7 +66,7 @@ class Data:
         splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
             on "eval", and the Evaluator judges on "test" only. Empty: the rows of all files are dealt by ``split_by``.
         files: File pattern below ``path`` of all rows, where ``splits`` is empty.
-        split_by: How rows are dealt to splits, where ``splits`` is empty.
+        split_by: How rows are split, where ``splits`` is empty.
         last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
         max_bad_rows: Share of CSV rows that may be bad, 0 to 1; they are left out, counted, and written to a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.

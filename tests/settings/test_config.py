@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.settings.checks import ConfigError
-from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, TimeSplit, Training, Tuning, load_config
+from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, TimeSplit, Tuning, load_config
 from pipeline.settings.gates import DataChecks, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.training import Training
 
 PATTERNS = {"train": "a", "eval": "b", "test": "c"}
 
