@@ -1,4 +1,4 @@
-"""What the command lines have in common: help texts, the flags that choose a pipeline, and its config."""
+"""Shared parts of the command lines: help texts, the flags that choose a pipeline, and its config."""
 
 from __future__ import annotations
 

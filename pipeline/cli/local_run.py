@@ -1,4 +1,4 @@
-"""One run on this machine: its steps on the screen, and what is kept of it.
+"""One run on this machine: show its steps, announce its outcome, and keep its record and report.
 
 TFX is imported where it is needed: the command line is checked, and the log in place, before that takes its seconds.
 """

@@ -1,4 +1,4 @@
-"""The last line of a terminal while a step runs: its name, the seconds so far, and its progress."""
+"""Last line of a terminal while a step runs: its name, the seconds so far, and its progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 class RunningLine:
-    """Writes the line anew twice a second, below what the console prints; only on a terminal."""
+    """Line below all others, updated twice a second; on a terminal only."""
 
     def __init__(self, console: Console):
         self._console = console

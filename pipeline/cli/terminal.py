@@ -1,4 +1,4 @@
-"""The terminal of a run: what it shows, while all other output goes to a log file."""
+"""Terminal of a run: steps, results and warnings, while all other output goes to a log file."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _one_line(text: str) -> str:
 
 
 class _ScreenHandler(logging.Handler):
-    """Shows the progress and the warnings of our own code; what libraries log is in the log only."""
+    """Handler that shows progress and warnings of our own code; those of libraries are in the log only."""
 
     def __init__(self, screen: Screen):
         super().__init__(logging.INFO)
@@ -151,7 +151,7 @@ class _ScreenHandler(logging.Handler):
 
 
 class Screen:
-    """The lines of a run: its settings, how each step ended, metrics and verdict."""
+    """Lines of a run: its settings, how each step ended, metrics and verdict."""
 
     def __init__(self, console: Console, log: Path):
         self._console = console

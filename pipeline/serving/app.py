@@ -1,4 +1,4 @@
-"""The HTTP routes of the server: TensorFlow Serving's REST calls, Vertex AI's container contract, health and metrics.
+"""HTTP routes of the server: TensorFlow Serving's REST calls, Vertex AI's container contract, health and metrics.
 
 https://www.tensorflow.org/tfx/serving/api_rest
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements

@@ -33,7 +33,7 @@ class _Request:
 
 
 class Batcher:
-    """The queue in front of one signature.
+    """Queue in front of one signature.
 
     Args:
         signature: To call.

@@ -26,7 +26,7 @@ class Served:
 
 
 class Current:
-    """The version that is served, from a folder of versions or from one SavedModel.
+    """Version that is served, from a folder of versions or from one SavedModel.
 
     Args:
         model: Folder of versions, followed as they come and go; or of a SavedModel, here or gs://bucket/folder.

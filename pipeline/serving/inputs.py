@@ -1,4 +1,4 @@
-"""The inputs of a signature: kinds of values, and what JSON's values become in a tensor."""
+"""Inputs of a signature: kinds of values, and the conversion of values from JSON."""
 
 from __future__ import annotations
 

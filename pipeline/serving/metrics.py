@@ -1,4 +1,4 @@
-"""The metrics of the server, for Prometheus."""
+"""Metrics of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 
 class Metrics:
-    """The metrics of one server."""
+    """Metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

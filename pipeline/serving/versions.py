@@ -1,4 +1,4 @@
-"""The folder of pushed versions, as TensorFlow Serving watches one: ``<folder>/<number>/``, the greatest is served.
+"""Folder of pushed versions, as TensorFlow Serving watches one: ``<folder>/<number>/``, the greatest is served.
 
 A version appears whole or not at all. A rollback takes the newest out of the folder, so that every server that watches
 it, TensorFlow Serving or ours, changes over: nothing but the folder decides what is served.
@@ -41,7 +41,7 @@ class Rollback:
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of one model.
+    """Versions of one model.
 
     Attributes:
         folder: Holds ``<number>/``; need not exist yet.

@@ -50,8 +50,8 @@ def test_instances_get_a_prediction_each_under_every_route(client, path):
     answer = client.post(path, json={"instances": ROWS})
     assert answer.status_code == 200
     predictions = answer.json()["predictions"]
-    assert [one["probability"] for one in predictions] == pytest.approx([expected(row) for row in ROWS])
-    assert [one["label"] for one in predictions] == ["late", "on time", "late"]
+    assert [row["probability"] for row in predictions] == pytest.approx([expected(row) for row in ROWS])
+    assert [row["label"] for row in predictions] == ["late", "on time", "late"]
 
 
 def test_columns_get_columns_as_with_tensorflow_serving(client):
@@ -64,7 +64,7 @@ def test_missing_is_null_or_left_out_or_nan(client):
     row = {"carrier": "UA", "distance": 100}
     given = [row, {**row, "temp": None, "seats": None}, {**row, "temp": float("nan"), "seats": float("nan")}]
     answer = client.post(PREDICT, content=json.dumps({"instances": given}))
-    assert [one["probability"] for one in answer.json()["predictions"]] == pytest.approx([0.3] * 3)
+    assert [row["probability"] for row in answer.json()["predictions"]] == pytest.approx([0.3] * 3)
 
 
 def test_answers_have_the_digits_of_a_float32(client):
@@ -78,7 +78,7 @@ def test_an_answer_that_is_no_number_is_null(tmp_path):
     with client_of(versions, request_log=RequestLog(tmp_path / "log", 1.0)) as client:
         rows = client.post(PREDICT, json={"instances": ROWS})
         columns = client.post(PREDICT, json={"inputs": {name: [row[name] for row in ROWS] for name in ROWS[0]}})
-    assert [one["probability"] for one in rows.json()["predictions"]] == [None] * 3
+    assert [row["probability"] for row in rows.json()["predictions"]] == [None] * 3
     assert columns.json()["outputs"]["probability"] == [None] * 3
 
 

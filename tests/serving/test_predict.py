@@ -64,16 +64,16 @@ def run(model: Model, data: Path, to: Path, *columns: str) -> list[dict]:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl", "jsonl.gz"])
 def test_the_same_rows_get_the_same_answers_from_every_format(model, tmp_path, kind):
     answers = run(model, write(tmp_path, kind, ROWS), tmp_path / "answers.parquet")
-    assert [one["probability"] for one in answers] == pytest.approx([expected(row) for row in ROWS])
-    assert [one["label"] for one in answers] == ["late", "on time", "late"]
+    assert [row["probability"] for row in answers] == pytest.approx([expected(row) for row in ROWS])
+    assert [row["label"] for row in answers] == ["late", "on time", "late"]
 
 
 @pytest.mark.parametrize("to", ["answers.csv", "answers.jsonl", "answers.parquet"])
 def test_chosen_columns_stand_beside_the_answers_in_every_format(model, tmp_path, to):
     answers = run(model, write(tmp_path, "csv", ROWS), tmp_path / to, "carrier", "late")
     assert list(answers[0]) == ["carrier", "late", "label", "probability"]
-    assert [one["carrier"] for one in answers] == ["UA", "Zürich", "B6"]
-    assert [int(one["late"]) for one in answers] == [0, 1, 0]
+    assert [row["carrier"] for row in answers] == ["UA", "Zürich", "B6"]
+    assert [int(row["late"]) for row in answers] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_csv_has_a_column_for_the_probability_of_each_class(tmp_path, classes, n
     answers = run(loaded, data, tmp_path / "answers.csv", "carrier")
     assert list(answers[0]) == ["carrier", *(f"probabilities_{name}" for name in names)]
     assert answers[0][f"probabilities_{names[0]}"] == 0.14
-    lists = [pytest.approx(list(one.values())[1:]) for one in answers]
+    lists = [pytest.approx(list(row.values())[1:]) for row in answers]
     for to in ("answers.parquet", "answers.jsonl"):
-        assert [one["probabilities"] for one in run(loaded, data, tmp_path / to)] == lists
+        assert [row["probabilities"] for row in run(loaded, data, tmp_path / to)] == lists
 
 
 def test_json_lines_have_no_more_digits_than_the_model(model, tmp_path):
@@ -113,7 +113,7 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by
         (tmp_path / f"{name}.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
     answers = run(model, tmp_path, tmp_path.parent / f"{tmp_path.name}.csv")
     distances = [1_000, 1_001, 1_002, 1_003, 1_004, 2_000, 2_001, 2_002, 2_003, 2_004]
-    assert [one["probability"] for one in answers] == pytest.approx([one / 1_000 + 0.2 for one in distances])
+    assert [row["probability"] for row in answers] == pytest.approx([one / 1_000 + 0.2 for one in distances])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_model_of_another_make_is_asked_serialized_examples(tmp_path):
 
     tf.saved_model.save(tf.Module(), str(tmp_path / "stock"), signatures={"serving_default": answer})
     answers = run(load(str(tmp_path / "stock")), write(tmp_path, "csv", ROWS), tmp_path / "answers.jsonl")
-    assert [one["kilometres"] for one in answers] == pytest.approx([1.609 * row["distance"] for row in ROWS])
+    assert [row["kilometres"] for row in answers] == pytest.approx([1.609 * row["distance"] for row in ROWS])
 
 
 def test_a_model_folder_that_is_half_there_is_refused(tmp_path):

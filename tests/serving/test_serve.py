@@ -77,7 +77,7 @@ def test_vertex_ais_variables_say_what_is_served_and_where(server):
     with urllib.request.urlopen(f"{address}/v1/endpoints/1/deployedModels/2", timeout=30) as health:
         assert health.status == 200
     answer = ask(f"{address}/v1/endpoints/1/deployedModels/2:predict", {"instances": ROWS, "parameters": {}})
-    assert [one["probability"] for one in answer["predictions"]] == pytest.approx([expected(row, 1) for row in ROWS])
+    assert [row["probability"] for row in answer["predictions"]] == pytest.approx([expected(row, 1) for row in ROWS])
     # The name is that of the folder of versions, for TensorFlow Serving's calls.
     assert len(ask(f"{address}/v1/models/flights:predict", {"instances": ROWS})["predictions"]) == 3
 

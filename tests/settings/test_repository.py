@@ -64,26 +64,26 @@ def test_paths_are_relative_below_the_working_folder_and_absolute_elsewhere(monk
 def test_every_command_takes_the_name_of_a_pipeline_and_names_the_nearest(command, clone, monkeypatch, capsys):
     monkeypatch.chdir(clone)
     (clone / "x.csv").touch()
-    told = run(command, monkeypatch, capsys, "--pipeline", "chrun")
-    assert told.startswith(f"pipeline {command}: no pipeline 'chrun' in configs: did you mean churn?"), told
-    told = run(command, monkeypatch, capsys, "--pipeline", "xyz")
-    assert "there is churn, flights. To make one of your data: python -m pipeline new xyz" in told
+    message = run(command, monkeypatch, capsys, "--pipeline", "chrun")
+    assert message.startswith(f"pipeline {command}: no pipeline 'chrun' in configs: did you mean churn?"), message
+    message = run(command, monkeypatch, capsys, "--pipeline", "xyz")
+    assert "there is churn, flights. To make one of your data: python -m pipeline new xyz" in message
 
 
 @pytest.mark.parametrize("command", ["predict", "serve", "schema", "runs"])
 def test_what_has_not_run_yet_is_said_with_the_command_for_where_the_user_stands(command, clone, monkeypatch, capsys):
     monkeypatch.chdir(clone)
     (clone / "x.csv").touch()
-    told = run(command, monkeypatch, capsys, "--pipeline", "churn")
-    assert "output/churn" in told
-    assert str(clone) not in told
-    assert "python local_runner.py --pipeline churn" in told
+    message = run(command, monkeypatch, capsys, "--pipeline", "churn")
+    assert "output/churn" in message
+    assert str(clone) not in message
+    assert "python local_runner.py --pipeline churn" in message
     (clone / "deep").mkdir()
     monkeypatch.chdir(clone / "deep")
     (clone / "deep/x.csv").touch()
-    told = run(command, monkeypatch, capsys, "--config", "../configs/churn.py")
-    assert f"{clone}/output/churn" in told
-    assert f"python {clone}/local_runner.py --config ../configs/churn.py" in told
+    message = run(command, monkeypatch, capsys, "--config", "../configs/churn.py")
+    assert f"{clone}/output/churn" in message
+    assert f"python {clone}/local_runner.py --config ../configs/churn.py" in message
 
 
 def test_the_config_and_the_name_exclude_each_other(monkeypatch, capsys):
@@ -96,9 +96,9 @@ def test_the_config_and_the_name_exclude_each_other(monkeypatch, capsys):
 def test_no_message_obeys_what_a_name_says_to_the_terminal(command, clone, monkeypatch, capsys):
     monkeypatch.chdir(clone)
     (clone / "x.csv").touch()
-    told = run(command, monkeypatch, capsys, "--config", "\x1b[31m.py")
-    assert "\x1b" not in told
-    assert "\\x1b[31m.py" in told
+    message = run(command, monkeypatch, capsys, "--config", "\x1b[31m.py")
+    assert "\x1b" not in message
+    assert "\\x1b[31m.py" in message
 
 
 def test_the_flags_of_another_command_name_the_same_pipeline():
@@ -128,7 +128,7 @@ def test_the_server_needs_no_repository_where_vertex_ai_names_the_model(tmp_path
         f"{str(ROOT)!r})]; sys.path.insert(0, {str(packages)!r}); "
         "from pipeline.__main__ import main; sys.exit(main(['serve', *sys.argv[1:]]))"
     )
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", code, "--list"],
         cwd=tmp_path,
         env={"AIP_HTTP_PORT": "8080", "AIP_STORAGE_URI": str(tmp_path / "model"), "PATH": ""},
@@ -136,5 +136,5 @@ def test_the_server_needs_no_repository_where_vertex_ai_names_the_model(tmp_path
         text=True,
         check=False,
     )
-    assert told.returncode == 1
-    assert "no version in model: nothing pushed yet" in told.stderr, told.stderr
+    assert message.returncode == 1
+    assert "no version in model: nothing pushed yet" in message.stderr, message.stderr
