@@ -19,6 +19,7 @@ from pipeline.cli.command_line import (
     make_parser,
     output_folder,
 )
+from pipeline.cli.schema import newest
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -124,7 +125,10 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
                 f"no training statistics of version {requests.version}; name the output folder of the run that pushed "
                 f"it with --output: {shown(root)} has versions {shortened(reference.versions(root)) or 'none'}"
             )
-        schema_file = Path(config.schema) if config.schema else _inferred_schema(output)
+        inferred = newest(output / "artifacts/SchemaGen/schema")
+        if not config.schema and not inferred:
+            raise UserError(f"no schema below {shown(output)}, and the config names none; run {runner()} first")
+        schema_file = Path(config.schema or f"{inferred}/schema.pbtxt")
         folder = str(output / "monitor" / datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S"))
         remedies = Remedies(shown(schema_file) if config.schema else None, shown(folder))
         lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder)
@@ -136,10 +140,3 @@ def _from_the_end(files: list[Path]) -> Iterator[str]:
     """Yield lines, newest first; days that are not needed are not read."""
     for file in reversed(files):
         yield from reversed(file.read_text(encoding="utf-8", errors="replace").splitlines())
-
-
-def _inferred_schema(output: Path) -> Path:
-    found = sorted(output.glob("artifacts/SchemaGen/schema/*/schema.pbtxt"), key=lambda path: int(path.parent.name))
-    if not found:
-        raise UserError(f"no schema below {shown(output)}, and the config names none; run {runner()} first")
-    return found[-1]

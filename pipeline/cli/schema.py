@@ -35,11 +35,13 @@ def main(argv: list[str]) -> int:
     config = chosen_config(arguments, root)
     output = output_folder(arguments, root, config)
     which = pipeline_flags(arguments)
-    folder = arguments.statistics or newest(output, which)
+    folder = arguments.statistics or newest(output / "artifacts/StatisticsGen/statistics")
+    if not folder:
+        raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
     with silence_stderr():
         # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
         import pipeline.validation.schema_text  # noqa: F401
-    statistics = read_statistics(folder)
+    statistics = read_statistics(str(folder))
     if arguments.command == "write":
         write_inferred(statistics, config, arguments.to, arguments.replace)
         return 0
@@ -75,21 +77,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def newest(output: Path, which: str = "") -> str:
-    """Return the folder of the newest statistics below an output folder.
-
-    Args:
-        output: Of the runs.
-        which: Flags that name the pipeline, for the message.
-
-    Raises:
-        UserError: there was no run yet.
-    """
-    # <output>/artifacts/StatisticsGen/statistics/<execution>/, counting executions up.
-    found = [path for path in output.glob("artifacts/StatisticsGen/statistics/*") if path.name.isdigit()]
-    if not found:
-        raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
-    return str(max(found, key=lambda path: int(path.name)))
+def newest(artifacts: Path) -> Path | None:
+    """Return the newest artifact of a step's output, ``<artifacts>/<execution>``; executions count up."""
+    found = [path for path in artifacts.glob("*") if path.name.isdigit()]
+    return max(found, key=lambda path: int(path.name), default=None)
 
 
 def read_statistics(folder: str) -> list[Any]:

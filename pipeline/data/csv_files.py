@@ -98,7 +98,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
                 good: np.ndarray = np.ones(len(numbers), bool)
                 good[list(reasons)] = False
                 table, numbers = table.filter(pa.array(good)), numbers[good]
-            yield Rows(table, numbers, sorted(bad, key=lambda one: one.row))
+            yield Rows(table, numbers, sorted(bad, key=lambda row: row.row))
 
 
 def read_header(file: str) -> list[str]:
@@ -139,7 +139,7 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
             )
         if name in names[: position - 1]:
             raise UserError(
-                f"{file}: the column name {name!r} stands twice in the header, in columns {names.index(name) + 1} and "
+                f"{file}: the column name {name!r} occurs twice in the header, in columns {names.index(name) + 1} and "
                 f"{position}; expected different names{header_hint(names)}"
             )
         if "\x00" in name:
@@ -246,6 +246,11 @@ def parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarra
     return values, wrong
 
 
+def is_missing(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a mask of the texts that stand for a missing value among numbers."""
+    return pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(text)), pa.array(MISSING, text.type))
+
+
 _WHOLE = r"[0-9]+"
 _WHOLE_OR_POINT_ZERO = r"[0-9]+(\.0*)?"
 _FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity))$"
@@ -268,9 +273,7 @@ def _cast(
             return values, None
     except pa.ArrowInvalid:
         pass
-    trimmed = pc.utf8_trim_whitespace(text)
-    missing = pc.is_in(pc.utf8_lower(trimmed), pa.array(MISSING))
-    trimmed = pc.if_else(missing, None, trimmed)
+    trimmed = pc.if_else(is_missing(text), None, pc.utf8_trim_whitespace(text))
     fits = pc.match_substring_regex(trimmed, rf"^[+-]?{ends}$" if type_ == INTEGERS else _FLOAT)
     if type_ == INTEGERS:
         trimmed = pc.replace_substring_regex(pc.replace_substring_regex(trimmed, r"^\+", ""), r"\.0*$", "")

@@ -37,10 +37,10 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
     table = table.set_column(table.column_names.index(label), label, values)
     if not wrong.any():
         return replace(rows, table=table)
-    reasons = [
-        BadRow(unit.file, int(rows.numbers[at]), _reason(label, rows.table.column(label)[at].as_py(), numbers), "")
-        for at in np.flatnonzero(wrong).tolist()
-    ]
+    reasons = []
+    for at in np.flatnonzero(wrong).tolist():
+        reason = f"the label {label!r} is {rows.table.column(label)[at].as_py()!r}; expected {choices(numbers)}"
+        reasons.append(BadRow(unit.file, int(rows.numbers[at]), reason, ""))
     if unit.format != "csv":
         raise UserError(str(reasons[0]))
     return Rows(
@@ -72,10 +72,6 @@ def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.n
     at = pc.index_in(text, known, skip_nulls=True)
     coded = pa.array(list(numbers.values()), pa.int64()).take(at)
     return coded, np.asarray(pc.and_(pc.is_valid(column), pc.is_null(coded)))
-
-
-def _reason(label: str, found: object, numbers: Mapping[str, int]) -> str:
-    return f"the label {label!r} is {found!r}; expected {choices(numbers)}"
 
 
 def choices(numbers: Mapping[str, int]) -> str:

@@ -65,24 +65,22 @@ def _entries(name: str, lists: pa.Array) -> pa.Array:
     values = lists.flatten()
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
     missing = np.asarray(lists.is_null())
-    if pa.types.is_floating(values.type) and len(lengths) and not missing.any() and (lengths == lengths[0]).all():
-        tails = np.asarray(values).view(np.uint8).reshape(len(lengths), -1)
-        return _with_tail(entry(_numbers_feature(FIELD_2, bytes(tails.shape[1]))), tails)
-    if not (lengths == ~missing).all():
-        return _entries_of_many(lists, values, lengths, missing, entry)
-    nothing = pa.array([entry(b"")], pa.large_binary())
-    if pa.types.is_floating(values.type):
-        present = _with_tail(
-            entry(_numbers_feature(FIELD_2, bytes(4))), np.asarray(values).view(np.uint8).reshape(-1, 4)
-        )
-    elif pa.types.is_integer(values.type):
+    widths = np.unique(lengths[~missing])
+    width = int(widths[0]) if len(widths) == 1 else 0
+    if width and pa.types.is_floating(values.type):
+        tails = np.asarray(values).view(np.uint8).reshape(-1, 4 * width)
+        present = _with_tail(entry(_numbers_feature(FIELD_2, bytes(4 * width))), tails)
+    elif width == 1 and pa.types.is_integer(values.type):
         present = _int_entries(np.asarray(values).view(np.uint64), entry)
-    else:
+    elif width == 1:
         coded = values.dictionary_encode()
         distinct = [entry(_bytes_feature([value])) for value in coded.dictionary.to_pylist()]
         present = pa.array(distinct, pa.large_binary()).take(coded.indices)
+    else:
+        return _entries_of_many(lists, values, lengths, missing, entry)
     if not missing.any():
         return present
+    nothing = pa.array([entry(b"")], pa.large_binary())
     return pa.concat_arrays([present, nothing]).take(
         pa.array(np.where(missing, len(present), np.cumsum(~missing) - 1), pa.int64())
     )

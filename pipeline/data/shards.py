@@ -191,7 +191,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
                     merged = merge_types([*types.items(), (unit.file, kinds)], job)
                     types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
                 pending.append((table, times))
-                if sum(one.nbytes for one, _ in pending) > MOST_BYTES:
+                if sum(part.nbytes for part, _ in pending) > MOST_BYTES:
                     _write_part(pending, shard, next(parts), job, rows)
                     pending = []
         if pending:
@@ -206,7 +206,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
 def _write_part(
     pending: list[tuple[pa.Table, np.ndarray | None]], shard: Shard, part: int, job: Job, rows: dict[str, int]
 ) -> None:
-    table = pa.concat_tables([one for one, _ in pending], promote_options="default")
+    table = pa.concat_tables([part for part, _ in pending], promote_options="default")
     for at, column in enumerate(table.schema):
         if pa.types.is_null(column.type):
             table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
@@ -312,16 +312,16 @@ def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job
 
 def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:
     """Write summary.json beside the splits; its "problems" are empty when all is well."""
-    problems = [one.problem for one in scans if one.problem] or [one.problem for one in written if one.problem]
-    rows = {split: sum(one.rows.get(split, 0) for one in written) for split in job.output_splits}
-    bad = sum(one.bad_rows for one in written)
+    problems = [file.problem for file in scans if file.problem] or [shard.problem for shard in written if shard.problem]
+    rows = {split: sum(shard.rows.get(split, 0) for shard in written) for split in job.output_splits}
+    bad = sum(shard.bad_rows for shard in written)
     total = sum(rows.values()) + bad
     if not problems:
         try:
-            merge_types(sorted(pair for one in written for pair in one.types.items()), job)
+            merge_types(sorted(pair for shard in written for pair in shard.types.items()), job)
         except UserError as error:
             problems.append(str(error))
-        first_bad = sorted((row for one in written for row in one.first_bad), key=lambda row: (row.file, row.row))[
+        first_bad = sorted((row for shard in written for row in shard.first_bad), key=lambda row: (row.file, row.row))[
             :SHOWN
         ]
         if bad > job.max_bad_rows * total:
@@ -352,6 +352,6 @@ def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("file", "row", "reason", "text"))
-    writer.writerows((one.file, one.row, one.reason, one.text) for one in bad)
+    writer.writerows((row.file, row.row, row.reason, row.text) for row in bad)
     path = f"{job.uri}/{BAD_ROWS}/{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
     filesystem.write(path, text.getvalue())

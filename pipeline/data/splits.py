@@ -45,8 +45,8 @@ def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndar
     values = array.flatten()
     if pa.types.is_floating(values.type):
         raise UserError(
-            f"the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or text, whose "
-            "equality is certain"
+            f"the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or text, "
+            "whose equality is certain"
         )
     coded = values.dictionary_encode()
     return [feature(value) for value in coded.dictionary.to_pylist()], np.asarray(coded.indices)
@@ -69,8 +69,8 @@ class Points:
 
 def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
     """Return the times at which the second and later splits begin, which then have about these shares of rows."""
-    values = np.concatenate([one.values for one in points])
-    weights = np.concatenate([np.full(len(one.values), one.weight) for one in points])
+    values = np.concatenate([part.values for part in points])
+    weights = np.concatenate([np.full(len(part.values), part.weight) for part in points])
     order = np.argsort(values, kind="stable")
     upto = np.cumsum(weights[order])
     wanted = np.cumsum(shares)[:-1] / sum(shares) * upto[-1]
@@ -98,7 +98,8 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
     if column.null_count:
         at = pc.index(column.is_null(), True).as_py()
         raise UserError(
-            f"{file}, row {rows.numbers[at]}: no time in the column {name!r}, by whose order rows are assigned to splits"
+            f"{file}, row {rows.numbers[at]}: no time in the column {name!r}, by whose order rows are assigned to "
+            "splits"
         )
     if kind == "text":
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ def too_large(numbers: np.ndarray) -> np.ndarray:
 
 
 def rows_at_once(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read together: fewer than ``most`` where these would take more memory than ``BYTES_AT_ONCE``.
+    """Return how many rows to read together: ``most``, or fewer where these take more than ``BYTES_AT_ONCE``.
 
     Args:
         most: For rows of a usual size.
@@ -101,10 +102,7 @@ def type_name(type_: pa.DataType) -> str:
         return type_name(type_.value_type)
     if is_list(type_):
         return f"lists of {type_name(type_.value_type)}"
-    for name, is_it in _NAMES:
-        if is_it(type_):
-            return name
-    return str(type_)
+    return next((name for name, checks in _NAMES.items() if any(check(type_) for check in checks)), str(type_))
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -112,25 +110,17 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(check(type_) for check in (*checks, *_BYTES))
-
-
-_BYTES = (
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
-    pa.types.is_binary_view,
-)
-_NAMES = (
-    ("nothing", pa.types.is_null),
-    ("booleans", pa.types.is_boolean),
-    ("integers", pa.types.is_integer),
-    ("floats", lambda type_: pa.types.is_floating(type_) or pa.types.is_decimal(type_)),
-    ("text", _is_text),
-    ("timestamps", pa.types.is_timestamp),
-    ("dates", pa.types.is_date),
-    ("times of day", pa.types.is_time),
-    ("durations", pa.types.is_duration),
-)
+_NAMES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "nothing": (pa.types.is_null,),
+    "booleans": (pa.types.is_boolean,),
+    "integers": (pa.types.is_integer,),
+    "floats": (pa.types.is_floating, pa.types.is_decimal),
+    "text": (
+        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view),
+    ),
+    "timestamps": (pa.types.is_timestamp,),
+    "dates": (pa.types.is_date,),
+    "times of day": (pa.types.is_time,),
+    "durations": (pa.types.is_duration,),
+}

@@ -28,7 +28,7 @@ def scan(file: str) -> list[Unit]:
     return [Unit(file, "tfrecord", 0, None, 1, size)] if size else []
 
 
-def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
+def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_ROWS) -> Iterator[Rows]:
     """Read the records in batches, as columns of lists of int64, float32 or binary.
 
     Raises:
@@ -38,7 +38,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
 
     decoder = ExamplesToRecordBatchDecoder()
     row = 1
-    for records in read_records(unit.file, BATCH_ROWS):
+    for records in read_records(unit.file, at_once):
         try:
             table = pa.table(decoder.DecodeBatch(records))
         except Exception as error:

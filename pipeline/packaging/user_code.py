@@ -116,18 +116,15 @@ def cut(source: str, entry_points: Sequence[str]) -> str:
 
     wanted = set(entry_points)
     kept: set[int] = set()
-    grew = True
-    while grew:
-        grew = False
+    size = -1
+    while len(kept) > size:
+        size = len(kept)
         for statement in body:
-            if id(statement) in kept:
-                continue
             bound = _bound(statement)
             is_import_for_effect = isinstance(statement, (ast.Import, ast.ImportFrom)) and not bound & everything_used
             if not bound or bound & wanted or is_import_for_effect:
                 kept.add(id(statement))
                 wanted |= used_by[id(statement)]
-                grew = True
 
     lines = source.splitlines()
     for statement in body:

@@ -102,7 +102,7 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
         return _floats(name, np.asarray(known.cast(pa.float64())), len(values))
     units = {"timestamps": "microseconds", "dates": "days", "times of day": TIME_OF_DAY}
     if kind in units:
-        column = Column(name, "integers", "time", _distinct(known), units[kind])
+        column = Column(name, "integers", "time", pc.count_distinct(known).as_py(), units[kind])
         return _if_usable(column, known, len(values))
     if kind == "durations":
         known = known.cast(pa.duration("us"), safe=False).cast(pa.int64())
@@ -113,10 +113,10 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
 
 def without_too_many_codes(columns: list[Column]) -> list[Column]:
     """Take columns of few whole numbers for measures where there are many of them, such as pixels."""
-    unnamed = [one for one in columns if one.role == "code" and not NAMES_OF_CODES.search(one.name)]
+    unnamed = [column for column in columns if column.role == "code" and not NAMES_OF_CODES.search(column.name)]
     if len(unnamed) <= MOST_UNNAMED_CODES:
         return columns
-    return [replace(one, role="number") if one in unnamed else one for one in columns]
+    return [replace(column, role="number") if column in unnamed else column for column in columns]
 
 
 def _text(name: str, known: pa.ChunkedArray, rows: int) -> Column:
@@ -197,8 +197,7 @@ def _zero_padded(text: pa.ChunkedArray) -> bool:
 
 def _date_form(texts: pa.ChunkedArray, forms: tuple[str, ...] = DATES) -> str:
     """Return the first notation in which every text is a day of the calendar; empty where there is none."""
-    missing = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(csv_files.MISSING, texts.type))
-    texts = texts.filter(pc.invert(missing))
+    texts = texts.filter(pc.invert(csv_files.is_missing(texts)))
     if not len(texts):
         return ""
     for form in forms:
@@ -223,9 +222,7 @@ def _is_day(match: re.Match[str], groups: tuple[str, ...]) -> bool:
 
 def _amount_form(texts: pa.ChunkedArray, times: np.ndarray) -> tuple[str, tuple[int, str]] | None:
     """Return the decimal sign in which most texts are amounts, and how many rows have others, with one of them."""
-    missing = np.asarray(
-        pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(csv_files.MISSING, texts.type))
-    )
+    missing = np.asarray(csv_files.is_missing(texts))
     plain = np.asarray(pc.match_substring_regex(texts, PLAIN_NUMBER))
     if _zero_padded(texts):
         return None
@@ -254,10 +251,6 @@ def _compact_date(known: np.ndarray, low: int, high: int, distinct: int) -> str:
     if low < 1900_01_01 or high > 2100_12_31 or distinct < 3:
         return ""
     return "%Y%m%d" if _date_form(pa.chunked_array([pa.array(np.unique(known)).cast(pa.string())]), ("%Y%m%d",)) else ""
-
-
-def _distinct(values: pa.ChunkedArray) -> int:
-    return int(pc.count_distinct(values).as_py())
 
 
 def _shortened(text: str) -> str:

@@ -163,12 +163,12 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
     """Yield what was found, a line for each kind of column: the kind, and the columns."""
     label, values = table.label, table.values
     if label.task == "regression":
-        what = f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
+        text = f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
     else:
         shares = np.bincount(values, minlength=len(label.classes)) / len(values)
         each = [f"{word} ({100 * share:.3g} %)" for word, share in zip(label.classes, shares, strict=True)]
-        what = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
-    yield "label", what
+        text = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
+    yield "label", text
     kinds = {"category": "text", "number": "numbers", "code": "codes", "time": "times", "amount": "amounts"}
     for role, kind in kinds.items():
         names = [column.name for column in table.features if column.role == role]
@@ -189,7 +189,7 @@ def _literal(value: str) -> str:
 
 
 def _tuple(values: Sequence[str], literal: Literal, before: int = 12) -> str:
-    """Return a tuple as ruff writes it, a line a value if longer than one line; ``before`` characters stand before it."""
+    """Return a tuple as ruff writes it after so many characters: a line a value if one line is too short."""
     items = [literal(value) for value in values]
     one_line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if before + len(one_line) <= 118:

@@ -46,7 +46,7 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
     if numbers is not None and not np.isfinite(numbers).all():
         raise UserError(f"the label {name!r} is {numbers[~np.isfinite(numbers)][0]} in some rows; expected numbers")
     words = _words(array)
-    counts = sorted(((one["values"], one["counts"]) for one in pc.value_counts(words).to_pylist()), key=_in_order)
+    counts = sorted(((item["values"], item["counts"]) for item in pc.value_counts(words).to_pylist()), key=_in_order)
     if len(counts) == 1:
         raise UserError(
             f"the label {name!r} is {counts[0][0]!r} in all of {len(array):,} rows; a model learns from labels that "

@@ -91,15 +91,14 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     columns = without_too_many_codes(
         [describe(name, values_of(name), from_text=found.format == "csv") for name in names if name != label_name]
     )
-    columns = [
-        Column(one.name, one.type, distinct=one.distinct, left_out="as asked for") if one.name in leave_out else one
-        for one in columns
-    ]
+    for at, column in enumerate(columns):
+        if column.name in leave_out:
+            columns[at] = Column(column.name, column.type, distinct=column.distinct, left_out="as asked for")
     if all(column.left_out for column in columns):
         reasons = "; ".join(f"{column.name}: {column.left_out}" for column in columns[:30])
         raise UserError(f"{data.path} has no column to predict {label_name!r} by: {reasons}")
     types = {column.name: column.type for column in columns}
-    table = pa.concat_tables(_typed(batches, types, label_name), promote_options="default")
+    table = pa.concat_tables(_typed(scans, types, label_name), promote_options="default")
     encoded = pa.array(values, pa.float32() if label.task == "regression" else pa.int64())
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, encoded)
@@ -145,29 +144,20 @@ def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
     return batches, True
 
 
-def _typed(batches: list[tuple[Rows, str]], types: Mapping[str, str], label: str) -> Iterator[pa.Table]:
+def _typed(scans: list[shards.FileScan], types: Mapping[str, str], label: str) -> Iterator[pa.Table]:
     """Yield the rows as ExampleGen will make examples of them, without the label.
 
     Raises:
         UserError: a number is too large.
     """
-    for rows, file in batches:
-        arrays = {}
-        for name, column in ((name, rows.table.column(name)) for name in rows.table.column_names if name != label):
-            arrays[name] = column
+    for rows, file in _read([dataclasses.replace(scan, types={**types, label: scan.types[label]}) for scan in scans])[
+        0
+    ]:
+        table = rows.table.drop_columns(label)
+        for at, name in enumerate(table.column_names):
             if types[name] == csv_files.NOTHING:
-                arrays[name] = pa.chunked_array([pa.nulls(len(column), pa.int64())])
-            elif types[name] in (csv_files.INTEGERS, csv_files.FLOATS) and pa.types.is_string(column.type):
-                arrays[name], wrong = csv_files.parse(column, types[name])
-                if wrong is not None:
-                    at = int(np.flatnonzero(wrong)[0])
-                    raise UserError(
-                        f"{file}, row {rows.numbers[at]}, column {name!r}: found {column[at].as_py()!r}, expected "
-                        f"{csv_files.EXPECTED[types[name]]}; correct it, or leave this row out"
-                    )
-            elif types[name] == csv_files.INTEGERS and pa.types.is_floating(column.type):
-                arrays[name] = column.cast(pa.int64())
-        yield examples.as_lists(Rows(pa.table(arrays), rows.numbers), file)
+                table = table.set_column(at, name, pa.nulls(len(table), pa.int64()))
+        yield examples.as_lists(dataclasses.replace(rows, table=table), file)
 
 
 def _assign(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:
@@ -212,10 +202,8 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
     if not names:
         raise UserError(f"{file} is empty; expected a header with the names of the columns, and rows")
     if label not in names:
-        close = difflib.get_close_matches(label, names, 1, 0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        header = csv_files.header_hint(names)
-        raise UserError(f"{file} has no column {label!r}, the label{header}{hint} It has {shortened(names)}")
+        hint = f"{csv_files.header_hint(names)}{_suggestion(label, names) or '.'}"
+        raise UserError(f"{file} has no column {label!r}, the label{hint} It has {shortened(names)}")
 
 
 def check_named(wanted: Collection[str], names: list[str], label: str) -> None:
@@ -228,6 +216,9 @@ def check_named(wanted: Collection[str], names: list[str], label: str) -> None:
         if name == label:
             raise UserError(f"the column {name!r} is the label, and can be neither left out nor kept")
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1, 0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UserError(f"no column {name!r} to leave out or to keep{hint}")
+            raise UserError(f"no column {name!r} to leave out or to keep{_suggestion(name, names)}")
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, 1, 0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

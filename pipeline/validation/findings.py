@@ -48,33 +48,33 @@ class Finding:
 def merged(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings, the same one in several splits once."""
     splits: dict[Finding, list[str]] = {}
-    for one in findings:
-        splits.setdefault(dataclasses.replace(one, split=""), []).append(one.split)
-    return [dataclasses.replace(one, split=", ".join(where)) for one, where in splits.items()]
+    for finding in findings:
+        splits.setdefault(dataclasses.replace(finding, split=""), []).append(finding.split)
+    return [dataclasses.replace(finding, split=", ".join(names)) for finding, names in splits.items()]
 
 
 def with_severity(
-    drafts: Iterable[Finding], settings: Mapping[str, Severity], schema: schema_pb2.Schema
+    findings: Iterable[Finding], settings: Mapping[str, Severity], schema: schema_pb2.Schema
 ) -> list[Finding]:
-    """Return the findings with their severity, by the column's annotation, the config or the default; ignored ones not."""
+    """Return the findings but ignored ones, with the severity by the column's annotation, the config or the default."""
     tags = {
         feature.name: dict(tag.replace(" ", "").split(":", 1) for tag in feature.annotation.tag if ":" in tag)
         for feature in schema.feature
     }
-    found = []
-    for draft in drafts:
-        of_column = tags.get(draft.feature, {})
-        severity = of_column.get(draft.kind, settings.get(draft.kind, FINDINGS[draft.kind]))
+    kept = []
+    for finding in findings:
+        of_column = tags.get(finding.feature, {})
+        severity = of_column.get(finding.kind, settings.get(finding.kind, FINDINGS[finding.kind]))
         if severity in ("stop", "warn"):
-            found.append(dataclasses.replace(draft, severity=severity))
-    return found
+            kept.append(dataclasses.replace(finding, severity=severity))
+    return kept
 
 
 def to_json(findings: Iterable[Finding]) -> str:
     """Return the findings as JSON."""
-    return json.dumps([dataclasses.asdict(one) for one in findings], indent=2)
+    return json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2)
 
 
 def from_json(text: str) -> list[Finding]:
     """Return the findings that ``to_json`` wrote."""
-    return [Finding(**{**one, "values": tuple(map(tuple, one["values"]))}) for one in json.loads(text)]
+    return [Finding(**{**fields, "values": tuple(map(tuple, fields["values"]))}) for fields in json.loads(text)]

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import one_array
-from pipeline.data.tfrecord_files import read_records
+from pipeline.data import tfrecord_files
+from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
 from pipeline.validation.findings import Finding
@@ -47,15 +47,15 @@ def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> 
         hashes = _hashes(of_split, every)
         distinct = np.unique(hashes)
         repeated = 1 - len(distinct) / max(1, len(hashes))
-        if repeated > checks.max_repeated_rows:
-            yield _rows_finding(
-                "repeated_rows", split, repeated, "repeat another row of it", checks.max_repeated_rows, rows[split]
-            )
+        shares = [("repeated_rows", repeated, "repeat another row of it", checks.max_repeated_rows)]
         for earlier, others in seen.items():
-            share = float(np.isin(hashes, others, kind="sort").mean()) if len(hashes) else 0.0
-            if share > checks.max_shared_rows:
-                what = f"are in {earlier} too"
-                yield _rows_finding("shared_rows", split, share, what, checks.max_shared_rows, rows[split])
+            shared = float(np.isin(hashes, others, kind="sort").mean()) if len(hashes) else 0.0
+            shares.append(("shared_rows", shared, f"are in {earlier} too", checks.max_shared_rows))
+        for kind, share, text, limit in shares:
+            if share > limit:
+                found = f"{100 * share:.1f} % of {rows[split]:,} {text}"
+                remedy = f"take the files apart; accept it: DataChecks(max_{kind}=...) in the config"
+                yield Finding(kind, split, "", found, f"at most {100 * limit:g} % may", remedy)
         seen[split] = distinct
 
 
@@ -91,16 +91,16 @@ def leaks(rows: pa.Table, label: str, checks: DataChecks, classes: int = 2) -> I
             # Of two classes, one against the other says it all.
             numbers = range(1, 2) if classes == 2 else range(classes)
             areas = [column_auc(codes, (labels == number) * 1.0) for number in numbers]
-            told, lowest = (float(np.mean(part)) for part in zip(*areas, strict=True))
+            value, lowest = (float(np.mean(part)) for part in zip(*areas, strict=True))
             measure = "an AUC"
         else:
-            (told, lowest), measure = column_correlation(codes, labels), "a squared correlation"
+            (value, lowest), measure = column_correlation(codes, labels), "a squared correlation"
         if lowest > checks.max_column_auc:
             yield Finding(
                 "leak",
                 "train",
                 name,
-                f"this column alone tells the label with {measure} of {told:.4f} ({lowest:.4f} or more)",
+                f"this column alone predicts the label with {measure} of {value:.4f} ({lowest:.4f} or more)",
                 f"at most {checks.max_column_auc:g}, or it knows what only the future knows",
                 "leave the column out of the data; accept it: annotation "
                 f'{{ tag: "leak: ignore" }} of {name} in the schema',
@@ -116,7 +116,7 @@ def column_auc(codes: np.ndarray, label: np.ndarray) -> tuple[float, float]:
         codes: Values as codes from 0, int64 [rows].
         label: 0 or 1, [rows].
     """
-    scores = _told_by_others(codes, label)
+    scores = _scores_by_others(codes, label)
     # Mann-Whitney, by value: of two rows with the same score, each wins half.
     place = np.unique(scores, return_inverse=True)[1]
     positives = np.bincount(place, weights=label)
@@ -134,59 +134,45 @@ def column_correlation(codes: np.ndarray, label: np.ndarray) -> tuple[float, flo
 
     Takes what ``column_auc`` does, with labels of any numbers.
     """
-    told = _told_by_others(codes, label)
-    if np.ptp(told) == 0 or np.ptp(label) == 0:
+    scores = _scores_by_others(codes, label)
+    if np.ptp(scores) == 0 or np.ptp(label) == 0:
         return 0.0, 0.0
-    squared = float(np.corrcoef(told, label)[0, 1] ** 2)
+    squared = float(np.corrcoef(scores, label)[0, 1] ** 2)
     return squared, fisher(squared, len(label), Z)[0]
 
 
-def _told_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
+def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Return the mean label of each row's value among the rows of the other parts, [rows]."""
     size = int(codes.max(initial=0)) + 1
     fold = np.random.RandomState(0).permutation(len(codes)) % FOLDS
-    told = np.empty(len(codes))
+    scores = np.empty(len(codes))
     for part in range(FOLDS):
         mine, others = fold == part, fold != part
         counts = np.bincount(codes[others], minlength=size)
         sums = np.bincount(codes[others], weights=label[others], minlength=size)
         mean = label[others].mean()
         # One row of average outcome more: a value seen once proves little.
-        told[mine] = ((sums + mean) / (counts + 1))[codes[mine]]
-    return told
+        scores[mine] = ((sums + mean) / (counts + 1))[codes[mine]]
+    return scores
 
 
 def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the examples in TFRecords, block by block, as columns of lists."""
-    yield from _tables(files, BLOCK)
-
-
-def _rows_finding(kind: str, split: str, share: float, what: str, limit: float, rows: int) -> Finding:
-    return Finding(
-        kind,
-        split,
-        "",
-        f"{100 * share:.1f} % of {rows:,} {what}",
-        f"at most {100 * limit:g} % may",
-        f"take the files apart; accept it: DataChecks(max_{kind}=...) in the config",
-    )
+    return _tables(files, BLOCK)
 
 
 def _hashes(files: Sequence[str], every: int) -> np.ndarray:
     parts = [
-        np.fromiter(map(hash, block), np.int64, len(block)) for file in files for block in read_records(file, BLOCK)
+        np.fromiter(map(hash, block), np.int64, len(block))
+        for file in files
+        for block in tfrecord_files.read_records(file, BLOCK)
     ]
     hashes = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return hashes[hashes % every == 0] if every > 1 else hashes
 
 
-def _tables(files: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
-
-    decoder = ExamplesToRecordBatchDecoder()
-    for file in files:
-        for block in read_records(file, rows):
-            yield pa.table(decoder.DecodeBatch(block))
+def _tables(files: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+    return (rows.table for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), at_once=at_once))
 
 
 def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:

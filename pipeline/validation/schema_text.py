@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
@@ -51,15 +53,15 @@ def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> s
     no value of it; here it stays, and may be missing.
     """
     schema = reviewed
-    for one in statistics:
-        schema = tfdv.update_schema(schema, one)
+    for split in statistics:
+        schema = tfdv.update_schema(schema, split)
     before = {feature.name: feature for feature in reviewed.feature}
     _keep_sparse(schema, before, statistics)
-    there = {name for one in statistics for name in features_of(one)}
+    in_data = {name for split in statistics for name in features_of(split)}
     inferred = {feature.name: feature for feature in tfdv.infer_schema(statistics[0]).feature}
     for feature in schema.feature:
         deprecated = feature.lifecycle_stage == schema_pb2.DEPRECATED
-        if deprecated and feature.name in there & set(before) and feature.name in inferred:
+        if deprecated and feature.name in in_data & set(before) and feature.name in inferred:
             if before[feature.name].lifecycle_stage != schema_pb2.DEPRECATED:
                 feature.CopyFrom(inferred[feature.name])
     return schema
@@ -70,12 +72,12 @@ def _keep_sparse(
 ) -> None:
     """Put back into use, as optional, the columns that have values in some splits and none in others."""
     for feature in schema.feature:
-        having = [one for one in statistics if present(features_of(one).get(feature.name))]
+        having = [split for split in statistics if present(features_of(split).get(feature.name))]
         if not 0 < len(having) < len(statistics):
             continue
         fresh = tfdv.infer_schema(_only(having[0], feature.name))
-        for one in having[1:]:
-            fresh = tfdv.update_schema(fresh, _only(one, feature.name))
+        for split in having[1:]:
+            fresh = tfdv.update_schema(fresh, _only(split, feature.name))
         old = before.get(feature.name)
         (of_values,) = fresh.feature
         if old and old.lifecycle_stage == schema_pb2.DEPRECATED:
@@ -125,13 +127,9 @@ def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, co
         columns: Which.
     """
     wanted = set(columns)
-    as_it_is = {one.name: one for one in before.feature}
-    features = {one.name: one for one in after.feature if one.name in wanted}
-    named = {one.domain for one in features.values() if one.domain}
-    domains = {one.name: one for one in after.string_domain if one.name in named}
-    unchanged = {one.name: one for one in before.string_domain}
-    domains = {name: one for name, one in domains.items() if unchanged.get(name) != one}
-    features = {name: one for name, one in features.items() if as_it_is.get(name) != one}
+    named = {feature.domain for feature in after.feature if feature.name in wanted}
+    features = _changed(before.feature, [feature for feature in after.feature if feature.name in wanted])
+    domains = _changed(before.string_domain, [domain for domain in after.string_domain if domain.name in named])
 
     out, end = [], 0
     for start, stop, kind in _blocks(text):
@@ -142,12 +140,17 @@ def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, co
             out += [text[end:start], _block(kind, fresh.pop(name))]
             end = stop
     out.append(text[end:])
-    added = [
-        _block(kind, one) for kind, rest in (("feature", features), ("string_domain", domains)) for one in rest.values()
-    ]
+    added = [_block("feature", feature) for feature in features.values()]
+    added += [_block("string_domain", domain) for domain in domains.values()]
     if added:
         out.append("\n" + NEW + "\n\n" + "\n\n".join(added) + "\n")
     return "".join(out)
+
+
+def _changed(before: Iterable[Any], after: Iterable[Any]) -> dict[str, Any]:
+    """Return the messages by name that are new or not as before."""
+    earlier = {message.name: message for message in before}
+    return {message.name: message for message in after if earlier.get(message.name) != message}
 
 
 def _differences(
@@ -197,15 +200,10 @@ def _block(kind: str, message: schema_pb2.Feature | schema_pb2.StringDomain) -> 
     lines = [f"{kind} {{"]
     for field, value in fields:
         repeated = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        for one in value if repeated else [value]:
-            alone = type(message)()
-            if repeated:
-                getattr(alone, field.name).extend([one])
-            elif field.message_type:
-                getattr(alone, field.name).CopyFrom(one)
-            else:
-                setattr(alone, field.name, one)
-            lines.append(f"  {text_format.MessageToString(alone, as_one_line=True)}")
+        for item in value if repeated else [value]:
+            text = io.StringIO()
+            text_format.PrintField(field, item, text, as_one_line=True)
+            lines.append(f"  {text.getvalue().strip()}")
     return "\n".join([*lines, "}"])
 
 

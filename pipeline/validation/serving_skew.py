@@ -102,8 +102,8 @@ def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema)
 def _values(value: Any, type_: pa.DataType) -> list[Any] | None:
     if value is None:
         return None
-    made = [_value(one, type_) for one in (value if isinstance(value, list) else [value])]
-    return None if any(one is None for one in made) else made
+    made = [_value(item, type_) for item in (value if isinstance(value, list) else [value])]
+    return None if any(item is None for item in made) else made
 
 
 def _value(value: Any, type_: pa.DataType) -> Any:

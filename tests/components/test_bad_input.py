@@ -180,7 +180,7 @@ def test_an_empty_file_among_others_is_taken_and_a_split_without_rows_is_not(fol
 
 def test_two_parquet_columns_of_one_name_are_refused(folder, problem):
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), folder / "some.parquet")
-    assert "some.parquet: the column name 'a' stands twice" in problem(folder)
+    assert "some.parquet: the column name 'a' occurs twice" in problem(folder)
 
 
 @pytest.mark.parametrize(

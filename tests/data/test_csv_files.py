@@ -182,7 +182,7 @@ def test_a_compressed_file_is_read_and_one_cut_short_is_refused(tmp_path, name, 
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("a,b,a\n", r"the column name 'a' stands twice in the header, in columns 1 and 3"),
+        ("a,b,a\n", r"the column name 'a' occurs twice in the header, in columns 1 and 3"),
         (",a\n", r"column 1 has no name; expected one in the header \(pandas writes its index so"),
         (b"caf\xe9,b\n", r"not a CSV file with a header, whatever its name says: its first line is b'caf\\xe9,b\\n'"),
         (b"PAR1\x15\x04\x15\xff\n", r"not a CSV file with a header, whatever its name says"),

@@ -107,7 +107,7 @@ def bad(clone: Path, first: Run, few_flights: Path, tmp_path_factory: pytest.Tem
         (
             "*/*.parquet",
             arrival_delay,
-            "arr_delay in train: this column alone tells the label with an AUC of 1.0000 (",
+            "arr_delay in train: this column alone predicts the label with an AUC of 1.0000 (",
             "leave the column out of the data",
         ),
     ],

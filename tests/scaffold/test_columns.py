@@ -14,7 +14,7 @@ from pipeline.data import shards
 from pipeline.data.serialize import serialize
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.scaffold import beforehand
+from pipeline.scaffold import leak_check
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, look
 from pipeline.settings.config import SPLITS, Data
@@ -281,7 +281,7 @@ def test_a_header_that_is_a_row_a_missing_label_and_a_spreadsheet_are_said_so(tm
     with pytest.raises(UserError, match="no column 'bought', the label. Its first line looks like a row"):
         look(Data(str(tmp_path / "some.csv")), "bought", None)
     (tmp_path / "some.csv").write_text("".join(f"1,1,{row % 2}\n" for row in range(100)))
-    with pytest.raises(UserError, match="stands twice in the header.*Its first line looks like a row"):
+    with pytest.raises(UserError, match="occurs twice in the header.*Its first line looks like a row"):
         look(Data(str(tmp_path / "some.csv")), "bought", None)
     (tmp_path / "some.xlsx").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"found some.xlsx; export the spreadsheet as CSV"):
@@ -349,6 +349,6 @@ def test_a_number_that_is_nan_in_a_parquet_file_is_a_missing_one(tmp_path):
 
 def test_a_column_to_keep_that_is_not_there_is_refused_with_the_nearest(frame, tmp_path):
     with pytest.raises(UserError, match="no column 'sise' to leave out or to keep; did you mean 'size'"):
-        beforehand.check_leaks(table_of(frame, tmp_path), ["sise"])
+        leak_check.check_leaks(table_of(frame, tmp_path), ["sise"])
     with pytest.raises(UserError, match="the column 'bought' is the label"):
-        beforehand.check_leaks(table_of(frame, tmp_path), ["bought"])
+        leak_check.check_leaks(table_of(frame, tmp_path), ["bought"])

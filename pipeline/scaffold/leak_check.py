@@ -30,10 +30,9 @@ def check_leaks(table: Table, keep: Collection[str]) -> None:
     found = list(rows.leaks(sample, table.label.name, DataChecks(), len(table.label.classes)))
     if not found:
         return
-    columns = [f"column {one.feature!r}: {one.found}" for one in found[:10]]
-    flags = {
-        flag: " ".join(f"{flag} {shlex.quote(one.feature)}" for one in found[:10]) for flag in ("--leave-out", "--keep")
-    }
+    columns = [f"column {leak.feature!r}: {leak.found}" for leak in found[:10]]
+    names = [shlex.quote(leak.feature) for leak in found[:10]]
+    flags = {flag: " ".join(f"{flag} {name}" for name in names) for flag in ("--leave-out", "--keep")}
     raise UserError(
         f"{'; '.join(columns)}. The run would stop there: such a column mostly is known only when the label is. "
         f"If so, leave it out: {flags['--leave-out']}. If it is known whenever the model is asked: {flags['--keep']}"
