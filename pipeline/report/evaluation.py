@@ -60,10 +60,10 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     alt = f"{loss_first} when the values of a feature are permuted among the rows, the largest first"
     header = ("Feature", loss_first, "Deviation")
     rows = [(charts.shown(name), number(mean), number(spread)) for name, (mean, spread) in importances.items()]
-    times = {1: "once", 3: "three times, on average"}[scores["importance_repeats"]]
+    times = "mean of three permutations" if scores["importance_repeats"] > 1 else "one permutation"
     text = (
         f"Permutation importance: the {loss} on {scores['importance_rows']:,} rows of the test split when the values "
-        f"of one feature are permuted among them, {times}. Features that contain the same share it."
+        f"of one feature are permuted among them ({times}). Features with the same information share it."
     )
     if len(importances) > len(top):
         text += f" The chart has {len(top)} of {len(importances):,} features."
