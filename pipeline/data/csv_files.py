@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import lzma
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
@@ -25,7 +28,8 @@ EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
 # there "NA" may be Namibia.
 MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_CUT_SHORT = (EOFError, OSError)  # what gzip, bz2 and lzma raise for a file that is damaged or ends too early
+# Raised by gzip, bz2 and lzma for a file that is damaged or ends too early.
+_DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit]]:
@@ -42,11 +46,11 @@ def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit
     Raises:
         UserError: it is no CSV file with a header, or is cut short.
     """
-    with files.open_decompressed(file) as stream:
+    with _opened(file) as stream:
         names, start = _read_header(stream, file)
         types = {name: known.get(name, NOTHING) for name in names}
         units, rows = list[Unit](), 0
-        for block in _blocks(stream, file, len(names), start):
+        for block in read_blocks(stream, len(names), start=start):
             text = _as_text(block, names, file)
             for name in names:
                 if name not in known:
@@ -73,12 +77,13 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
     Raises:
         UserError: the file is cut short.
     """
-    with files.open_decompressed(unit.file) as stream:
+    with _opened(unit.file) as stream:
         names, header = _read_header(stream, unit.file)
         start = unit.start or header
         stream.seek(start)
         wanted = [name for name in names if columns is None or name in columns]
-        for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
+        blocks = read_blocks(stream, len(names), start=start, length=unit.length, first_row=unit.first_row)
+        for block in blocks:
             text = _as_text(block, names, unit.file, wanted)
             bad = [BadRow(unit.file, *row) for row in block.bad]
             values, reasons = {}, dict[int, str]()
@@ -107,22 +112,28 @@ def read_header(file: str) -> list[str]:
     Raises:
         UserError: see ``scan``.
     """
-    with files.open_decompressed(file) as stream:
+    with _opened(file) as stream:
         return _read_header(stream, file)[0]
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    with files.open_decompressed(file) as stream:
+        try:
+            yield stream
+        except _DAMAGED as error:
+            raise UserError(f"{file} is damaged or cut short: {first_line(error)}; write or copy it again") from error
 
 
 def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
     """Return the names of the columns, and the position of what comes after them; none and 0 for an empty file."""
     # The header is one row: read on while its last quote is open.
     header = b""
-    try:
-        while not header or header.count(b'"') % 2 or not header.strip(b"\r\n" + _BYTE_ORDER_MARK):
-            line = _read_line(stream)
-            header += line
-            if not line or len(header) > MOST_ROW_BYTES:
-                break
-    except _CUT_SHORT as error:
-        raise UserError(_cut_short(file, error)) from error
+    while not header or header.count(b'"') % 2 or not header.strip(b"\r\n" + _BYTE_ORDER_MARK):
+        line = _read_line(stream)
+        header += line
+        if not line or len(header) > MOST_ROW_BYTES:
+            break
     try:
         text = header.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
         names = next(csv.reader(io.StringIO(text.strip("\r\n"), newline=""), strict=True), [])
@@ -160,19 +171,6 @@ def _read_line(stream: IO[bytes]) -> bytes:
     if len(line) < len(data):
         stream.seek(len(line) - len(data), io.SEEK_CUR)
     return line
-
-
-def _blocks(
-    stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
-) -> Iterator[Block]:
-    try:
-        yield from read_blocks(stream, columns, start=start, length=length, first_row=first_row)
-    except _CUT_SHORT as error:
-        raise UserError(_cut_short(file, error)) from error
-
-
-def _cut_short(file: str, error: Exception) -> str:
-    return f"{file} is damaged or cut short: {first_line(error)}; write or copy it again"
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:

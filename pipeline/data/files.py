@@ -69,9 +69,10 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -
         span = max(kept)
         for split, numbers in spans.items():
             if kept - numbers:
+                listed = ", ".join(map(str, sorted(numbers))) or "none"
                 raise UserError(
                     f"no files for the {split} split in span {min(kept - numbers)}: {_join(folder, patterns[split])} "
-                    f"matches the spans {_numbers(numbers)} only; expected files of every split in every span"
+                    f"matches the spans {listed} only; expected files of every split in every span"
                 )
         found = {
             split: {file: number for file, number in files.items() if number in kept} for split, files in found.items()
@@ -138,7 +139,3 @@ def _regular_expression(glob: str) -> str:
 
 def _join(folder: str, pattern: str) -> str:
     return f"{folder.rstrip('/')}/{pattern}"
-
-
-def _numbers(numbers: set[int]) -> str:
-    return ", ".join(map(str, sorted(numbers))) or "none"

@@ -137,17 +137,12 @@ def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[A
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.table import Unit
 
+    names = list(parquet_files.scan(file)[0]) if format == "parquet" else csv_files.read_header(file)
+    if format == "csv" and not names:
+        return  # an empty file has no header and no rows
+    if name not in names:
+        raise UserError(f"{file} has no column {name!r}, the label; it has {', '.join(names) or 'no columns'}")
     if format == "parquet":
-        names = list(parquet_files.scan(file)[0])
-        _check_column(file, names, name)
         yield from parquet_files.read(Unit(file, "parquet"), [name])
-        return
-    names = csv_files.read_header(file)
-    if names:  # an empty file has no header and no rows
-        _check_column(file, names, name)
+    else:
         yield from csv_files.read(Unit(file, "csv"), {name: csv_type}, [name])
-
-
-def _check_column(file: str, columns: list[str], label: str) -> None:
-    if label not in columns:
-        raise UserError(f"{file} has no column {label!r}, the label; it has {', '.join(columns) or 'no columns'}")

@@ -103,7 +103,9 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
         )
     if kind == "text":
         try:
-            column = column.cast(pa.string()).cast(pa.timestamp("us", "UTC" if _has_zone(column) else None))
+            text = column.cast(pa.string())
+            has_zone = pc.any(pc.match_substring_regex(text, r"(Z|[+-]\d\d:?\d\d)$")).as_py()
+            column = text.cast(pa.timestamp("us", "UTC" if has_zone else None))
         except pa.ArrowInvalid as error:
             raise UserError(
                 f"{where}, column {name!r}: {first_line(error)}; expected times as in ISO 8601, such as "
@@ -117,7 +119,3 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
     elif kind not in ("integers", "floats"):
         raise UserError(f"{where}, column {name!r}: holds {kind}; expected timestamps, dates, numbers or ISO 8601 text")
     return np.asarray(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
-
-
-def _has_zone(column: pa.ChunkedArray) -> bool:
-    return bool(pc.any(pc.match_substring_regex(column.cast(pa.string()), r"(Z|[+-]\d\d:?\d\d)$")).as_py())

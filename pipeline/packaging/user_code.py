@@ -107,7 +107,7 @@ def cut(source: str, entry_points: Sequence[str]) -> str:
     the file refers to (they are there for their effect). Code that looks names up at run time is kept whole.
     """
     body = ast.parse(source).body
-    used_by = {id(statement): _used(statement) for statement in body}
+    used_by = {id(top): {node.id for node in ast.walk(top) if isinstance(node, ast.Name)} for top in body}
     everything_used = set().union(*used_by.values()) if used_by else set()
     if everything_used & DYNAMIC_NAMES or any(
         isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*" for statement in body
@@ -157,10 +157,6 @@ def _bound(statement: ast.stmt) -> set[str]:
             if isinstance(node, ast.Name):
                 names.add(node.id)
     return names
-
-
-def _used(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
 def _first_line(statement: ast.stmt) -> int:

@@ -169,14 +169,16 @@ def test_every_line_break_ends_a_row_and_the_last_one_may_lack(written, end):
 
 
 @pytest.mark.parametrize(("name", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
-def test_a_compressed_file_is_read_and_one_cut_short_is_refused(tmp_path, name, compress):
+def test_a_compressed_file_is_read_and_one_damaged_or_cut_short_is_refused(tmp_path, name, compress):
     file = tmp_path / f"some.csv{name}"
     content = compress(("a,b\n" + "".join(f"{i},{i * i % 97}\n" for i in range(5000))).encode())
     file.write_bytes(content)
     assert read(file)[1]["a"] == list(range(5000))
-    file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=f"some.csv{name} is damaged or cut short"):
-        read(file)
+    half = len(content) // 2
+    for damaged in (content[:half], content[:half] + b"\xff" * 50 + content[half + 50 :]):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"some.csv{name} is damaged or cut short"):
+            read(file)
 
 
 @pytest.mark.parametrize(

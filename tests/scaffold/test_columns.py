@@ -257,7 +257,7 @@ def test_infinite_numbers_are_counted_and_no_warning_of_numpy_is_shown(tmp_path,
 
 def test_a_number_that_no_example_can_hold_is_refused_with_its_row(tmp_path):
     frame = pd.DataFrame({"x": [1.5, 1e300, *[2.5] * (NOT_TOO_FEW - 2)], "bought": repeated("yes", "no")})
-    with pytest.raises(UserError, match=r"some.csv, row 2, column 'x': found '1e\+300', expected a number up to 3.4e"):
+    with pytest.raises(UserError, match=r"some.csv, row 2: column 'x': found '1e\+300', expected a number up to 3.4e"):
         table_of(frame, tmp_path)
 
 
