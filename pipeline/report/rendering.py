@@ -11,7 +11,7 @@ import jinja2
 from pipeline import filesystem
 from pipeline.report.blocks import Section
 
-NUMERIC = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( (%|s|min \d+ s))?( to [-\d,.]+)?|-?")
+NUMERIC = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( (%|s|min \d+ s))?( to [-\d,.]+)?|-")
 
 
 def write_page(file: Path, title: str, sections: Sequence[Section]) -> Path:
