@@ -101,7 +101,9 @@ def test_too_few_rows_are_no_reason_to_fail(compiled_task, requests, there: Goog
 @pytest.mark.slow
 def test_it_is_scheduled_beside_the_pipeline_by_a_command(runner, there: GoogleCloud, tmp_path: Path, vertex):
     endpoint = tmp_path / "endpoint.py"
-    endpoint.write_text(f"from pipeline.settings.endpoint import Endpoint\nENDPOINT = Endpoint('e', log_to='bq://{TABLE}')\n")
+    endpoint.write_text(
+        f"from pipeline.settings.endpoint import Endpoint\nENDPOINT = Endpoint('e', log_to='bq://{TABLE}')\n"
+    )
     code, text = runner("monitor", CRON)
     assert code == 2
     assert "--endpoint (or VERTEX_ENDPOINT) is missing" in text
