@@ -7,6 +7,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "data" / "prepare_flights.py"
 KNOWN_ONLY_AFTERWARDS = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"}
 

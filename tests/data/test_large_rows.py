@@ -15,6 +15,7 @@ from pipeline.data import parquet_files, tfrecord_files
 ROWS = [os.urandom(1 << 20) * 24 for _ in range(3)]  # more than two do not fit into what is read at once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 def test_large_records_come_in_small_blocks(tmp_path: Path, compression: str):
     file = str(tmp_path / "images.tfrecord")

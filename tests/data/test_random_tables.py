@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from pipeline.data.examples import as_lists
 from pipeline.data.serialize import serialize
 from pipeline.data.table import too_large
 from tests.components.example_gen import values
+
+pytestmark = pytest.mark.slow
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
     ['"', "a,b", "x\ny", "\r", "1", "nan", " 7"]

@@ -126,6 +126,7 @@ def test_data_that_cannot_make_a_model_is_refused_with_what_to_do(frame, tmp_pat
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_three_hundred_columns_and_one_of_a_hundred_thousand_values_are_looked_at(tmp_path):
     random = np.random.default_rng(0)
     frame = pd.DataFrame(random.normal(size=(ROWS, 300)), columns=[f"x{number}" for number in range(300)])

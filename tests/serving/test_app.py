@@ -338,6 +338,7 @@ bodies = st.one_of(
 )
 
 
+@pytest.mark.slow
 @hypothesis.settings(
     max_examples=150, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )

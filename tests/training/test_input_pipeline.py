@@ -118,6 +118,7 @@ def test_a_training_that_starts_in_the_middle_gets_what_it_would_have_got(shards
     assert steps(split, 64, 18, first_step=22) == steps(split, 64, 40)[22:]
 
 
+@pytest.mark.slow
 @CACHES
 def test_replicas_and_workers_share_the_batches_of_one_device(shards, cache):
     alone = steps(open_split(shards, cache), 80, 12)
@@ -148,6 +149,7 @@ def test_devices_that_want_static_shapes_get_them(shards, cache):
     assert {len(batch) for batch in judged(split, 48, Part(), 20, same_size=True)} == {47}
 
 
+@pytest.mark.slow
 def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shards):
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
     splits = [open_split(shards, "none", part=part) for part in parts]
@@ -159,6 +161,7 @@ def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shard
     assert sorted(evaluated[0] + evaluated[1]) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_fewer_files_than_workers_are_shared_row_by_row(tmp_path):
     pattern = write(tmp_path / "one", 200)
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]

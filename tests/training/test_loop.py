@@ -22,6 +22,8 @@ from pipeline.training.strategy import Part
 from tests.training.records import SETTINGS, SPEC, compiled, functional, write
 from tests.training.worker import FitsUpTo
 
+pytestmark = pytest.mark.slow
+
 ROWS = 200
 ONE_DEVICE = strategy.choose("one_device")
 

@@ -52,6 +52,7 @@ def test_dates_are_read_as_python_reads_them(form, text, moment):
     assert found[0] == pytest.approx(of(datetime.datetime(*moment)), abs=2e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2300, 1, 1)))
 def test_any_day_of_six_centuries_is_read_right_from_text_and_from_whole_numbers(moment):

@@ -70,6 +70,7 @@ def transformed_rows(folder: Path, label: Label) -> Data:
     return Data([f"{folder}/rows"], [f"{folder}/rows"], str(folder / "graph"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "objective"), [(("low", "middle", "high"), "loss"), ((), "rmse")])
 def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, objective):
     """Of labels of several classes and of numbers."""
