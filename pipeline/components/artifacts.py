@@ -7,9 +7,9 @@ from typing import Any
 
 from tfx import types
 from tfx.components.statistics_gen import stats_artifact_utils
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from pipeline import filesystem
 from pipeline.evaluation.verdict import GateResult
 from pipeline.settings.config import SPLITS
 from pipeline.validation import findings
@@ -30,14 +30,12 @@ def read_statistics(artifact: types.Artifact) -> dict[str, Statistics]:
 
 def read_findings(anomalies_uri: str) -> list[findings.Finding]:
     """Return the findings of ExampleValidator."""
-    with fileio.open(f"{anomalies_uri}/{findings.FILE}") as file:
-        return findings.from_json(file.read())
+    return findings.from_json(filesystem.read_text(f"{anomalies_uri}/{findings.FILE}"))
 
 
 def read_gate_result(blessing_uri: str) -> GateResult:
     """Return the Evaluator's result of the gates."""
-    with fileio.open(f"{blessing_uri}/{GATE_RESULT}") as file:
-        return GateResult.from_json(file.read())
+    return GateResult.from_json(filesystem.read_text(f"{blessing_uri}/{GATE_RESULT}"))
 
 
 def read_measured(blessing_uri: str) -> dict[str, Any]:
@@ -56,8 +54,7 @@ def read_smoke_rows(blessing_uri: str) -> dict[str, Any]:
 
 
 def _read_json(path: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not fileio.exists(path):
+    if default is not None and not filesystem.exists(path):
         return default
-    with fileio.open(path) as file:
-        content: dict[str, Any] = json.load(file)
-        return content
+    content: dict[str, Any] = json.loads(filesystem.read_text(path))
+    return content

@@ -16,8 +16,9 @@ from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.utils import io_utils, writer_utils
+from tfx.utils import writer_utils
 
+from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
 from pipeline.components.blocks import files_of
@@ -100,7 +101,7 @@ def _write(artifact: types.Artifact, anomalies: dict[str, anomalies_pb2.Anomalie
     artifact.split_names = artifact_utils.encode_split_names(list(anomalies))
     for split, message in anomalies.items():
         writer_utils.write_anomalies(f"{artifact_utils.get_split_uri([artifact], split)}/{ANOMALIES}", message)
-    io_utils.write_string_file(f"{artifact.uri}/{FINDINGS}", to_json(findings))
+    filesystem.write(f"{artifact.uri}/{FINDINGS}", to_json(findings))
     stops = [finding for finding in findings if finding.severity == "stop"]
     artifact.set_json_value_custom_property(
         "blessed", {split: int(all(split not in stop.split.split(", ") for stop in stops)) for split in anomalies}

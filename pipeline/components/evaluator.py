@@ -12,18 +12,17 @@ from typing import Any
 import apache_beam as beam
 import tensorflow as tf
 import tensorflow_model_analysis as tfma
-from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_model_analysis.extractors import Extractor, UnbatchExtractor
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.components.evaluator import constants as tfx_names
 from tfx.dsl.components.base import executor_spec
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import io_utils, proto_utils
 from tfx_bsl.public import tfxio
 
+from pipeline import filesystem
 from pipeline.components.artifacts import GATE_RESULT, MEASURED
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.beam_pipeline import BeamExecutor
@@ -34,6 +33,7 @@ from pipeline.evaluation import slicing
 from pipeline.evaluation.tfma_config import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
 from pipeline.evaluation.verdict import GateResult, judge
 from pipeline.serving.export_format import ROWS_SIGNATURE, read_inputs
+from pipeline.serving.model import read_signatures
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
@@ -72,14 +72,12 @@ class EvaluatorExecutor(BeamExecutor):
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes)))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
-        with fileio.open(schema_path, "rb") as file:
-            schema_sha256 = hashlib.sha256(file.read()).hexdigest()
         measured = {
             "metrics": metrics["overall"],
             "data_span": artifact_utils.get_single_instance(inputs["examples"]).span,
-            "schema_sha256": schema_sha256,
+            "schema_sha256": hashlib.sha256(filesystem.read_bytes(schema_path)).hexdigest(),
         }
-        io_utils.write_string_file(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
+        filesystem.write(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
 
 
 def evaluate(
@@ -143,8 +141,8 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
     reasons = [*result.failed, *(check.get_string_custom_property("reasons") for check in refused)]
     blessing.set_string_custom_property("reasons", "; ".join(reasons))
     mark = tfx_names.BLESSED_FILE_NAME if blessed else tfx_names.NOT_BLESSED_FILE_NAME
-    io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
-    io_utils.write_string_file(f"{blessing.uri}/{GATE_RESULT}", result.to_json())
+    filesystem.write(f"{blessing.uri}/{mark}", "")
+    filesystem.write(f"{blessing.uri}/{GATE_RESULT}", result.to_json())
 
 
 def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
@@ -170,10 +168,8 @@ def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
 
 def _columns(folder: str) -> set[str]:
     """Return the raw features that "serving_default" takes, read without loading the model."""
-    with fileio.open(f"{folder}/saved_model.pb", "rb") as file:
-        graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
     columns = read_inputs(folder)
-    tensors = graph.signature_def[ROWS_SIGNATURE].inputs
+    tensors = read_signatures(folder)[ROWS_SIGNATURE].inputs
     return {columns[tensor]["name"] if tensor in columns else tensor for tensor in tensors}
 
 

@@ -25,10 +25,9 @@ from tensorflow_transform.tf_metadata import schema_utils
 from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.utils import io_utils
 
+from pipeline import filesystem
 from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
@@ -75,10 +74,10 @@ class ModelCheckExecutor(BaseExecutor):
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         blessed = not report["problems"]
         mark = BLESSED if blessed else NOT_BLESSED
-        io_utils.write_string_file(f"{blessing.uri}/{mark}", "")
+        filesystem.write(f"{blessing.uri}/{mark}", "")
         rows = {"tolerance": settings["tolerance"], "rows": report.pop("rows", [])}
-        io_utils.write_string_file(f"{blessing.uri}/{SMOKE_ROWS}", json.dumps(rows))
-        io_utils.write_string_file(f"{blessing.uri}/{MODEL_REPORT}", json.dumps(report, indent=2))
+        filesystem.write(f"{blessing.uri}/{SMOKE_ROWS}", json.dumps(rows))
+        filesystem.write(f"{blessing.uri}/{MODEL_REPORT}", json.dumps(report, indent=2))
         blessing.set_int_custom_property("blessed", int(blessed))
         blessing.set_int_custom_property("has_model", 0)
         blessing.set_string_custom_property("reasons", "; ".join(report["problems"]))
@@ -139,10 +138,9 @@ def _first_records(files: list[str], count: int) -> list[bytes]:
 def _predictions(model_run: str) -> list[float] | None:
     """Return the predictions for the same rows in training; None where run_fn has not written them."""
     path = f"{model_run}/{PREDICTIONS}"
-    if not fileio.exists(path):
+    if not filesystem.exists(path):
         return None
-    with fileio.open(path, "rb") as file:
-        return [float(value) for value in np.frombuffer(file.read(), np.float32)]
+    return [float(value) for value in np.frombuffer(filesystem.read_bytes(path), np.float32)]
 
 
 def _size(folder: str) -> int:

@@ -12,7 +12,6 @@ from tfx import types
 from tfx.components.statistics_gen import executor as tfx_statistics_gen
 from tfx.dsl.components.base import executor_spec
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.utils import io_utils
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline import filesystem
@@ -40,7 +39,7 @@ class StatisticsGenExecutor(BeamExecutor):
             if sum(map(filesystem.size, files)) > SMALL_BYTES:
                 large[split] = files
                 continue
-            io_utils.write_bytes_file(_path_of(statistics, split), _in_memory(files).SerializeToString())
+            filesystem.write(_path_of(statistics, split), _in_memory(files).SerializeToString())
         if not large:
             return
         with self._make_beam_pipeline() as pipeline:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Any
 
 from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils, standard_artifacts
 
+from pipeline import filesystem
 from pipeline.components.artifacts import read_gate_result, read_model_report, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.validation import reference
@@ -49,8 +48,7 @@ class VerdictExecutor(BaseExecutor):
             "notes": [*gates.notes, *check["notes"]],
             "model_check": check["facts"],
         }
-        fileio.makedirs(os.path.dirname(verdict.uri))  # a value's address is a file
-        verdict.write(json.dumps(content, indent=2))
+        filesystem.write(verdict.uri, json.dumps(content, indent=2))  # a value's address is a file
         verdict.set_int_custom_property("blessed", int(not failed))
         verdict.set_string_custom_property("reasons", "; ".join(failed))
 

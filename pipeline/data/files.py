@@ -128,12 +128,13 @@ def _matching(folder: str, pattern: str) -> dict[str, int | None]:
     ]
     if SPAN not in pattern:
         return dict.fromkeys(files)
-    head, tail = (_regular_expression(part) for part in _join(folder, pattern).split(SPAN, 1))
+    head, tail = (regular_expression(part) for part in _join(folder, pattern).split(SPAN, 1))
     spans = {file: re.fullmatch(rf"{head}(\d+){tail}", file) for file in files}
     return {file: int(match[1]) for file, match in spans.items() if match}
 
 
-def _regular_expression(glob: str) -> str:
+def regular_expression(glob: str) -> str:
+    """Return what a pattern means: "*" and "?" stand for text within one name, "**/" for any folders."""
     return re.escape(glob).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
 
 

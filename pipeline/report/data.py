@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, statistics_pb2
 from tensorflow_metadata.proto.v0.statistics_pb2 import FeatureNameStatistics as Feature
-from tfx.dsl.io import fileio
 from tfx.types import artifact_utils
 
+from pipeline import filesystem
 from pipeline.components.artifacts import read_findings
 from pipeline.components.data_gate import ANOMALIES
 from pipeline.report import charts
@@ -85,8 +85,8 @@ def _drift(run: FinishedRun) -> list[Block]:
         return []
     measured: list[tuple[float, tuple[str, ...]]] = []
     for split in artifact_utils.decode_split_names(artifact.split_names):
-        with fileio.open(f"{artifact_utils.get_split_uri([artifact], split)}/{ANOMALIES}", "rb") as file:
-            anomalies = anomalies_pb2.Anomalies.FromString(file.read())
+        content = filesystem.read_bytes(f"{artifact_utils.get_split_uri([artifact], split)}/{ANOMALIES}")
+        anomalies = anomalies_pb2.Anomalies.FromString(content)
         for info in anomalies.drift_skew_info:
             kinds = (("the train split", info.skew_measurements), ("the pushed model's data", info.drift_measurements))
             for against, values in kinds:

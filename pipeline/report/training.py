@@ -7,8 +7,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 
-from tfx.dsl.io import fileio
-
+from pipeline import filesystem
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
 from pipeline.report.run import FinishedRun
@@ -55,7 +54,7 @@ def training(run: FinishedRun) -> list[Block]:
     folder = run.folder_of("Trainer", "model_run")
     if folder is None:
         return [Text("The run has not come as far as training.")]
-    if not fileio.exists(f"{folder}/{EPOCHS_FILE}"):
+    if not filesystem.exists(f"{folder}/{EPOCHS_FILE}"):
         return [Text("The run_fn of this module file writes no history.")]
     epochs = _columns(_read(folder, EPOCHS_FILE))
     numbers = [int(epoch) + 1 for epoch in epochs.pop("epoch")]
@@ -66,7 +65,7 @@ def training(run: FinishedRun) -> list[Block]:
     for name in ("examples_per_second", "share_waited_for_input"):
         if name in epochs:
             figures.append(_chart(name, "epoch", numbers, {name: epochs[name]}))
-    if fileio.exists(f"{folder}/{STEPS_FILE}"):
+    if filesystem.exists(f"{folder}/{STEPS_FILE}"):
         steps = _columns(_read(folder, STEPS_FILE))
         for name in ("loss", "learning_rate"):
             figures.append(_chart(name, "step", steps["step"], {name: steps[name]}, 20))
@@ -88,8 +87,7 @@ def _chart(
 
 
 def _read(folder: str, name: str) -> str:
-    with fileio.open(f"{folder}/{name}") as file:
-        return str(file.read())
+    return filesystem.read_text(f"{folder}/{name}")
 
 
 def _columns(text: str) -> dict[str, Sequence[float]]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfx.dsl.io import fileio
-
+from pipeline import filesystem
 from pipeline.components.artifacts import read_findings
 from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import read_metrics
@@ -78,8 +77,7 @@ def read_results(steps: Mapping[str, Step]) -> Results:
 
 
 def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
-    with fileio.open(steps["Verdict"].outputs["verdict"][0].uri) as file:
-        return dict(json.loads(file.read()))
+    return dict(json.loads(filesystem.read_text(steps["Verdict"].outputs["verdict"][0].uri)))
 
 
 def warnings_of(step: Step) -> list[str]:

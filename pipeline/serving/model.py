@@ -108,15 +108,19 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     return Model(number, signatures, dict(manifest or {}), read_classes(folder), loaded)
 
 
-def _definitions(folder: str) -> dict[str, dict[str, Any]]:
+def read_signatures(folder: str) -> Mapping[str, Any]:
+    """Return the signatures of a SavedModel (SignatureDef by name) without loading it; none of a ``.pbtxt``."""
     path = f"{folder}/saved_model.pb"
-    if not tf.io.gfile.exists(path):  # a .pbtxt, which our export never writes
+    if not tf.io.gfile.exists(path):  # our export never writes a .pbtxt
         return {}
     with tf.io.gfile.GFile(path, "rb") as file:
-        graph = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
+        return saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0].signature_def
+
+
+def _definitions(folder: str) -> dict[str, dict[str, Any]]:
     return {
         name: MessageToDict(definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        for name, definition in graph.signature_def.items()
+        for name, definition in read_signatures(folder).items()
     }
 
 

@@ -109,8 +109,9 @@ class Search(keras_tuner.Tuner):
     def _report_progress(self) -> None:
         """Report how many trials are done and the best score so far; only the process with the oracle knows."""
         if isinstance(self.oracle, keras_tuner.Oracle):
-            best = self.oracle.get_best_trials(1)[0].score
-            text = "" if best is None else f", best {self._settings.objective} so far {best:.4f}"
+            # None where the values come from Vertex AI Vizier; without a score as long as no trial has ended.
+            scores = [trial.score for trial in self.oracle.get_best_trials(1) if trial.score is not None]
+            text = f", best {self._settings.objective} so far {scores[0]:.4f}" if scores else ""
             Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{text}")
 
     def search(self, *args: Any, **kwargs: Any) -> None:

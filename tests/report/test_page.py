@@ -107,7 +107,7 @@ def test_the_report_says_what_the_terminal_says(clone, first):
     assert len(html) < LARGEST
     shown = re.search(r"^ overall +([\d.]+) ", first.text, re.MULTILINE)
     assert shown
-    assert f"<td>auc</td><td>{shown[1]}</td>" in html
+    assert f'<td>auc</td><td class="numeric">{shown[1]}</td>' in html
     assert str(first.pushed_to) in html
 
 

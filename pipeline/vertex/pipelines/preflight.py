@@ -278,8 +278,4 @@ def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    # "*" stands for text within one name, as in pipeline.data.files.
-    parts = (
-        re.escape(files.wildcard(pattern)).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
-    )
-    return bool(re.fullmatch(parts, name))
+    return bool(re.fullmatch(files.regular_expression(files.wildcard(pattern)), name))
