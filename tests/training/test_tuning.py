@@ -108,6 +108,22 @@ def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, ob
     assert last == f"trial 3 of 3, best {objective} so far {min(scores[:2]):.4f}"
 
 
+def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
+    """As a trial of Vertex AI Vizier, each in a process of its own, whose oracle has none."""
+
+    def build_model(hp, features):
+        inputs = features.inputs()
+        model = keras.Model(inputs, keras.layers.Dense(1)(inputs["x"]))
+        model.compile("sgd", "mse", metrics=[keras.metrics.RootMeanSquaredError(name="rmse")])
+        return model
+
+    rows = transformed_rows(tmp_path, Label("y", classes=()))
+    settings = {"objective": "rmse", "label": "y", "classes": (), "batch_size": 8}
+    result = tuner_of(rows, tmp_path / "search", build_model, trials=1, **settings)
+    trial = keras_tuner.engine.trial.Trial(result.tuner.oracle.get_space(), trial_id="7")
+    assert result.tuner.run_trial(trial, **result.fit_kwargs)["val_rmse"] > 0
+
+
 @pytest.mark.slow
 def test_failed_trials_are_recorded_and_the_search_goes_on(transformed, tmp_path):
     build_small = small_model()
