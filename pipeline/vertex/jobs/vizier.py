@@ -21,8 +21,8 @@ from keras_tuner.src.engine import tuner_utils
 from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
+from tfx.utils import io_utils
 
-from pipeline import filesystem
 from pipeline.components.base import Artifacts
 from pipeline.components.infinite_data import reject_infinite_data
 from pipeline.components.tuner import prepare
@@ -156,10 +156,10 @@ def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], out
     ]
     space.values.update(values[0])
     best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
-    filesystem.write(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
+    io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
     rows = [
         {"trial_id": trial["id"], "score": trial["measured"], **chosen}
         for trial, chosen in zip(trials, values, strict=True)
     ]
     results = artifact_utils.get_single_uri(output_dict["tuner_results"])
-    filesystem.write(os.path.join(results, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME), json.dumps(rows))
+    io_utils.write_string_file(os.path.join(results, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME), json.dumps(rows))
