@@ -55,7 +55,6 @@ def parse_arguments() -> argparse.Namespace:
         {0: "pushed", 3: "the model was not blessed"},
     )
     command_line.add_arguments(parser)
-    command_line.add_output_argument(parser)
     parser.add_argument(
         "--keep-versions", type=int, default=5, help="pushed versions that stay, the newest ones (%(default)s)"
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import signal
 import sys
 
 from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS
 from pipeline.errors import UserError
 from pipeline.settings.names import printable
 
+ENOUGH_READ = 128 + signal.SIGPIPE  # the exit code of Unix tools
 # In the order in which a user needs them; each is a module of pipeline.cli with a function main(argv).
 COMMANDS = {
     "new": "make a pipeline from your data: config, module file and schema",
@@ -24,6 +27,17 @@ COMMANDS = {
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
     name, *rest = argv or ["--help"]
+    try:
+        try:
+            return _run(name, rest)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ENOUGH_READ
+
+
+def _run(name: str, rest: list[str]) -> int:
     if name in ("-h", "--help"):
         print(_help())
         return 0
@@ -33,7 +47,7 @@ def main(argv: list[str]) -> int:
         print(printable(f"pipeline: no command {name!r}{hint}\n\n{_help()}"), file=sys.stderr)
         return WRONG_ARGUMENTS
     try:
-        return importlib.import_module(f"pipeline.cli.{name}").main(rest)
+        return int(importlib.import_module(f"pipeline.cli.{name}").main(rest))
     except UserError as error:
         print(printable(f"pipeline {name}: {error}"), file=sys.stderr)
         return FAILED

@@ -45,14 +45,10 @@ def positive(text: str) -> int:
 
 
 def add_pipeline_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose a pipeline."""
+    """Add the flags that choose a pipeline and the folder of its runs."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--pipeline", default=PIPELINE, help="name of the pipeline: configs/NAME.py (%(default)s)")
     group.add_argument("--config", help="config file, in place of the pipeline's")
-
-
-def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that names the output folder of a pipeline's runs."""
     parser.add_argument("--output", help="folder for artifacts, logs and pushed models (output/<name>)")
 
 
@@ -73,9 +69,9 @@ def chosen_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
 
 def pipeline_flags(arguments: argparse.Namespace) -> str:
     """Return the flags that name the same pipeline in another command, each after a space; none for the default."""
-    if arguments.config:
-        return f" --config {shlex.quote(arguments.config)}"
-    return "" if arguments.pipeline == PIPELINE else f" --pipeline {shlex.quote(arguments.pipeline)}"
+    pipeline = None if arguments.config or arguments.pipeline == PIPELINE else arguments.pipeline
+    flags = {"--config": arguments.config, "--pipeline": pipeline, "--output": arguments.output}
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in flags.items() if value)
 
 
 def config_file(root: Path, name: str) -> Path:

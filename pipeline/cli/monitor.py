@@ -5,20 +5,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.command_line import (
-    add_output_argument,
-    add_pipeline_arguments,
-    chosen_config,
-    make_parser,
-    output_folder,
-)
+from pipeline.cli import command_line
 from pipeline.cli.schema import newest
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
@@ -32,8 +26,8 @@ def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     root = find_root()
-    config = chosen_config(arguments, root)
-    output = output_folder(arguments, root, config)
+    config = command_line.chosen_config(arguments, root)
+    output = command_line.output_folder(arguments, root, config)
     requests = read_log(arguments.log, arguments.rows, arguments.version)
     if len(requests.instances) < arguments.min_rows:
         raise UserError(
@@ -43,22 +37,20 @@ def main(argv: list[str]) -> int:
     crossed = monitor(requests, config, output)
     if crossed and arguments.retrain:
         print("Retraining on the newest data.", flush=True)
-        which = ["--config", arguments.config] if arguments.config else ["--pipeline", arguments.pipeline]
-        command = [sys.executable, str(root / "local_runner.py"), *which]
-        return subprocess.run([*command, "--output", str(output)], check=False).returncode
+        flags = shlex.split(command_line.pipeline_flags(arguments))
+        return subprocess.run([sys.executable, str(root / "local_runner.py"), *flags], check=False).returncode
     return CROSSED if crossed else WITHIN
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = make_parser(
+    parser = command_line.make_parser(
         "python -m pipeline monitor",
         "Compare the requests to a served model with its training data, by the limits of the schema.",
         {0: "within the limits", 1: "failed, or too few rows", 4: "a limit is crossed"},
         "With --retrain, the exit code after a crossed limit is that of local_runner.py.",
     )
-    add_pipeline_arguments(parser)
-    add_output_argument(parser)
+    command_line.add_pipeline_arguments(parser)
     parser.add_argument(
         "--log", type=Path, required=True, help="file or folder that pipeline serve --request-log wrote"
     )
@@ -82,7 +74,9 @@ def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
     times: list[str] = []
     versions: Counter[int] = Counter()
     broken = 0
-    for line in _from_the_end(files):
+    # Newest first; days that are not needed are not read.
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in reversed(files))
+    for line in (line for text in texts for line in reversed(text.splitlines())):
         try:
             entry = json.loads(line)
             number, instance, time = entry["version"], entry["instance"], entry["time"]
@@ -134,9 +128,3 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
         lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder)
     print("\n".join(lines))
     return crossed
-
-
-def _from_the_end(files: list[Path]) -> Iterator[str]:
-    """Yield lines, newest first; days that are not needed are not read."""
-    for file in reversed(files):
-        yield from reversed(file.read_text(encoding="utf-8", errors="replace").splitlines())

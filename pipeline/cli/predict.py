@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from pipeline.cli import command_line
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
+from pipeline.filesystem import is_remote, new_file
 from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.repository import find_root, runner, shown
@@ -88,11 +89,11 @@ def pushed_by(arguments: argparse.Namespace) -> str:
         UserError: there is no such pipeline, or it has pushed nothing.
     """
     root = find_root()
-    name = command_line.chosen_config(arguments, root).name
-    folder = root / "output" / name / "serving" / name
+    config = command_line.chosen_config(arguments, root)
+    folder = command_line.output_folder(arguments, root, config) / "serving" / config.name
     if not folder.is_dir():
-        command = f"{runner()}{command_line.pipeline_flags(arguments)}"
-        raise UserError(f"{name} has no pushed model yet: there is no {shown(folder)}; run {command}, which pushes one")
+        run = f"run {runner()}{command_line.pipeline_flags(arguments)}, which pushes one"
+        raise UserError(f"{config.name} has no pushed model yet: there is no {shown(folder)}; {run}")
     return str(folder)
 
 
@@ -103,7 +104,6 @@ def find_files(data: str) -> dict[str, str]:
         UserError: there are none, or of an unknown format.
     """
     from pipeline.data.files import format_of
-    from pipeline.filesystem import is_remote
 
     if data.startswith(BIGQUERY) or data.endswith(".sql"):
         raise UserError(
@@ -150,31 +150,28 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
     rows = 0
-    partial = to.with_name(f".{to.stem}.partial{to.suffix}")
     # In CSV, the probabilities are columns with the names of the classes.
     value_names = {ANSWERS["multiclass"]: model.classes} if model.classes else {}
     try:
-        with _progress() as progress, contextlib.closing(TableWriter(partial, value_names)) as writer:
-            for file, format in files.items():
-                read = _read_json_lines if format == JSON_LINES else _read_table
-                for columns, kept_columns in read(file, format, signature, list(kept)):
-                    try:
-                        answers = signature.predict(columns)
-                    except tf.errors.OpError as error:
-                        raise UserError(
-                            f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
-                        ) from error
-                    arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
-                    writer.write(pa.table({**kept_columns, **arrays}))
-                    rows += row_count(columns)
-                    progress.update(progress.task_ids[0], completed=rows)
-        if not rows:
-            raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
-        partial.replace(to)
+        with new_file(to) as partial, _progress() as progress:
+            with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
+                for file, format in files.items():
+                    read = _read_json_lines if format == JSON_LINES else _read_table
+                    for columns, kept_columns in read(file, format, signature, list(kept)):
+                        try:
+                            answers = signature.predict(columns)
+                        except tf.errors.OpError as error:
+                            raise UserError(
+                                f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
+                            ) from error
+                        arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
+                        writer.write(pa.table({**kept_columns, **arrays}))
+                        rows += row_count(columns)
+                        progress.update(progress.task_ids[0], completed=rows)
+            if not rows:
+                raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
     except OSError as error:
         raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return rows, time.monotonic() - started
 
 
@@ -265,9 +262,7 @@ def _as_arrow(values: Any) -> pa.Array:
 def _progress() -> Progress:
     """Return a line with the rows so far, which is shown on a terminal only."""
     console = Console(stderr=True)
-    text = TextColumn("{task.completed:,} rows")
-    progress = Progress(
-        SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    )
+    columns = (SpinnerColumn(), "{task.completed:,} rows", TimeElapsedColumn())
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     progress.add_task("", total=None)
     return progress

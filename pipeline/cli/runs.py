@@ -6,7 +6,6 @@ import argparse
 import difflib
 import math
 import re
-import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,14 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.cli.command_line import (
-    add_output_argument,
-    add_pipeline_arguments,
-    chosen_config,
-    make_parser,
-    pipeline_flags,
-    positive,
-)
+from pipeline.cli import command_line
+from pipeline.cli.command_line import positive
 from pipeline.cli.terminal import print_table
 from pipeline.errors import UserError
 from pipeline.runs import cleaning, store
@@ -39,13 +32,12 @@ def main(argv: list[str]) -> int:
     # In a file or a pipe, a line is a line.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     root = find_root()
-    output = Path(arguments.output or root / "output" / chosen_config(arguments, root).name).absolute()
+    output = command_line.output_folder(arguments, root, command_line.chosen_config(arguments, root))
     runs = []
     if (output / store.FILE).is_file():
         with store.opened(output) as metadata:
             runs = store.runs_of(metadata)
-    elsewhere = f" --output {shlex.quote(arguments.output)}" if arguments.output else ""
-    run_it = f"{runner()}{pipeline_flags(arguments)}{elsewhere}"
+    run_it = f"{runner()}{command_line.pipeline_flags(arguments)}"
     if not runs:
         raise UserError(f"no runs below {shown(output)} yet; start the first one: {run_it}")
     if arguments.command == "clean":
@@ -63,13 +55,12 @@ def main(argv: list[str]) -> int:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = make_parser(
+    """Parse the command line."""
+    parser = command_line.make_parser(
         "python -m pipeline runs", "List, show, compare and clean up the runs of a pipeline.", {0: "done"}
     )
     common = argparse.ArgumentParser(add_help=False)
-    add_pipeline_arguments(common)
-    add_output_argument(common)
+    command_line.add_pipeline_arguments(common)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", parents=[common], help="a line a run: time, data, verdict, metrics, duration")
     showing = commands.add_parser("show", parents=[common], help="one run in full")

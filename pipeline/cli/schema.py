@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import filesystem
-from pipeline.cli.command_line import (
-    add_output_argument,
-    add_pipeline_arguments,
-    chosen_config,
-    make_parser,
-    output_folder,
-    pipeline_flags,
-)
+from pipeline.cli import command_line
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -32,9 +25,9 @@ def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     root = find_root()
-    config = chosen_config(arguments, root)
-    output = output_folder(arguments, root, config)
-    which = pipeline_flags(arguments)
+    config = command_line.chosen_config(arguments, root)
+    output = command_line.output_folder(arguments, root, config)
+    which = command_line.pipeline_flags(arguments)
     folder = arguments.statistics or newest(output / "artifacts/StatisticsGen/statistics")
     if not folder:
         raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
@@ -57,14 +50,13 @@ def main(argv: list[str]) -> int:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = make_parser(
+    parser = command_line.make_parser(
         "python -m pipeline schema",
         "Keep the reviewed schema in step with the data: diff, accept, write.",
         {0: "done, or nothing differs", 3: "diff found a difference"},
     )
     common = argparse.ArgumentParser(add_help=False)
-    add_pipeline_arguments(common)
-    add_output_argument(common)
+    command_line.add_pipeline_arguments(common)
     common.add_argument("--statistics", help="statistics of the data, in place of the newest below --output")
     common.add_argument("--schema", help="reviewed schema, in place of the config's")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -111,7 +103,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 
-def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
+def diff(schema_file: Path, statistics: list[Any], which: str) -> int:
     """Print what the data would change in the reviewed schema; return 3 if that is anything, else 0.
 
     Args:
@@ -128,7 +120,7 @@ def diff(schema_file: Path, statistics: list[Any], which: str = "") -> int:
         print(f"The data fits {shown(schema_file)}.")
         return 0
     columns = " ".join(map(shlex.quote, found))
-    print(f"To accept: python -m pipeline schema accept{which} {columns} --schema {shlex.quote(shown(schema_file))}")
+    print(f"To accept: python -m pipeline schema accept {columns} --schema {shlex.quote(shown(schema_file))}{which}")
     return 3
 
 

@@ -161,8 +161,10 @@ def test_data_without_rows_and_a_place_that_cannot_be_written_are_refused(model,
     with pytest.raises(UserError, match="no rows in"):
         run(model, data, tmp_path / "answers.parquet")
     data.write_text("carrier,distance\nUA,1\n")
-    with pytest.raises(UserError, match="cannot write .*nowhere/answers.csv from .*No such file"):
-        run(model, data, tmp_path / "nowhere/answers.csv")
+    with pytest.raises(
+        UserError, match="cannot write .*rows.csv/answers.csv from .*rows.csv: .*(exists|Not a directory)"
+    ):
+        run(model, data, data / "answers.csv")
     assert list(tmp_path.iterdir()) == [data]
 
 

@@ -86,6 +86,16 @@ def test_what_has_not_run_yet_is_said_with_the_command_for_where_the_user_stands
     assert f"python {clone}/local_runner.py --config ../configs/churn.py" in message
 
 
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
+    command = [sys.executable, "-m", "pipeline"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_the_config_and_the_name_exclude_each_other(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["runs", "list", "--pipeline", "churn", "--config", "configs/flights.py"])
@@ -111,6 +121,7 @@ def test_the_flags_of_another_command_name_the_same_pipeline():
     assert flags() == ""
     assert flags("--pipeline", "churn") == " --pipeline churn"
     assert flags("--config", "my configs/a.py") == " --config 'my configs/a.py'"
+    assert flags("--pipeline", "churn", "--output", "runs of mine") == " --pipeline churn --output 'runs of mine'"
 
 
 def test_a_config_without_pipelines_beside_it_is_no_reason_to_fail_otherwise(tmp_path):

@@ -93,7 +93,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
         epilog = command_line.make_parser(prog, description, codes).epilog
         parsers[name] = commands.add_parser(name, prog=prog, help=command.help, description=description, epilog=epilog)
         (command_line.add_arguments if command.graph else command_line.add_pipeline_arguments)(parsers[name])
-        command_line.add_output_argument(parsers[name])
         settings.add_arguments(parsers[name], command.settings, environment)
         parsers[name].set_defaults(needed=command.needed)
     _add_own_arguments(parsers)
