@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -14,8 +15,8 @@ from cryptography.x509.oid import NameOID
 _PEM = serialization.Encoding.PEM
 
 
-def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """Writes a self-signed certificate for localhost and its key; returns both paths."""
+def write_certificate(folder: Path, names: Sequence[str] = ("localhost",)) -> tuple[Path, Path]:
+    """Writes a self-signed certificate for hosts, this one by default, and its key; returns both paths."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -27,7 +28,7 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in names]), critical=False)
         .sign(key, hashes.SHA256())
     )
     certificate_file, key_file = folder / "localhost.crt", folder / "localhost.key"
