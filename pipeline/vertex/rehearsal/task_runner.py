@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from tfx.dsl.io import fileio
+
 from pipeline import filesystem
 from pipeline.errors import UserError
 from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
@@ -93,7 +95,8 @@ class _Rehearsal:
         self._components = spec["components"]
         self._executors = spec["deploymentSpec"]["executors"]
         # <root>/<project number>/<job>/<task>_<number>/<output>, as on Vertex AI
-        self._root = Path(job["runtimeConfig"]["gcsOutputDirectory"]) / "0" / f"{spec['pipelineInfo']['name']}-{run_id}"
+        self._name = f"{spec['pipelineInfo']['name']}-{run_id}"
+        self._root = f"{job['runtimeConfig']['gcsOutputDirectory']}/0/{self._name}"
         self._logs = folder / "logs" / run_id
         self._logs.mkdir(parents=True, exist_ok=True)
         self._containers = LocalContainers(scratch, self._logs, module)
@@ -153,19 +156,20 @@ class _Rehearsal:
         if REPORT_TASK not in self._tasks:
             return True
         component = self._components[REPORT_TASK]
-        folder = self._root / f"{REPORT_TASK}_{len(self._outputs) + 1}"
-        outputs = {key: [self._metadata.new(folder / key)] for key in component["outputDefinitions"]["artifacts"]}
+        folder = f"{self._root}/{REPORT_TASK}_{len(self._outputs) + 1}"
+        outputs = {key: [self._metadata.new(f"{folder}/{key}")] for key in component["outputDefinitions"]["artifacts"]}
         job = {
             **self._job,
-            "name": f"rehearsal/{self._root.name}",
+            "name": f"rehearsal/{self._name}",
             "createTime": self._started,
             "jobDetail": {"taskDetails": self._details},
         }
-        filesystem.write(folder / "job.json", json.dumps(job))
+        job_file = self._logs / "job.json"
+        filesystem.write(job_file, json.dumps(job))
         container = self._executors[component["executorLabel"]]["container"]
         executor_input = {"outputs": _in_spec(outputs, folder)}
         try:
-            self._containers.run(REPORT_TASK, container, executor_input, {JOB_NAME: str(folder / "job.json")})
+            self._containers.run(REPORT_TASK, container, executor_input, {JOB_NAME: str(job_file)})
         except UserError:
             return False
         return True
@@ -203,7 +207,7 @@ class _Rehearsal:
         (output,) = component["outputDefinitions"]["artifacts"]
         uri = importer["artifactUri"]["constantValue"]["stringValue"]
         schema = importer["typeSchema"]["instanceSchema"]
-        if not Path(uri).exists():
+        if not fileio.exists(uri):
             raise UserError(f"there is nothing at {uri}, which is to be imported")
         known = None if importer.get("reimport") else self._metadata.imported(uri, schema)
         artifact = known or self._metadata.new(uri, schema, importer.get("metadata"))
@@ -226,11 +230,11 @@ class _Rehearsal:
         container: Mapping[str, Any],
         inputs: Outputs,
     ) -> tuple[State, Outputs]:
-        folder = self._root / f"{name}_{len(self._outputs) + 1}"
+        folder = f"{self._root}/{name}_{len(self._outputs) + 1}"
         definitions = component.get("outputDefinitions", {}).get("artifacts", {})
         schemas = {key: definition["artifactType"]["instanceSchema"] for key, definition in definitions.items()}
-        outputs = {key: [self._metadata.new(folder / key, schema)] for key, schema in schemas.items()}
-        output_file = folder / "executor_output.json"
+        outputs = {key: [self._metadata.new(f"{folder}/{key}", schema)] for key, schema in schemas.items()}
+        output_file = f"{folder}/executor_output.json"
         parameters = {key: _constant(key, name, value) for key, value in _inputs(task, "parameters").items()}
         executor_input: dict[str, Any] = {
             "inputs": {
@@ -243,7 +247,7 @@ class _Rehearsal:
         if driver:
             # It finds out what the data is, so that other data is another key of the cache.
             self._containers.run(f"{name}-driver", driver, executor_input)
-            driver_output = json.loads(output_file.read_text(encoding="utf-8"))
+            driver_output = json.loads(filesystem.read_text(output_file))
             executor_input["inputs"]["parameterValues"] = driver_output.get("parameterValues", {})
             _update(outputs, driver_output)
 
@@ -252,10 +256,11 @@ class _Rehearsal:
             cached = self._metadata.cached(key)
             if cached is not None:
                 return "cached", cached
-        folder.mkdir(parents=True, exist_ok=True)
+        if not filesystem.is_remote(folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
         self._containers.run(name, container, executor_input)
-        if output_file.exists():
-            _update(outputs, json.loads(output_file.read_text(encoding="utf-8")))
+        if filesystem.exists(output_file):
+            _update(outputs, json.loads(filesystem.read_text(output_file)))
         self._metadata.add(outputs, key)
         return "ran", outputs
 
@@ -305,10 +310,10 @@ def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
         raise UserError(f"the parameter {key} of {task} is no constant, which the rehearsal needs") from error
 
 
-def _in_spec(outputs: Outputs, folder: Path) -> dict[str, Any]:
+def _in_spec(outputs: Outputs, folder: str) -> dict[str, Any]:
     """Return the outputs of a task in the form of an ExecutorInput."""
     artifacts = {key: {"artifacts": artifacts} for key, artifacts in outputs.items()}
-    return {"artifacts": artifacts, "outputFile": str(folder / "executor_output.json")}
+    return {"artifacts": artifacts, "outputFile": f"{folder}/executor_output.json"}
 
 
 def _update(outputs: Outputs, output: Mapping[str, Any]) -> None:
