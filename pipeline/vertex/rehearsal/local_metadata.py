@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tfx.dsl.io import fileio
 
 from pipeline import filesystem
 from pipeline.errors import UserError
@@ -66,7 +67,7 @@ class LocalMetadata:
             return None
         outputs = {output: [self._artifacts[name] for name in names] for output, names in self._cache[key].items()}
         uris = [artifact["uri"] for artifacts in outputs.values() for artifact in artifacts]
-        return outputs if all(Path(uri).exists() for uri in uris) else None
+        return outputs if all(map(fileio.exists, uris)) else None
 
     def created(self, artifact: Artifact) -> float:
         """Return when an artifact was kept, in seconds since the epoch."""
