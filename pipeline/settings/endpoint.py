@@ -23,13 +23,14 @@ from pipeline.settings.checks import (
     text,
     whole,
 )
-from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator
+from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator, is_tpu
 
 # Images that are not named by their address: the one of the pipeline's tasks, and Google's for TensorFlow.
 PIPELINE_IMAGE, PREBUILT_IMAGE = "pipeline", "prebuilt"
 Percent = Annotated[int, whole(1, 100, "percent")]
 Ratio = Annotated[float, number("a number of 1 or more", lambda value: value >= 1)]
-Address = Annotated[str, text("the address that leads to the endpoint, https://HOST", r"https?://[^/\s]+")]
+# Requests carry an access token.
+Address = Annotated[str, text("the address that leads to the endpoint over TLS, https://HOST", r"https://[^/\s]+")]
 ServingImage = Annotated[
     str,
     text(
@@ -98,12 +99,14 @@ class Endpoint:
             model was trained with. "prebuilt": Google's image for that TensorFlow, if there is one. Or the address of
             an image that keeps to Vertex AI's contract for containers
             (cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements).
-        service_account: E-mail address the containers act as; None: that of the pipeline's tasks.
+        service_account: E-mail address that the model's containers run as, here and in batch jobs; None: an account
+            of Vertex AI's that may read the model and nothing else, which is all that the first two images need.
         log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not kept.
         log_share: Share of the requests that is kept.
         private_to: Projects that may reach the endpoint, by Private Service Connect; empty: it is public. With Private
             Service Connect, not peering: a peered endpoint cannot split its traffic.
-        address: Where the pipeline's tasks reach a private endpoint, such as "https://late-flights.example.com".
+        address: Where the pipeline's tasks reach a private endpoint, such as "https://late-flights.example.com"; None:
+            the endpoint's dedicated address if it has one, else the region's.
         canary: How a new version takes over.
     """
 
@@ -126,13 +129,16 @@ class Endpoint:
     log_to: Annotated[str, text("a table bq://project.dataset.table", r"bq://[^.\s]+\.[^.\s]+\.[^.\s]+")] | None = None
     log_share: Share = 0.1
     private_to: tuple[str, ...] = ()
-    address: (
-        Annotated[str, text("the address that leads to the endpoint, https://HOST", r"https?://[^/\s]+")] | None
-    ) = None
+    address: Address | None = None
     canary: Canary = field(default_factory=Canary)
 
     def __post_init__(self) -> None:
         check_settings("endpoint.", self)
+        if is_tpu(self.machine_type):
+            raise ConfigError(
+                f"endpoint.machine_type is {self.machine_type!r}: neither image of the server has libtpu, so that the "
+                "model would answer on the CPUs of a TPU host; take a machine such as n2-standard-4, or one with GPUs"
+            )
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
         if self.max_replicas < self.min_replicas:
             raise ConfigError(

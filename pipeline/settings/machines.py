@@ -39,10 +39,13 @@ ACCELERATORS: dict[str, dict[str, tuple[int, ...]]] = {
     r"a4-highgpu-8g": {"NVIDIA_B200": (8,)},
     # TPU hosts: the chips are part of the type, and a topology says how they are connected.
     r"ct5lp-hightpu-[148]t": {},
-    r"ct6e-standard-[148]t": {},
     r"cloud-tpu": {"TPU_V2": (8,), "TPU_V3": (8,)},
 }
+# Machines that boot from no Persistent Disk (DiskSpec.boot_disk_type; cloud.google.com/compute/docs/gpus).
+HYPERDISK_ONLY = r"a3-ultragpu-8g|a4-highgpu-8g"
 TPU_HOST = r"ct\w+-\w+-\dt"
+# The only topology of the chips of one host (cloud.google.com/vertex-ai/docs/training/configure-compute#tpu).
+TOPOLOGIES = {"ct5lp-hightpu-1t": "1x1", "ct5lp-hightpu-4t": "2x2", "ct5lp-hightpu-8t": "2x4"}
 GPU_COUNTS = (1, 2, 4, 8, 16)
 Disk = Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"]
 Hours = Annotated[float, number("above 0 and at most 168", lambda value: 0 < value <= 168)]
@@ -124,10 +127,20 @@ class Job:
     def __post_init__(self) -> None:
         check_settings("", self)
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
+        if self.tpu and self.machine_type not in (*TOPOLOGIES, "cloud-tpu"):
+            raise ConfigError(
+                f"machine_type is {self.machine_type!r}: TensorFlow trains on TPU v5e and older on Vertex AI, not from "
+                f"v6e on (cloud.google.com/vertex-ai/docs/training/training-with-tpu-vm); take {', '.join(TOPOLOGIES)}"
+            )
         if bool(self.tpu_topology) != bool(re.fullmatch(TPU_HOST, self.machine_type)):
             raise ConfigError(
                 f"tpu_topology is {self.tpu_topology!r} with machine_type {self.machine_type!r}: a TPU host such as "
                 'ct5lp-hightpu-4t needs one, such as "2x2", and no other machine takes one'
+            )
+        if self.tpu_topology and self.tpu_topology != TOPOLOGIES[self.machine_type]:
+            raise ConfigError(
+                f"tpu_topology is {self.tpu_topology!r}: the chips of one {self.machine_type} are "
+                f"{TOPOLOGIES[self.machine_type]!r}"
             )
         if self.tpu and self.replicas > 1:
             raise ConfigError(
@@ -140,13 +153,17 @@ class Job:
                 f"with GPUs, and there are {self.replicas} replicas with {self.accelerators} each; set replicas to 2 "
                 "or more and give them GPUs, or leave reduction_servers out"
             )
+        if re.fullmatch(HYPERDISK_ONLY, self.machine_type) and self.boot_disk_type != "hyperdisk-balanced":
+            raise ConfigError(
+                f'boot_disk_type is {self.boot_disk_type!r}: {self.machine_type} boots from "hyperdisk-balanced" only'
+            )
         if self.spot and not self.restart:
             raise ConfigError("restart is False on spot machines: the job would end with the first one taken away")
 
     @property
     def tpu(self) -> bool:
         """Return whether the replicas have TPUs."""
-        return self.machine_type == "cloud-tpu" or bool(re.fullmatch(TPU_HOST, self.machine_type))
+        return is_tpu(self.machine_type)
 
 
 @dataclass(frozen=True)
@@ -222,6 +239,11 @@ class Machines:
                 f'training.strategy is "one_device" and {where} has {accelerators} accelerators, of which all but one '
                 'would be idle; take "auto" or "mirrored", or accelerators=1'
             )
+
+
+def is_tpu(machine_type: str) -> bool:
+    """Return whether a machine type is a TPU host."""
+    return machine_type == "cloud-tpu" or bool(re.fullmatch(TPU_HOST, machine_type))
 
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:

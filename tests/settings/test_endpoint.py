@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"log_share": 10}, "endpoint.log_share must be between 0 and 1, got 10; for 10 % write 0.1"),
         ({"log_to": "bq://a.b.c", "log_share": 0}, "log_share is 0, so that nothing would be logged"),
         ({"private_to": ("demo",)}, "private_to without address"),
+        ({"address": "http://late.example.com"}, "over TLS, https://HOST, got 'http://late.example.com'"),
+        ({"machine_type": "ct5lp-hightpu-4t"}, "neither image of the server has libtpu"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_should_be(settings: dict[str, Any], message: str):

@@ -34,6 +34,18 @@ ROOT = Path(__file__).resolve().parents[2]
             {"machine_type": "ct5lp-hightpu-4t", "tpu_topology": "2x2", "replicas": 2},
             r"replicas is 2 on ct5lp-hightpu-4t: TPUStrategy drives the TPU of one host",
         ),
+        (
+            {"machine_type": "ct6e-standard-4t", "tpu_topology": "2x2"},
+            r"TensorFlow trains on TPU v5e and older on Vertex AI, not from v6e on .*; take ct5lp-hightpu-1t, ct5lp",
+        ),
+        (
+            {"machine_type": "ct5lp-hightpu-4t", "tpu_topology": "2x4"},
+            r"tpu_topology is '2x4': the chips of one ct5lp-hightpu-4t are '2x2'",
+        ),
+        (
+            {"machine_type": "a3-ultragpu-8g", "accelerator": "NVIDIA_H200_141GB", "accelerators": 8},
+            r"boot_disk_type is 'pd-ssd': a3-ultragpu-8g boots from \"hyperdisk-balanced\" only",
+        ),
         ({"reduction_servers": 1}, r"reduction_servers is 1: .* there are 1 replicas with 0 each; set replicas to 2"),
         ({"spot": True, "restart": False}, r"restart is False on spot machines"),
         ({"boot_disk_gib": 50}, r"boot_disk_gib must be a whole number from 100"),

@@ -22,9 +22,8 @@ ENDED_STATES = (
     v1.JobState.JOB_STATE_EXPIRED,
 )
 LONGEST_OUTAGE = 30 * 60.0
-# Vertex AI's names of the formats, by the ending of the files.
-FORMATS = {".jsonl": "jsonl", ".csv": "csv", ".tfrecord": "tf-record", ".tfrecord.gz": "tf-record-gzip"}
 TABLE = r"[^.\s/]+\.[^.\s]+\.[^.\s]+"
+DATASET = r"[^.\s/]+(\.[^.\s]+){0,2}"
 
 
 def predict(
@@ -41,16 +40,16 @@ def predict(
 
     Args:
         version: Of the registry.
-        source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl" (also .csv, .tfrecord).
+        source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl".
         to: "bq://project.dataset", or a folder gs://...
-        label: Column that the model does not take; CSV and TFRecord files have to come without it.
-        vertex: Service account, key and labels of the job, and the machines: those of its endpoint.
+        label: Column that the model does not take.
+        vertex: Key and labels of the job; machines and service account are those of its endpoint.
         cloud: Where the job runs.
         note: Receives the job, its states, and how many rows were answered.
         seconds: Between two looks.
 
     Raises:
-        UserError: the source is in no format that Vertex AI takes, or the job failed.
+        UserError: the source is in no format whose rows reach the model by name, or the job failed.
     """
     table = source.partition("://")[2] if source.startswith(("bigquery://", "bq://")) else None
     endpoint = vertex.endpoint or Endpoint("batch")
@@ -60,17 +59,16 @@ def predict(
         input_config=_input(source, table),
         output_config=_output(to),
         # A row is an object with the features by name, as on the endpoint.
-        instance_config=v1.BatchPredictionJob.InstanceConfig(instance_type="object"),
+        instance_config=v1.BatchPredictionJob.InstanceConfig(instance_type="object", excluded_fields=[label]),
+        # A batch job does not scale: it keeps the replicas that it starts with.
         dedicated_resources=v1.BatchDedicatedResources(
             machine_spec=machine_spec(endpoint),
-            starting_replica_count=endpoint.min_replicas,
+            starting_replica_count=endpoint.max_replicas,
             max_replica_count=endpoint.max_replicas,
         ),
-        service_account=endpoint.service_account or vertex.service_account or "",
+        service_account=endpoint.service_account or "",
         labels=dict(vertex.labels),
     )
-    if table or source.endswith(".jsonl"):
-        job.instance_config.excluded_fields = [label]
     if vertex.encryption_key:
         job.encryption_spec = v1.EncryptionSpec(kms_key_name=vertex.encryption_key)
     client = cloud.client(v1.JobServiceClient)
@@ -87,7 +85,7 @@ def predict(
         raise UserError(f"the batch job ended with {job.state.name}: {job.error.message or 'no reason given'}; {name}")
     info, stats = job.output_info, job.completion_stats
     place = info.gcs_output_directory or f"{info.bigquery_output_dataset}.{info.bigquery_output_table}"
-    failed = stats.failed_count + stats.incomplete_count
+    failed = stats.failed_count + max(0, stats.incomplete_count)  # -1: not known
     note(f"{stats.successful_count:,} rows answered, {failed:,} not, in {place}")
 
 
@@ -98,19 +96,22 @@ def _input(source: str, table: str | None) -> v1.BatchPredictionJob.InputConfig:
         return v1.BatchPredictionJob.InputConfig(
             instances_format="bigquery", bigquery_source=v1.BigQuerySource(input_uri=f"bq://{table}")
         )
-    ending = next((ending for ending in FORMATS if source.endswith(ending)), None)
-    if ending is None or not source.startswith("gs://"):
+    if not source.startswith("gs://") or not source.endswith(".jsonl"):
         raise UserError(
-            f"Vertex AI takes no rows from {source!r} for batch prediction: expected bigquery://project.dataset.table, "
-            f"or files gs://bucket/folder/*ENDING with one of {', '.join(FORMATS)}. Parquet: load it as a table first, "
-            "bq load --source_format=PARQUET; files here: python -m pipeline predict"
+            f"batch-predict takes no rows from {source!r}: expected bigquery://project.dataset.table, or files "
+            "gs://bucket/folder/*.jsonl with an object of features a line. Rows of CSV and TFRecord files would reach "
+            "the model as arrays and as bytes, without the names of the features. What to do: CSV or Parquet: load it "
+            "as a table first, bq load --source_format=CSV (or PARQUET); TFRecord: write its rows as .jsonl; files "
+            "here: python -m pipeline predict"
         )
-    return v1.BatchPredictionJob.InputConfig(instances_format=FORMATS[ending], gcs_source=v1.GcsSource(uris=[source]))
+    return v1.BatchPredictionJob.InputConfig(instances_format="jsonl", gcs_source=v1.GcsSource(uris=[source]))
 
 
 def _output(to: str) -> v1.BatchPredictionJob.OutputConfig:
     if to.startswith(("bigquery://", "bq://")):
         address = to.partition("://")[2]
+        if not re.fullmatch(DATASET, address):
+            raise UserError(f"--to must be a dataset bq://project.dataset, got {to!r}")
         return v1.BatchPredictionJob.OutputConfig(
             predictions_format="bigquery", bigquery_destination=v1.BigQueryDestination(output_uri=f"bq://{address}")
         )

@@ -39,14 +39,12 @@ def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, 
     assert notes[0].startswith("version 1 answers bigquery://demo.flights.today\n  job  projects/demo/")
 
 
-@pytest.mark.parametrize(
-    ("ending", "expected"),
-    [("jsonl", "jsonl"), ("csv", "csv"), ("tfrecord", "tf-record"), ("tfrecord.gz", "tf-record-gzip")],
-)
-def test_files_are_answered_as_what_they_are(ending: str, expected: str, version: Version, vertex, cloud, there):
-    notes = predict(version, f"gs://demo-bucket/rows/*.{ending}", "gs://demo-bucket/answers", vertex, cloud)
+def test_lines_of_json_are_answered_by_as_many_machines_as_there_may_be(version: Version, vertex, cloud, there):
+    vertex = replace(vertex, endpoint=Endpoint("late-flights", min_replicas=1, max_replicas=3))
+    notes = predict(version, "gs://demo-bucket/rows/*.jsonl", "gs://demo-bucket/answers", vertex, cloud)
     (job,) = there.vertex.jobs.batch_jobs.values()
-    assert job.input_config.instances_format == expected
+    assert job.input_config.instances_format == "jsonl"
+    assert job.dedicated_resources.starting_replica_count == 3
     assert notes[-1].endswith(" in gs://demo-bucket/answers/prediction-1")
 
 
@@ -54,9 +52,12 @@ def test_files_are_answered_as_what_they_are(ending: str, expected: str, version
     ("source", "to", "message"),
     [
         ("gs://demo-bucket/rows/*.parquet", "gs://b/a", "Parquet: load it as a table first, bq load"),
-        ("rows.csv", "gs://b/a", "takes no rows from 'rows.csv'"),
+        ("rows.jsonl", "gs://b/a", "takes no rows from 'rows.jsonl'"),
+        ("gs://b/x.csv", "gs://b/a", "as arrays and as bytes, without the names of the features. .* bq load --sour"),
+        ("gs://b/x.tfrecord.gz", "gs://b/a", "TFRecord: write its rows as .jsonl"),
         ("bigquery://table", "gs://b/a", "a table bigquery://project.dataset.table, got 'bigquery://table'"),
-        ("gs://b/x.csv", "answers", "--to must be a folder gs://bucket/folder or bq://project.dataset, got 'answers'"),
+        ("gs://b/x.jsonl", "bq://project/answers", "--to must be a dataset bq://project.dataset, got 'bq://project/an"),
+        ("gs://b/x.jsonl", "answers", "--to must be a folder gs://bucket/folder or bq://project.dataset, got 'a"),
     ],
 )
 def test_what_vertex_ai_does_not_take_is_refused_before_it_is_asked(source, to, message, version, vertex, cloud, there):
@@ -68,4 +69,4 @@ def test_what_vertex_ai_does_not_take_is_refused_before_it_is_asked(source, to, 
 def test_a_job_that_fails_is_one_message(version: Version, vertex, cloud, there: GoogleCloud):
     there.vertex.script.failing_jobs = "no rows"
     with pytest.raises(UserError, match="the batch job ended with JOB_STATE_FAILED: no rows; projects/demo"):
-        predict(version, "gs://demo-bucket/rows/*.csv", "gs://demo-bucket/answers", vertex, cloud)
+        predict(version, "gs://demo-bucket/rows/*.jsonl", "gs://demo-bucket/answers", vertex, cloud)
