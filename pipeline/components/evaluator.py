@@ -17,6 +17,7 @@ from tensorflow_model_analysis.extractors import Extractor, UnbatchExtractor
 from tensorflow_model_analysis.proto import config_pb2
 from tfx import types
 from tfx.components.evaluator import constants as tfx_names
+from tfx.components.evaluator import executor as evaluator_executor
 from tfx.dsl.components.base import executor_spec
 from tfx.types import artifact_utils, standard_artifacts
 from tfx.utils import io_utils, proto_utils
@@ -43,8 +44,12 @@ from pipeline.settings.tasks import Task
 PROBE = 100
 
 
-class EvaluatorExecutor(BeamExecutor):
-    """Compute metrics with TFMA, judge them by the gates, and bless the model."""
+class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
+    """Compute metrics with TFMA, judge them by the gates, and bless the model.
+
+    On Vertex AI artifacts have names. TFX's entry point there writes them into a blessing, where the next run looks for
+    its baseline, if the executor is one of TFX's Evaluator (``kubeflow_v2_run_executor``).
+    """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED."""
@@ -67,7 +72,15 @@ class EvaluatorExecutor(BeamExecutor):
         with self._make_beam_pipeline() as pipeline:
             evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits)
 
-        baseline_metrics = read_metrics(evaluation, BASELINE) if inputs.get("baseline_model") else None
+        baseline_metrics = None
+        if inputs.get("baseline_model"):
+            baseline_metrics = read_metrics(evaluation, BASELINE)
+            before = [
+                f"{gate.metric} {baseline_metrics['overall'][gate.metric]:.4f}"
+                for gate in settings.gates
+                if isinstance(gate, gates.Gate) and gate.metric in baseline_metrics["overall"]
+            ]
+            notes.append(f"the baseline {inputs['baseline_model'][0].uri} has {', '.join(before) or 'no such metric'}")
         metrics = read_metrics(evaluation)
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes)))

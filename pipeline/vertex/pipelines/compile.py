@@ -21,7 +21,8 @@ from pipeline.filesystem import is_remote
 from pipeline.graph import create_pipeline
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
-from pipeline.vertex import FIRST_OF_RESOLVER, JOB, UPLOADS
+from pipeline.vertex import FIRST_OF_RESOLVER, JOB, LAST_OF_RESOLVER, UPLOADS
+from pipeline.vertex.jobs.require_gpus import on_gpus
 from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
@@ -85,6 +86,14 @@ def _complete(spec: dict[str, Any], pipeline: Pipeline) -> None:
         if isinstance(component, BaseComponent) and component.platform_config:
             container = executors[f"{component.id}_executor"]["container"]
             container.setdefault("resources", json_format.MessageToDict(component.platform_config))
+            container["command"] = on_gpus(container["command"], component.platform_config.accelerator.type)
+    # Without an earlier model the first run has to go on, and a required input "must be able to resolve to an artifact
+    # at runtime" (ComponentInputsSpec.ArtifactSpec of pipeline_spec.proto).
+    for task in tasks.values():
+        definitions = spec["components"][task["componentRef"]["name"]].get("inputDefinitions", {})
+        for key, source in task.get("inputs", {}).get("artifacts", {}).items():
+            if source["taskOutputArtifact"]["producerTask"].endswith((FIRST_OF_RESOLVER, LAST_OF_RESOLVER)):
+                definitions["artifacts"][key]["isOptional"] = True
 
 
 def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineConfig, dict[str, str]]:

@@ -201,6 +201,10 @@ class _Rehearsal:
             if name in NOT_FOUND and not any(outputs.values()):
                 raise UserError(NOT_FOUND[name])
             return "looked up", outputs
+        definitions = component.get("inputDefinitions", {}).get("artifacts", {})
+        for key in inputs:
+            if not inputs[key] and not definitions.get(key, {}).get("isOptional"):
+                raise UserError(f"the input {key} was not found, and the spec does not mark it isOptional")
         return self._run_container(name, task, component, executor["container"], inputs)
 
     def _import(self, importer: Mapping[str, Any], component: Mapping[str, Any]) -> Outputs:

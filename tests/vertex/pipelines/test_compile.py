@@ -73,6 +73,22 @@ def test_every_target_builds_the_same_graph(name, config, local_graph, tmp_path)
         assert graph_of(spec) == local_graph
 
 
+def test_only_inputs_that_may_find_nothing_are_optional(config, tmp_path):
+    config = replace(
+        config, tuning=replace(config.tuning, mode="reuse"), training=replace(config.training, warm_start=True)
+    )
+    spec = compiled_for(config, TARGETS["vertex"](tmp_path), tmp_path / "out")["pipelineSpec"]
+    optional = {
+        f"{name}.{key}"
+        for name, component in spec["components"].items()
+        for key, definition in component.get("inputDefinitions", {}).get("artifacts", {}).items()
+        if definition.get("isOptional")
+    }
+    resolvers = {"LatestBlessedModel-model-resolver.input", "ModelToStartFrom-model-resolver.input"}
+    # Without an earlier search "reuse" must fail, and not train with the defaults in silence.
+    assert optional == {"Evaluator.baseline_model", "Trainer.base_model"} | resolvers
+
+
 @pytest.mark.parametrize("change", [{"tuning": "reuse"}, {"tuning": "off"}, {"warm_start": True}, {"schema": None}])
 def test_every_variant_of_the_config_compiles_to_the_local_graph(change, config, tmp_path):
     if "tuning" in change:

@@ -70,6 +70,29 @@ def test_two_training_workers_and_two_tuner_workers_push_a_model_like_the_local_
     assert "the registry and the endpoint late-flights: nothing was deployed" in not_rehearsed
 
 
+def test_a_second_run_finds_the_first_runs_model_and_refuses_a_worse_one(rehearsal_clone, rehearsed):
+    config, module = rehearsal_clone / "configs/small.py", rehearsal_clone / "models/flights.py"
+    before = config.read_text(), module.read_text()
+    edit(config, 'Gate("auc", floor=0.5, max_drop=0.1)', 'Gate("auc", max_drop=0.1)')
+    edit(module, "return each if training else keras.ops.mean", "return each if training else 1 - keras.ops.mean")
+    worse = run(rehearsal_clone, "rehearse", "--tuning", "off", runner="vertex_runner.py")
+    config.write_text(before[0])
+    module.write_text(before[1])
+
+    assert worse.code == 0, worse.text
+    judged = re.search(r"[\d.]+ worse than the ([\d.]+) of the last blessed model, at most 0.1", worse.text)
+    assert judged, worse.text
+    assert float(judged[1]) == pytest.approx(auc(rehearsed.text), abs=1e-3)
+    assert re.search(r"note: the baseline \S+/Trainer_\d+/model has auc " + judged[1], worse.text)
+    evaluation = json.loads(
+        next(artifacts_of(rehearsal_clone).glob(f"*{worse.run_id}/Evaluator_*/executor_output.json")).read_text()
+    )
+    (blessing,) = evaluation["artifacts"]["blessing"]["artifacts"]
+    assert blessing["metadata"]["blessed"] == 0.0
+    assert re.fullmatch(r"projects/.+/metadataStores/default/artifacts/.+", blessing["metadata"]["current_model_id"])
+    assert blessing["metadata"]["baseline_model"].endswith("/model")
+
+
 def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_is_cached(rehearsal_clone, rehearsed):
     (rehearsal_clone / "models/widths.py").write_text("WIDTHS = [16, 32, 64]\n")
     edit(

@@ -123,6 +123,25 @@ def test_a_task_that_fails_ends_the_rehearsal(tmp_path):
     assert str(failed.value.__cause__).startswith("ValueError: no such column\n")
 
 
+def with_resolver(tmp_path: Path, **definition: Any) -> dict[str, Any]:
+    """A job whose task Second has an input that a resolver looks for and does not find."""
+    job = job_of({"First": {"componentRef": {"name": "lookup"}}, "Second": after("First")}, tmp_path)
+    spec = job["pipelineSpec"]
+    query = {"model": {"filter": 'schema_title="tfx.Model" AND state=LIVE'}}
+    spec["deploymentSpec"]["executors"]["lookup"] = {"resolver": {"outputArtifactQueries": query}}
+    spec["components"]["lookup"] = {"executorLabel": "lookup", "outputDefinitions": {"artifacts": {"model": SCHEMA}}}
+    spec["components"]["some"]["inputDefinitions"] = {"artifacts": {"model": {**SCHEMA, **definition}}}
+    return job
+
+
+def test_an_input_that_is_not_found_fails_its_task_unless_the_spec_calls_it_optional(tmp_path):
+    with pytest.raises(StepFailed, match="Second") as failed:
+        rehearse(with_resolver(tmp_path), "1", tmp_path)
+    assert "the input model was not found, and the spec does not mark it isOptional" in str(failed.value.__cause__)
+    steps = rehearse(with_resolver(tmp_path, isOptional=True), "2", tmp_path)
+    assert steps["Second"].state == "ran"
+
+
 def test_a_container_with_what_only_vertex_ai_fills_in_is_refused(tmp_path):
     job = job_of({"First": {}}, tmp_path, "print({{$.inputs.parameters['x']}})")
     with pytest.raises(StepFailed) as failed:
