@@ -44,8 +44,8 @@ def library_fingerprint() -> str:
 
 
 def lock_digest() -> str:
-    """Return the SHA-256 of the locked packages, hexadecimal."""
-    return hashlib.sha256((REPOSITORY / "requirements.lock").read_bytes()).hexdigest()
+    """Return the SHA-256 of the locked packages that the image has, hexadecimal; tools of development do not count."""
+    return hashlib.sha256((REPOSITORY / "requirements-image.lock").read_bytes()).hexdigest()
 
 
 def image_name(variant: str = "cpu") -> str:

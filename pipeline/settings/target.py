@@ -147,6 +147,7 @@ class Vertex:
         region: Such as "europe-west4".
         bucket: Name of a bucket in that region, without gs://.
         image: Container image of every task, as ``make image`` builds it.
+        root_image: The same with root as its user, for Vizier's trials; None: ``image`` with "-root" after its tag.
         service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
         network: VPC network to peer with, "projects/<number>/global/networks/<name>".
         encryption_key: Customer-managed key, "projects/<p>/locations/<region>/keyRings/<ring>/cryptoKeys/<key>".
@@ -166,6 +167,7 @@ class Vertex:
     region: Region
     bucket: Bucket
     image: Image
+    root_image: Image | None = None
     service_account: ServiceAccount | None = None
     network: Network | None = None
     encryption_key: EncryptionKey | None = None
@@ -178,6 +180,11 @@ class Vertex:
     dataflow: Dataflow | None = None
     machines: Machines = field(default_factory=Machines)
     endpoint: Endpoint | None = None
+
+    @property
+    def image_as_root(self) -> str:
+        """Return the image whose user is root."""
+        return self.root_image or as_root(self.image)
 
     def __post_init__(self) -> None:
         problems = [*problems_of("vertex.", self), *self._other_problems()]
@@ -208,8 +215,8 @@ class Dataflow:
         project: Google Cloud project that runs and pays the jobs.
         region: Such as "europe-west4"; near the data.
         temp_location: Folder gs://... for what is in passing.
-        image: Container image of the workers, with this repository's packages in it; the image of the Vertex tasks will
-            do.
+        image: Container image of the workers, with this repository's packages in it and root as its user:
+            ``Vertex.image_as_root``.
         machine_type: Of a worker.
         max_workers: Most workers; Dataflow takes as many as the work at hand keeps busy.
         service_account: E-mail address the workers act as; None: the project's default.
@@ -255,6 +262,11 @@ class Dataflow:
             arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
         arguments += [f"--labels={key}={value}" for key, value in self.labels.items()]
         return tuple(arguments)
+
+
+def as_root(image: str) -> str:
+    """Return the name that ``make image`` gives to an image with root as its user."""
+    return f"{image}-root"
 
 
 @contextlib.contextmanager

@@ -54,6 +54,24 @@ def test_the_image_is_the_one_that_make_image_builds_from_this_code():
     assert read(*COMPLETE, "--image=eu.gcr.io/p/other:2").image == "eu.gcr.io/p/other:2"
 
 
+def test_dataflow_and_vizier_get_the_image_with_root_as_its_user_and_the_tasks_do_not():
+    vertex = read(*COMPLETE, "--dataflow=on")
+    assert vertex.dataflow is not None
+    assert vertex.dataflow.image == vertex.image_as_root == f"{vertex.image}-root"
+    named = read(*COMPLETE, "--image=eu.gcr.io/p/i@sha256:12", "--root-image=eu.gcr.io/p/i@sha256:34", "--dataflow=on")
+    assert named.image == "eu.gcr.io/p/i@sha256:12"
+    assert named.dataflow.image == named.image_as_root == "eu.gcr.io/p/i@sha256:34"
+
+
+@pytest.mark.parametrize("needs_root", [["--dataflow=on"], ["--tuner-workers=2", "--search-with=vizier"]])
+def test_an_image_named_by_its_digest_needs_the_name_of_the_one_with_root(needs_root):
+    with pytest.raises(
+        UserError, match=r"^--root-image \(or VERTEX_ROOT_IMAGE\) is missing: eu.gcr.io/p/i@sha256:12"
+    ):
+        read(*COMPLETE, "--image=eu.gcr.io/p/i@sha256:12", *needs_root)
+    assert read(*COMPLETE, "--image=eu.gcr.io/p/i@sha256:12").image.endswith("12")
+
+
 def test_a_flag_goes_before_its_variable_and_a_blank_variable_is_none():
     vertex = read(*COMPLETE, "--project=flag", GOOGLE_CLOUD_PROJECT="variable", VERTEX_NETWORK=" ")
     assert vertex.project == "flag"

@@ -14,7 +14,7 @@ from pipeline.packaging import fingerprints
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.endpoint import load_endpoint
 from pipeline.settings.machines import Job, Machines, SearchService, load_machines
-from pipeline.settings.target import Dataflow, FailurePolicy, Vertex
+from pipeline.settings.target import Dataflow, FailurePolicy, Vertex, as_root
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ VERTEX = (
         "make one with gcloud storage buckets create gs://NAME --location=REGION",
     ),
     Setting("--image", ("VERTEX_IMAGE",), "image of every task (the one that make image builds from this code)"),
+    Setting(
+        "--root-image",
+        ("VERTEX_ROOT_IMAGE",),
+        "the same with root as its user, for Dataflow's workers and Vizier's trials (the image with -root after its "
+        "tag, which make image builds, too)",
+    ),
     Setting("--service-account", ("VERTEX_SERVICE_ACCOUNT",), "e-mail address the tasks act as (project's default)"),
     Setting("--network", ("VERTEX_NETWORK",), "network to peer with: projects/NUMBER/global/networks/NAME"),
     Setting("--encryption-key", ("VERTEX_ENCRYPTION_KEY",), "customer-managed key: projects/P/.../cryptoKeys/K"),
@@ -166,12 +172,20 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
     default_image = fingerprints.image_name("gpu" if machines.gpus else "cpu")
     image = values["image"] or f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{default_image}"
+    root_image = values["root_image"] or as_root(image)
+    if "@" in image and not values["root_image"] and (values["dataflow"] == "on" or machines.search_with == "vizier"):
+        problems.append(
+            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
+            "and Vizier's trials need the same image with root as its user"
+        )
+        root_image = image
     account: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
-    account |= {"project": project, "region": region, "image": image, "labels": labels}
+    account |= {"project": project, "region": region, "labels": labels}
     with _collected(problems):
         if values["dataflow"] == "on":
             dataflow = Dataflow(
                 **account,
+                image=root_image,
                 temp_location=f"gs://{bucket}/temp",
                 machine_type=values["dataflow_machine_type"] or Dataflow.machine_type,
                 max_workers=max_workers,
@@ -180,6 +194,8 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     with _collected(problems):
         vertex = Vertex(
             **account,
+            image=image,
+            root_image=root_image,
             network=values["network"],
             experiment=values["experiment"],
             webhook_url=values["webhook_url"],

@@ -20,6 +20,7 @@ from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
 from pipeline.vertex import rehearsing, termination
 from pipeline.vertex.jobs import local_jobs
+from pipeline.vertex.jobs.require_gpus import on_gpus
 
 logger = logging.getLogger("pipeline.vertex")
 
@@ -100,7 +101,7 @@ def run_as_job(
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
     """Let the replicas of a CustomJobSpec run ``command``, with checkpoints and logs below ``folder``; return it."""
     for pool in job_spec["workerPoolSpecs"][:POOLS_WITH_OUR_COMMAND]:
-        pool["containerSpec"]["command"] = command
+        pool["containerSpec"]["command"] = on_gpus(command, pool["machineSpec"].get("acceleratorType"))
     job_spec["baseOutputDirectory"] = {"outputUriPrefix": folder}
     return job_spec
 

@@ -6,6 +6,7 @@ starts it; ``pipeline.vertex.jobs.launch`` adds what is known only then.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kfp.pipeline_spec import pipeline_spec_pb2
@@ -51,8 +52,12 @@ def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) 
     if machines.training:
         _run_as_job(components["Trainer"], trainer.TrainerJobExecutor, machines.training, vertex)
     if machines.tuning and "Tuner" in components:
-        executor = vizier.VizierJobExecutor if machines.search_with == "vizier" else tuner.TunerJobExecutor
-        _run_as_job(components["Tuner"], executor, machines.tuning, vertex)
+        if machines.search_with == "vizier":
+            # A trial reports in /var/hypertune, where only root may write (GoogleCloudPlatform/cloudml-hypertune#6).
+            as_root = replace(vertex, image=vertex.image_as_root)
+            _run_as_job(components["Tuner"], vizier.VizierJobExecutor, machines.tuning, as_root)
+        else:
+            _run_as_job(components["Tuner"], tuner.TunerJobExecutor, machines.tuning, vertex)
     if vertex.endpoint:
         setting = pusher.setting_for(vertex, vertex.endpoint, config.name)
         _replace_executor(components["Pusher"], pusher.EndpointPusherExecutor, pusher.SETTING, setting)

@@ -15,7 +15,7 @@ from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Vertex
-from pipeline.vertex.jobs import launch
+from pipeline.vertex.jobs import launch, require_gpus
 from pipeline.vertex.pipelines import worker_pools
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.rehearsal import task_runner
@@ -32,6 +32,7 @@ VERTEX = Vertex(
     labels={"team": "flights"},
 )
 L4 = Job("g2-standard-8", "NVIDIA_L4", 1)
+TUNING = Machines(tuning=Job(replicas=2))
 TPU = Job("ct5lp-hightpu-4t", tpu_topology="2x2")
 
 
@@ -48,11 +49,18 @@ def test_chief_workers_and_reduction_servers_each_have_a_pool_and_the_last_keep_
     job = replace(L4, replicas=4, reduction_servers=3)
     chief, workers, reduction = custom_job(job, ["python", "-m", "trainer"]).job_spec.worker_pool_specs
     assert [pool.replica_count for pool in (chief, workers, reduction)] == [1, 3, 3]
-    assert list(chief.container_spec.command) == list(workers.container_spec.command) == ["python", "-m", "trainer"]
+    assert list(chief.container_spec.command) == list(workers.container_spec.command)
+    assert list(chief.container_spec.command) == [*require_gpus.PREFIX, "python", "-m", "trainer"]
     assert not reduction.container_spec.command
     assert reduction.container_spec.image_uri.endswith("/training/reductionserver:latest")
     assert not reduction.machine_spec.accelerator_count
     assert workers.machine_spec.accelerator_type.name == "NVIDIA_L4"
+
+
+def test_replicas_without_gpus_and_on_tpus_run_their_command_as_it_is():
+    for job in (Job(), TPU):
+        (pool,) = custom_job(job, ["python", "-m", "trainer"]).job_spec.worker_pool_specs
+        assert list(pool.container_spec.command) == ["python", "-m", "trainer"]
 
 
 def test_spot_machines_disk_tensorboard_and_timeout_reach_the_job():
@@ -131,6 +139,14 @@ def spec_of(config: PipelineConfig, machines: Machines, folder: Path) -> dict[st
     return spec
 
 
+def pools_of(spec: dict[str, Any], task: str) -> list[dict[str, Any]]:
+    """The worker pools of the job that a task starts."""
+    parameters = spec["root"]["dag"]["tasks"][task]["inputs"]["parameters"]
+    settings = json_utils.loads(parameters["custom_config"]["runtimeValue"]["constantValue"]["stringValue"])
+    pools: list[dict[str, Any]] = settings[launch.SETTING]["job"]["jobSpec"]["workerPoolSpecs"]
+    return pools
+
+
 # TFX calls what protobuf deprecates, in a way that names our line.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_tuner(config, tmp_path):
@@ -149,10 +165,20 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
     assert accelerator == {"type": "NVIDIA_TESLA_T4", "count": "2"}
     assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.trainer.TrainerJobExecutor"
     assert containers["Tuner_executor"]["args"][1] == "pipeline.vertex.jobs.vizier.VizierJobExecutor"
-    parameters = spec["root"]["dag"]["tasks"]["Trainer"]["inputs"]["parameters"]
-    settings = json_utils.loads(parameters["custom_config"]["runtimeValue"]["constantValue"]["stringValue"])
-    pools = settings[launch.SETTING]["job"]["jobSpec"]["workerPoolSpecs"]
-    assert [pool["replicaCount"] for pool in pools] == [1, 1]
+    assert tuple(containers["Evaluator_executor"]["command"][:3]) == require_gpus.PREFIX
+    assert containers["Transform_executor"]["command"] == containers["Evaluator_executor"]["command"][3:]
+    pools = {name: pools_of(spec, name) for name in ("Trainer", "Tuner")}
+    assert [pool["replicaCount"] for pool in pools["Trainer"]] == [1, 1]
+    # Vizier's trials write where only root may, and nothing else of it needs root.
+    images = {name: {pool["containerSpec"]["imageUri"] for pool in pools[name]} for name in pools}
+    assert images == {"Trainer": {VERTEX.image}, "Tuner": {f"{VERTEX.image}-root"}}
+    assert {container["image"] for container in containers.values()} == {VERTEX.image}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_search_by_keras_tuner_needs_no_root(config, tmp_path):
+    (image,) = {pool["containerSpec"]["imageUri"] for pool in pools_of(spec_of(config, TUNING, tmp_path), "Tuner")}
+    assert image == VERTEX.image
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
