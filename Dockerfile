@@ -3,49 +3,67 @@
 
 ARG PYTHON=3.11
 ARG BEAM=2.77.0
+# make image names them with their digests, from base-images.lock.
+ARG PYTHON_IMAGE=python:${PYTHON}-slim-trixie
+ARG BEAM_IMAGE=apache/beam_python${PYTHON}_sdk:${BEAM}
 
-FROM apache/beam_python${PYTHON}_sdk:${BEAM} AS beam
+FROM ${BEAM_IMAGE} AS beam
 
 # Debian 13: two of TFX's wheels need its glibc (docs/decisions/0003).
-FROM python:${PYTHON}-slim-trixie AS packages
+FROM ${PYTHON_IMAGE} AS packages
 ARG VARIANT=cpu
 WORKDIR /build
-COPY requirements.lock requirements-gpu.lock setup.py pyproject.toml ./
+COPY requirements.lock requirements-image.lock requirements-gpu.lock ./
 # uv itself from the lock too, by its hash, and outside of what is copied on.
 RUN python -m venv /uv \
     && sed -n '/^uv==/,/^    # via/p' requirements.lock > uv.txt \
     && /uv/bin/pip install --no-cache-dir --require-hashes --requirement uv.txt
-COPY pipeline pipeline
-# Only what setup.py asks for itself, not its extras, at the versions and hashes of the lock. Byte code that is not
-# checked against its source needs no times that survive the copy.
+# Byte code that is not checked against its source needs no times that survive the copy.
 ENV PYC_INVALIDATION_MODE=UNCHECKED_HASH
 RUN case "${VARIANT}" in \
-        cpu) set -- . ;; \
-        gpu) set -- . "tensorflow[and-cuda]" --constraint requirements-gpu.lock ;; \
+        cpu) set -- ;; \
+        gpu) set -- --requirement requirements-gpu.lock ;; \
         *) echo "VARIANT must be cpu or gpu, got ${VARIANT}" >&2; exit 1 ;; \
     esac \
-    && /uv/bin/uv pip install --system --no-cache --compile-bytecode --constraint requirements.lock "$@"
+    && /uv/bin/uv pip install --python /usr/local/bin/python --no-cache --compile-bytecode --require-hashes --no-deps \
+        --build-constraints requirements-image.lock --requirement requirements-image.lock "$@"
+COPY setup.py pyproject.toml ./
+COPY pipeline pipeline
+RUN /uv/bin/uv pip install --python /usr/local/bin/python --no-cache --compile-bytecode --no-deps --no-build-isolation .
 # The tag says which library is inside; an image that lies is not built.
 ARG FINGERPRINT
 RUN test "$(python -m pipeline.packaging.fingerprints fingerprint)" = "${FINGERPRINT}"
 
-FROM python:${PYTHON}-slim-trixie
+# With root as its user only for what cannot run without: Dataflow's workers write below /var/opt/google, and the trials
+# of Vertex AI Vizier to /var/hypertune (docs/decisions/0017).
+FROM ${PYTHON_IMAGE} AS root
 ARG PYTHON=3.11
+# A copy adds to a folder: the base's own pip would stay beside the one of the lock.
+RUN rm -r "/usr/local/lib/python${PYTHON}/site-packages" \
+    && useradd --create-home --uid 1000 pipeline
 COPY --from=packages /usr/local/lib/python${PYTHON}/site-packages /usr/local/lib/python${PYTHON}/site-packages
 COPY --from=beam /opt/apache/beam /opt/apache/beam
-RUN useradd --create-home --uid 1000 pipeline
-USER 1000
 WORKDIR /home/pipeline
 # What is imported was compiled above. Dataflow's start-up would otherwise look for the packages in an environment of
-# its own.
+# its own. Vertex AI puts NVIDIA's driver into the last folders, where TensorFlow must find it.
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+    RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1 \
+    PATH=/usr/local/nvidia/bin:${PATH} \
+    LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64
 ARG FINGERPRINT
 ARG LOCK
 ARG VARIANT=cpu
+ARG PYTHON_IMAGE
+ARG BEAM_IMAGE
 LABEL pipeline.library-fingerprint="${FINGERPRINT}" \
     pipeline.lock-sha256="${LOCK}" \
-    pipeline.variant="${VARIANT}"
+    pipeline.variant="${VARIANT}" \
+    pipeline.base="${PYTHON_IMAGE}" \
+    pipeline.beam="${BEAM_IMAGE}"
 # Of the Dataflow workers; the tasks on Vertex AI name their own command.
 ENTRYPOINT ["/opt/apache/beam/boot"]
+
+# All else: the tasks of the pipeline, the jobs of the Trainer and the Tuner, the endpoint.
+FROM root AS tasks
+USER 1000

@@ -1,15 +1,15 @@
-"""Builds and pushes the image of the Vertex tasks, with docker or, where there is none, with Cloud Build.
+"""Builds and pushes the images of the Vertex tasks, with docker or, where there is none, with Cloud Build.
 
     python tools/build_image.py --image europe-west4-docker.pkg.dev/my-project/pipelines/tfx-pipeline:TAG
 
-Without --image the name is the one that vertex_runner.py looks for.
+Without --image the name is the one that vertex_runner.py looks for. A second one, with -root after its tag, is the same
+with root as its user. The images that both are built on are those of base-images.lock, by their digests.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from pipeline.packaging import fingerprints  # noqa: E402 the repository is not installed
+from pipeline.settings.target import as_root  # noqa: E402
+from tools import base_images  # noqa: E402
 
 VARIANTS = ("cpu", "gpu")
 
@@ -44,7 +46,14 @@ def main() -> int:
             "neither docker nor gcloud is here. Install one: https://docs.docker.com/engine/install or "
             "https://cloud.google.com/sdk/docs/install"
         )
-    for command in commands(builder, image, arguments.variant):
+    try:
+        bases = base_images_by_digest(arguments.dry_run)
+    except Exception as error:  # of the network, of the registry, of the disk
+        return _refused(
+            f"the digests of the base images could not be looked up ({error}). Reach {base_images.REGISTRY}, or write "
+            f"lines NAME@sha256:DIGEST to {base_images.LOCK.name} for {' and '.join(base_images.names().values())}"
+        )
+    for command in commands(builder, image, arguments.variant, bases):
         print("+", " ".join(command), flush=True)
         if not arguments.dry_run and subprocess.run(command, cwd=ROOT, check=False).returncode:
             return _refused(f"{command[0]} failed; its message stands above{_hint(image)}")
@@ -67,23 +76,42 @@ def found_builder() -> str | None:
     return "gcloud" if shutil.which("gcloud") else None
 
 
-def commands(builder: str, image: str, variant: str) -> list[list[str]]:
-    """What builds and pushes the image."""
-    values = {
-        # The same Python as here: what is tested here is what runs there.
-        "PYTHON": ".".join(platform.python_version_tuple()[:2]),
+def base_images_by_digest(dry_run: bool) -> dict[str, str]:
+    """The base images by the argument that names them; one that the lock does not name yet is looked up and added."""
+    names = base_images.names()
+    missing = sorted(set(names.values()) - set(base_images.read()))
+    if missing and not dry_run:
+        base_images.look_up(missing)
+        print(f"+ wrote {', '.join(missing)} to {base_images.LOCK.name}: commit it", flush=True)
+    locked = base_images.read()
+    return {argument: locked.get(name, name) for argument, name in names.items()}
+
+
+def build_arguments(python: str, variant: str, bases: dict[str, str]) -> dict[str, str]:
+    """The arguments that the Dockerfile takes."""
+    return {
+        "PYTHON": python,
         "VARIANT": variant,
         "FINGERPRINT": fingerprints.library_fingerprint(),
         "LOCK": fingerprints.lock_digest(),
+        **bases,
     }
+
+
+def commands(builder: str, image: str, variant: str, bases: dict[str, str]) -> list[list[str]]:
+    """What builds and pushes the images: that with root as its user, and that of all else, on top of it."""
+    values = build_arguments(base_images.python_here(), variant, bases)
+    images = {"root": as_root(image), "tasks": image}
     if builder == "docker":
         arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
         # Vertex AI runs x86-64, whatever this machine is.
+        build = ["docker", "build", "--platform=linux/amd64", *arguments]
         return [
-            ["docker", "build", "--platform=linux/amd64", f"--tag={image}", *arguments, "."],
-            ["docker", "push", image],
+            *([*build, f"--target={target}", f"--tag={name}", "."] for target, name in images.items()),
+            *(["docker", "push", name] for name in images.values()),
         ]
-    substitutions = ",".join([f"_IMAGE={image}", *(f"_{name}={value}" for name, value in values.items())])
+    values |= {"IMAGE": image, "ROOT_IMAGE": images["root"]}
+    substitutions = ",".join(f"_{name}={value}" for name, value in values.items())
     command = ["gcloud", "builds", "submit", "--config=cloudbuild.yaml", f"--substitutions={substitutions}"]
     host, _, rest = image.partition("-docker.pkg.dev/")
     return [[*command, f"--project={rest.split('/')[0]}", f"--region={host}", "."] if rest else [*command, "."]]

