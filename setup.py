@@ -22,6 +22,7 @@ INSTALL_REQUIRES = [
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",
+    "orjson>=3.10",  # JSON with the digits of a float32, and null for NaN
     # python -m pipeline serve
     "starlette>=0.46,<2",
     "uvicorn>=0.34,<1",

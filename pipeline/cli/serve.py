@@ -91,11 +91,12 @@ def share(text: str) -> float:
 def manage_versions(versions: Versions, arguments: argparse.Namespace) -> None:
     """List, take back or put back versions, and print what has changed."""
     if arguments.rollback:
-        rollback = versions.roll_back(dry_run=arguments.dry_run)
+        withdrawn, served = versions.roll_back(dry_run=arguments.dry_run)
+        kept_in = shown(versions.withdrawn.path(withdrawn))
         would_be, taken = ("would be", versions) if arguments.dry_run else ("is", versions.withdrawn)
         print(f"{shown(versions.folder)}:")
-        print(f"  taken back     {describe(taken, rollback.withdrawn)}; {would_be} kept in {shown(rollback.kept_in)}")
-        print(f"  served instead {describe(versions, rollback.served)}")
+        print(f"  taken back     {describe(taken, withdrawn)}; {would_be} kept in {kept_in}")
+        print(f"  served instead {describe(versions, served)}")
         if arguments.dry_run:
             print("Nothing was changed: --dry-run.")
         else:
@@ -134,7 +135,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         with silence_stderr():
             import uvicorn
 
-            from pipeline.serving.app import Limits, VertexRoutes, create_app
+            from pipeline.serving.app import Limits, create_app
             from pipeline.serving.current import Current
             from pipeline.serving.metrics import Metrics
             from pipeline.serving.request_log import RequestLog
@@ -147,7 +148,8 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             current,
             metrics,
             limits=limits,
-            vertex=VertexRoutes(arguments.health_route, arguments.predict_route),
+            health_route=arguments.health_route,
+            predict_route=arguments.predict_route,
             request_log=RequestLog(arguments.request_log, arguments.log_share) if arguments.request_log else None,
             look_every=LOOK_EVERY,
         )

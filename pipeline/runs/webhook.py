@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import hmac
 import http.client
-import json
 import random
 import time
 import urllib.error
@@ -20,6 +19,8 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from pipeline.errors import UserError
 
@@ -74,8 +75,9 @@ class Webhook:
     def _tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
         until = time.monotonic() + SECONDS_IN_ALL
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        data = _finite({"pipeline": pipeline, "run": run, **outcome})
-        body = json.dumps({"type": "pipeline.run.ended", "timestamp": now, "data": data}).encode()
+        data = {"pipeline": pipeline, "run": run, **outcome}
+        # With null in place of NaN and infinity, which JSON does not have and receivers refuse.
+        body = orjson.dumps({"type": "pipeline.run.ended", "timestamp": now, "data": data})
         problem = ""
         for attempt in range(TRIES):
             if attempt:
@@ -144,12 +146,3 @@ def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
         "webhook-timestamp": str(timestamp),
         "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
     }
-
-
-def _finite(value: Any) -> Any:
-    """Return a value with null in place of NaN and infinity, which JSON does not have and receivers refuse."""
-    if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value

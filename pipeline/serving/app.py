@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import tensorflow as tf
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,7 +31,6 @@ from pipeline.serving.description import describe
 from pipeline.serving.export_format import ROWS_SIGNATURE
 from pipeline.serving.features import Refused, from_columns, from_instances, row_count
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.numbers import finite, plain
 from pipeline.serving.request_log import RequestLog
 
 # A larger body is parsed in a thread, for the event loop to answer others meanwhile.
@@ -53,20 +53,13 @@ class Limits:
     rows_waiting: int = 50_000
 
 
-@dataclass(frozen=True)
-class VertexRoutes:
-    """Paths that Vertex AI calls: its AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE."""
-
-    health: str = "/health"
-    predict: str = "/predict"
-
-
 def create_app(
     current: Current,
     metrics: Metrics,
     *,
     limits: Limits | None = None,
-    vertex: VertexRoutes | None = None,
+    health_route: str = "/health",
+    predict_route: str = "/predict",
     request_log: RequestLog | None = None,
     look_every: float = 2.0,
 ) -> Starlette:
@@ -76,12 +69,12 @@ def create_app(
         current: Started.
         metrics: Shown at /metrics.
         limits: Of requests.
-        vertex: Routes of Vertex AI.
+        health_route: Vertex AI's AIP_HEALTH_ROUTE.
+        predict_route: Vertex AI's AIP_PREDICT_ROUTE.
         request_log: Gets a sample of requests and answers.
         look_every: Seconds between two looks for another version.
     """
     service = _Service(current, metrics, limits or Limits(), request_log)
-    vertex = vertex or VertexRoutes()
     model = "/v1/models/{name}"
     version = model + "/versions/{version}"
 
@@ -103,8 +96,8 @@ def create_app(
             Route(version + "/metadata", service.metadata),
             Route(model, service.status),
             Route(version, service.status),
-            Route(vertex.predict, service.predict, methods=["POST"]),
-            Route(vertex.health, service.health),
+            Route(predict_route, service.predict, methods=["POST"]),
+            Route(health_route, service.health),
             Route("/metrics", service.show_metrics),
             Route("/openapi.json", service.description),
         ],
@@ -149,20 +142,18 @@ class _Service:
             raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
         except Overloaded as error:
             raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
-        columns = {name: _to_json(values) for name, values in outputs.items()}
         # Of a model with one output the values alone, as TensorFlow Serving has it.
-        only = next(iter(columns.values())) if len(columns) == 1 else None
+        only = next(iter(outputs.values())) if len(outputs) == 1 else None
         if call.instances is None:
-            content = {"outputs": columns if only is None else only}
+            response = _Answer({"outputs": outputs if only is None else only})
         else:
-            rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            predictions = list(rows) if only is None else only
-            content = {"predictions": predictions}
+            rows = (dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True))
+            response = _Answer({"predictions": list(rows) if only is None else only})
             if self.request_log is not None:
-                self.request_log.add(served.model.number, call.instances, predictions)
+                self.request_log.add(served.model.number, call.instances, orjson.loads(response.body)["predictions"])
         self.metrics.rows.inc(row_count(call.columns))
         self.metrics.seconds.observe(time.monotonic() - started)
-        return JSONResponse(content)
+        return response
 
     async def status(self, request: Request) -> Response:
         """Return TensorFlow Serving's model status."""
@@ -174,11 +165,11 @@ class _Service:
         """Return TensorFlow Serving's model metadata, and the manifest of the version."""
         served = self._served(request)
         signatures = {name: signature.definition for name, signature in served.model.signatures.items()}
-        return JSONResponse(
+        return _Answer(
             {
                 "model_spec": {"name": self.current.name, "signature_name": "", "version": str(served.model.number)},
                 "metadata": {"signature_def": {"signature_def": signatures}},
-                "manifest": finite(served.model.manifest),
+                "manifest": served.model.manifest,
             }
         )
 
@@ -272,14 +263,17 @@ class _Call:
     instances: list[Any] | None
 
 
-def _to_json(values: np.ndarray) -> Any:
-    """Return an output as nested lists; bytes that are no text in TensorFlow Serving's way."""
-    return _to_text(values.tolist()) if values.dtype == object else plain(values)
+class _Answer(JSONResponse):
+    """JSON of arrays: no more digits than tell a float32 apart, and null for NaN and infinity, which JSON lacks."""
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content, default=_to_json, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _to_text(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_to_text(item) for item in value]
+def _to_json(value: np.ndarray | bytes) -> Any:
+    """Return an array of texts as lists; bytes that are no text in TensorFlow Serving's way."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipeline.data.table import one_array
 from pipeline.errors import UserError, first_line
-from pipeline.serving.numbers import finite, shortest
 from pipeline.settings.names import shortened
 
 Names = Mapping[str, Sequence[str]]
@@ -110,11 +109,30 @@ def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]
     return [(name, column)]
 
 
+def shortest(column: Any) -> Any:
+    """Convert float32 to those float64 numbers that are written with the fewest digits.
+
+    The float32 nearest to 0.4267325 is 0.42673251032829285; as a float64 it would be written like that. Arrow writes
+    the shortest text that reads back as the same float32, a hundred times as fast as Python.
+
+    Args:
+        column: An array of Arrow, also of lists; any other type stays as it is.
+    """
+    texts = _replace_float32(column.type, pa.string())
+    return column if texts == column.type else column.cast(texts).cast(_replace_float32(column.type, pa.float64()))
+
+
+def _replace_float32(type_: pa.DataType, replacement: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_replace_float32(type_.value_type, replacement), type_.list_size)
+    if pa.types.is_list(type_):
+        return pa.list_(_replace_float32(type_.value_type, replacement))
+    return replacement if pa.types.is_float32(type_) else type_
+
+
 def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, default=_text, allow_nan=False)
-    except ValueError:
-        return json.dumps(finite(value), default=_text)
+    """Return JSON, with null for NaN and infinity."""
+    return orjson.dumps(value, default=_text, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
 
 def _text(value: Any) -> str | None:

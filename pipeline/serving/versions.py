@@ -25,21 +25,6 @@ STAGING, WITHDRAWN, LOCK = ".being-pushed", ".withdrawn", ".lock"
 
 
 @dataclass(frozen=True)
-class Rollback:
-    """A rollback, done or planned.
-
-    Attributes:
-        withdrawn: The version that is no longer served.
-        served: The version that is served instead.
-        kept_in: Folder of the withdrawn version.
-    """
-
-    withdrawn: int
-    served: int
-    kept_in: Path
-
-
-@dataclass(frozen=True)
 class Versions:
     """Versions of one model.
 
@@ -132,8 +117,11 @@ class Versions:
             shutil.rmtree(self.withdrawn.path(old))
         return self.path(number)
 
-    def roll_back(self, dry_run: bool = False) -> Rollback:
-        """Take the newest version out of the folder, so that the previous one is served again.
+    def roll_back(self, dry_run: bool = False) -> tuple[int, int]:
+        """Take the newest version out of the folder, to ``withdrawn``, so that the previous one is served again.
+
+        Returns:
+            The version that is no longer served, and the one that is served instead.
 
         Raises:
             UserError: there is no previous version, or a push is at work.
@@ -141,13 +129,12 @@ class Versions:
         self.resolve("previous")  # before a lock is made in a folder without versions
         with self._locked():
             latest, previous = self.resolve("latest"), self.resolve("previous")
-            rollback = Rollback(latest, previous, self.withdrawn.path(latest))
             if not dry_run:
                 self.withdrawn.folder.mkdir(exist_ok=True)
-                shutil.rmtree(rollback.kept_in, ignore_errors=True)
-                self.path(latest).rename(rollback.kept_in)
+                shutil.rmtree(self.withdrawn.path(latest), ignore_errors=True)
+                self.path(latest).rename(self.withdrawn.path(latest))
                 _sync(self.folder)
-            return rollback
+            return latest, previous
 
     def restore(self) -> int:
         """Put the version that was withdrawn last back; it is served again if it is the greatest.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from pipeline.serving.app import Limits, VertexRoutes, create_app
+from pipeline.serving.app import Limits, _Answer, create_app
 from pipeline.serving.current import Current
 from pipeline.serving.features import Refused, from_columns, from_instances
 from pipeline.serving.inputs import Input
@@ -30,8 +30,9 @@ def client_of(versions: Versions, **more) -> TestClient:
     metrics = Metrics()
     current = Current(versions, "flights", metrics, LIMITS.rows_waiting)
     current.start()
-    routes = VertexRoutes("/v1/endpoints/1/deployedModels/2", "/v1/endpoints/1/deployedModels/2:predict")
-    app = create_app(current, metrics, limits=LIMITS, vertex=routes, look_every=0.05, **more)
+    vertex = "/v1/endpoints/1/deployedModels/2"
+    routes = {"health_route": vertex, "predict_route": f"{vertex}:predict"}
+    app = create_app(current, metrics, limits=LIMITS, look_every=0.05, **routes, **more)
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -70,6 +71,21 @@ def test_missing_is_null_or_left_out_or_nan(client):
 def test_answers_have_the_digits_of_a_float32(client):
     answer = client.post(PREDICT, json={"instances": [{"carrier": "UA", "distance": 1, "temp": 0.1}]})
     assert '"probability":0.202' in answer.text
+
+
+def test_answers_of_several_types_and_shapes_are_json():
+    outputs = {
+        "half": np.array([0.1, 2], np.float16),
+        "several": np.array([[np.nan, 0.42673251], [np.inf, -np.inf]], np.float32),
+        "text": np.array([[b"a", "ü".encode()], [b"\xff", b""]], object),
+        "whole": np.array([1, 2]),
+    }
+    assert json.loads(_Answer(outputs).body, parse_constant=pytest.fail) == {
+        "half": [pytest.approx(0.1, abs=1e-4), 2.0],
+        "several": [[None, 0.4267325], [None, None]],
+        "text": [["a", "ü"], [{"b64": "/w=="}, ""]],
+        "whole": [1, 2],
+    }
 
 
 def test_an_answer_that_is_no_number_is_null(tmp_path):

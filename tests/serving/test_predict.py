@@ -103,7 +103,7 @@ def test_csv_has_a_column_for_the_probability_of_each_class(tmp_path, classes, n
 
 def test_json_lines_have_no_more_digits_than_the_model(model, tmp_path):
     run(model, write(tmp_path, "csv", [{**ROWS[0], "temp": 0.1}]), tmp_path / "answers.jsonl")
-    assert (tmp_path / "answers.jsonl").read_text() == '{"label": "late", "probability": 3.101}\n'
+    assert (tmp_path / "answers.jsonl").read_text() == '{"label":"late","probability":3.101}\n'
 
 
 def test_the_files_of_a_folder_are_read_in_the_order_of_their_names_and_batch_by_batch(model, tmp_path, monkeypatch):

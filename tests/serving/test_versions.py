@@ -62,10 +62,9 @@ def test_a_folder_without_a_model_is_no_version(versions):
 def test_a_rollback_serves_the_previous_version_and_a_new_push_comes_after_both(versions):
     push(versions, 10)
     push(versions, 11)
-    change = versions.roll_back()
-    assert (change.withdrawn, change.served) == (11, 10)
+    assert versions.roll_back() == (11, 10)
     assert versions.numbers() == [10]
-    assert (change.kept_in / "saved_model.pb").is_file()
+    assert (versions.withdrawn.path(11) / "saved_model.pb").is_file()
     assert was_withdrawn(versions.path(11))
     assert push(versions, 11).name == "12"
 
@@ -73,7 +72,7 @@ def test_a_rollback_serves_the_previous_version_and_a_new_push_comes_after_both(
 def test_a_dry_run_of_a_rollback_changes_nothing(versions):
     push(versions, 10)
     push(versions, 11)
-    assert versions.roll_back(dry_run=True).served == 10
+    assert versions.roll_back(dry_run=True) == (11, 10)
     assert versions.numbers() == [10, 11]
 
 
