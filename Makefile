@@ -10,11 +10,11 @@ PARALLEL := -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format bench gauntlet image lock tensorboard clean
+.PHONY: help setup run test check lint format bench gauntlet image rehearse-image lock tensorboard clean
 
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Make .venv: the packages of requirements.lock, byte-compiled
 	@tools/setup.sh
@@ -47,12 +47,17 @@ tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--po
 gauntlet: setup ## Take 76 awkward tables through new, run, predict and serve, for hours: make gauntlet ARGS="iris taxi"
 	$(BIN)/python benchmarks/gauntlet.py $(ARGS)
 
-image: setup ## Build and push the image of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
+image: setup ## Build and push the images of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)
 
-lock: setup ## Write requirements.lock and requirements-gpu.lock anew from setup.py: UPGRADE=1 takes newer versions
+rehearse-image: setup ## Build the image here without docker, look into it and run the rehearsal in it: needs root
+	$(BIN)/python tools/rehearse_image.py $(ARGS)
+
+lock: setup ## Write the locks of the packages anew from setup.py: UPGRADE=1 takes newer versions, and newer base images
 	$(BIN)/uv pip compile setup.py --quiet --all-extras --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(BIN)/uv pip compile setup.py --quiet --constraint requirements.lock --universal --python-version 3.10 --generate-hashes --no-header --output-file requirements-image.lock
 	@echo 'tensorflow[and-cuda]' | $(BIN)/uv pip compile - --quiet --constraint requirements.lock --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements-gpu.lock
+	$(if $(UPGRADE),$(BIN)/python tools/base_images.py)
 
 clean: ## Remove .venv and everything the tools left behind
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info

@@ -28,9 +28,9 @@ def main() -> int:
     return 0
 
 
-def names() -> dict[str, str]:
+def names(python: str | None = None) -> dict[str, str]:
     """Return the base images by the argument of the Dockerfile that names them: Python as here, Beam as locked."""
-    python = python_here()
+    python = python or python_here()
     beam = importlib.metadata.version("apache-beam")
     return {
         "PYTHON_IMAGE": f"python:{python}-slim-trixie",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.settings.repository import REPOSITORY
-from pipeline.vertex import REHEARSAL_VARIABLE
+from pipeline.vertex import REHEARSAL_VARIABLE, RUN_IN_IMAGE
 from pipeline.vertex.rehearsal.task_failure import failure_message
 
 # Variables of this shell that a task gets all the same: which GPUs there are and how they are reached.
@@ -74,16 +75,13 @@ class LocalContainers:
         folder = self._scratch / name
         for part in ("work", "home", "tmp"):
             (folder / part).mkdir(parents=True)
-        environment = {
-            **{variable: os.environ[variable] for variable in KEPT_VARIABLES if variable in os.environ},
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
-            "PYTHONPATH": str(self._image),
-            "PYTHONUNBUFFERED": "1",
-            "HOME": str(folder / "home"),
-            "TMPDIR": str(folder / "tmp"),
-            "LANG": "C.UTF-8",
-            REHEARSAL_VARIABLE: str(self._logs),
-        }
+        # What Vertex AI itself sets; the rest are the image's own.
+        environment = {variable["name"]: variable["value"] for variable in container.get("env", ())}
+        environment[REHEARSAL_VARIABLE] = str(self._logs)
+        if RUN_IN_IMAGE in os.environ:
+            command = [*shlex.split(os.environ[RUN_IN_IMAGE]), *command]
+        else:
+            environment |= self._instead_of_image(folder)
         log = self._logs / f"{name}.log"
         with log.open("wb") as file:
             # A session of its own, so that what it starts ends with it.
@@ -104,3 +102,15 @@ class LocalContainers:
                 raise
         if code:
             raise UserError(failure_message(log, code, self._module))
+
+    def _instead_of_image(self, folder: Path) -> dict[str, str]:
+        """Return variables that make this environment one with the library and nothing else of the repository."""
+        return {
+            **{variable: os.environ[variable] for variable in KEPT_VARIABLES if variable in os.environ},
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+            "PYTHONPATH": str(self._image),
+            "PYTHONUNBUFFERED": "1",
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "LANG": "C.UTF-8",
+        }
