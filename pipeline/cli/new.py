@@ -32,10 +32,10 @@ def main(argv: list[str]) -> int:
         raise UserError(f"no data at {arguments.data}; give a .csv or .parquet file, or a folder of them")
     with silence_stderr():
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
-        from pipeline.scaffold import files, leak_check
-        from pipeline.scaffold.table import look
+        from pipeline.scaffold import files
+        from pipeline.scaffold.table import check_leaks, look
     table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out)
-    leak_check.check_leaks(table, arguments.keep)
+    check_leaks(table, arguments.keep)
     root = find_root()
     inside = data.is_relative_to(root)
     path = data.relative_to(root).as_posix() if inside else str(data)

@@ -1,12 +1,19 @@
-"""Blocks that a section of a page is made of; the template decides how each looks."""
+"""Blocks that a section of a page is made of; the template decides how each looks, and needs no network."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import jinja2
 from markupsafe import Markup
+
+from pipeline import filesystem
+
+NUMERIC = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( (%|s|min \d+ s))?( to [-\d,.]+)?|-")
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,17 @@ class Section:
     name: str
     title: str
     blocks: Sequence[Block] = field(default_factory=tuple)
+
+
+def write_page(file: Path, title: str, sections: Sequence[Section]) -> Path:
+    """Write a page, whole or not at all; return its path."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.tests["numeric"] = lambda cell: isinstance(cell, str) and bool(NUMERIC.fullmatch(cell))
+    html = environment.get_template("page.html.j2").render(title=title, sections=sections)
+    filesystem.write(file, html.encode("utf-8", "replace"))
+    return file
 
 
 def number(value: float) -> str:

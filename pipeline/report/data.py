@@ -15,6 +15,7 @@ from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.run import FinishedRun
 from pipeline.validation.findings import Finding
+from pipeline.validation.statistics import features_of
 
 # Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
 MOST_CHARTS, VALUES = 24, 8
@@ -25,7 +26,7 @@ def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list
     """Return tables and charts of the data, the features that matter most first."""
     if not run.statistics:
         return [Text("The run has not come as far as describing the data.")]
-    by_split = {split: {_name(one): one for one in data.features} for split, data in run.statistics.items()}
+    by_split = {split: features_of(statistics) for split, statistics in run.statistics.items()}
     features = list(dict.fromkeys(name for of_split in by_split.values() for name in of_split))
     anomalies = run.folder_of("ExampleValidator", "anomalies")
     findings = read_findings(anomalies) if anomalies else []
@@ -47,18 +48,10 @@ def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list
     return blocks
 
 
-def _name(feature: Feature) -> str:
-    return feature.name or ".".join(feature.path.step)
-
-
-def _stats(feature: Feature) -> statistics_pb2.CommonStatistics:
-    kind = feature.WhichOneof("stats")
-    return getattr(feature, kind).common_stats if kind else statistics_pb2.CommonStatistics()
-
-
 def missing_share(feature: Feature) -> float:
     """Return the share of the rows without a value."""
-    common = _stats(feature)
+    kind = feature.WhichOneof("stats")
+    common = getattr(feature, kind).common_stats if kind else statistics_pb2.CommonStatistics()
     rows = common.num_missing + common.num_non_missing
     return common.num_missing / rows if rows else 1.0
 

@@ -83,13 +83,10 @@ def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     rows = []
     for example in examples:
         features = (charts.shown(example["features"].get(name, ""), 30) for name in names)
-        rows.append((_class(example["label"], classes), _predicted(example["answer"], classes), *features))
+        label = charts.shown(classes[int(example["label"])], 30) if classes else number(example["label"])
+        rows.append((label, _predicted(example["answer"], classes), *features))
     which = "Of each class the rows" if classes else "The rows"
     return [Table(header, rows, f"{which} with the largest error, with the features that matter most")]
-
-
-def _class(label: float, classes: Sequence[str]) -> str:
-    return charts.shown(classes[int(label)], 30) if classes else number(label)
 
 
 def _predicted(answer: float | list[float], classes: Sequence[str]) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pipeline.report import charts
-from pipeline.report.blocks import Block, Figure, Figures, Link, Section, Table, Text, duration, number
-from pipeline.report.rendering import write_page
+from pipeline.report.blocks import Block, Figure, Figures, Link, Section, Table, Text, duration, number, write_page
 from pipeline.runs import store
 from pipeline.runs.record import Record, records_of
 from pipeline.settings.tasks import METRICS

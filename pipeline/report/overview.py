@@ -32,7 +32,7 @@ def headline(run: FinishedRun) -> list[Block]:
         change = f"{value - before:+.4f} against the baseline" if math.isfinite(before) else "no baseline"
         title = METRICS[metric].title
         cards.append(Card(title[0].upper() + title[1:], number(value), [*notes, change, *limits]))
-    rows = {split: data.num_examples for split, data in run.statistics.items()}
+    rows = {split: statistics.datasets[0].num_examples for split, statistics in run.statistics.items()}
     if rows:
         cards.append(Card("Rows", f"{sum(rows.values()):,}", [f"{split} {count:,}" for split, count in rows.items()]))
     states = Counter(record.steps.values())

@@ -12,8 +12,7 @@ from typing import Any
 
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.report import data, evaluation, graph, overview, scoring, training
-from pipeline.report.blocks import Block, Section, Text
-from pipeline.report.rendering import write_page
+from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
@@ -67,17 +66,9 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
         run.folder.mkdir(parents=True, exist_ok=True)
         earlier = next(run.folder.parent.glob(f"*/{name}"), None)
         if earlier is None:
+            models = f"{model.uri}/Format-Serving", baseline and f"{baseline}/Format-Serving"
             total = int(run.results.metrics["overall"]["example_count"])
-            scores = scoring.score(
-                examples.uri,
-                f"{model.uri}/Format-Serving",
-                baseline and f"{baseline}/Format-Serving",
-                config.label.name,
-                len(config.label.classes),
-                config.evaluation.threshold,
-                total,
-                config.evaluation.logits,
-            )
+            scores = scoring.score(examples.uri, *models, config.label, config.evaluation, total)
             file.write_text(json.dumps(scores), encoding="utf-8")
         elif earlier != file:
             shutil.copy(earlier, file)

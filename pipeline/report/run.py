@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tfx import types
 
@@ -16,6 +15,7 @@ from pipeline.runs.record import Record
 from pipeline.runs.results import Results
 from pipeline.runs.run_graph import Step
 from pipeline.settings.config import PipelineConfig
+from pipeline.validation.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class FinishedRun:
 
     @cached_property
     def by_name(self) -> Mapping[str, Step]:
-        """The steps that ended well, by name."""
+        """Return the steps that ended well, by name."""
         return {step.name: step for step in self.steps}
 
     @cached_property
-    def statistics(self) -> Mapping[str, Any]:
-        """The data's statistics (DatasetFeatureStatistics) by split; empty when the run has not come so far."""
+    def statistics(self) -> Mapping[str, Statistics]:
+        """Return the data's statistics by split; empty when the run has not come so far."""
         artifact = self.artifact("StatisticsGen", "statistics")
-        return {split: one.datasets[0] for split, one in read_statistics(artifact).items()} if artifact else {}
+        return read_statistics(artifact) if artifact else {}
 
     @cached_property
     def baseline(self) -> Mapping[str, float]:
-        """Metrics of the model to compare with, on all rows of the test split; empty when there is none."""
+        """Return the metrics of the model to compare with, on all rows of the test split; empty when there is none."""
         evaluation = self.folder_of("Evaluator", "evaluation")
         return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}
 

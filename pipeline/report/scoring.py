@@ -14,7 +14,9 @@ from pipeline.data import files
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.serving.export_format import examples_signature
-from pipeline.settings.tasks import ANSWERS, Task, task_of
+from pipeline.settings.config import Label
+from pipeline.settings.gates import Evaluation
+from pipeline.settings.tasks import ANSWERS, Task
 
 logger = logging.getLogger("pipeline.report")
 
@@ -29,14 +31,7 @@ CURVE, BINS, WRONG, MOST_CLASSES = 200, 10, 5, 10
 
 
 def score(
-    examples: str,
-    model: str,
-    baseline: str | None,
-    label: str,
-    classes: int,
-    threshold: float,
-    total: int,
-    logits: bool = False,
+    examples: str, model: str, baseline: str | None, label: Label, settings: Evaluation, total: int
 ) -> dict[str, Any]:
     """Ask a model, and the one it is compared with, the test split.
 
@@ -45,10 +40,8 @@ def score(
         model: Folder of a SavedModel.
         baseline: The same; None where there is none.
         label: Column of the numbers of classes, or of any numbers.
-        classes: How many classes there are; 0 where the label is a number.
-        threshold: Probability from which a row counts as class 1, of two classes.
+        settings: Threshold, and whether the models answer logits.
         total: Rows of the split; of more than ``MOST_ROWS``, evenly taken ones are asked.
-        logits: Whether the models answer logits.
 
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
@@ -57,29 +50,31 @@ def score(
         values are permuted "importance_repeats" times among "importance_rows" rows (Breiman 2001, Fisher et al. 2019);
         "wrong": of each class, the rows with the largest error; "notes".
     """
-    task = task_of(classes)
+    task = label.task
     records = _records(examples, total)
     rows = [tf.train.Example.FromString(record) for record in records]
-    labels = np.asarray([_label(row, label) for row in rows])
-    signature = _signature(model, logits)
+    numbers = (row.features.feature[label.name] for row in rows)
+    labels = np.asarray([float((number.int64_list.value or number.float_list.value)[0]) for number in numbers])
+    signature = _signature(model, settings.logits)
     answers = _ask(signature, records, task)
     scores: dict[str, Any] = {
         "rows": len(records),
         "of": total,
-        "curves": {} if task == "multiclass" else {"new": _curves(task, labels, answers)},
+        "curves": {} if task == "multiclass" else {"new": curves_of(labels, answers, task)},
         "confusion": [],
         "notes": [],
     }
-    if classes:
-        chosen = answers.argmax(axis=1) if task == "multiclass" else answers >= threshold
-        scores["confusion"] = metrics.confusion_matrix(labels, chosen, labels=range(classes)).tolist()
+    if label.classes:
+        chosen = answers.argmax(axis=1) if task == "multiclass" else answers >= settings.threshold
+        scores["confusion"] = metrics.confusion_matrix(labels, chosen, labels=range(len(label.classes))).tolist()
     if baseline and task != "multiclass":
         try:
-            scores["curves"]["baseline"] = _curves(task, labels, _ask(_signature(baseline, logits), records, task))
+            of_baseline = _ask(_signature(baseline, settings.logits), records, task)
+            scores["curves"]["baseline"] = curves_of(labels, of_baseline, task)
         except Exception as error:
             logger.info("The baseline does not answer.", exc_info=error)
             scores["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
-    scores |= _importance(signature, rows, labels, label, task)
+    scores |= _importance(signature, rows, labels, label.name, task)
     scores["wrong"] = [
         {"label": float(labels[place]), "answer": answers[place].tolist(), "features": _values(rows[place])}
         for place in _most_wrong(task, labels, answers)
@@ -87,37 +82,24 @@ def score(
     return scores
 
 
-def _curves(task: Task, labels: np.ndarray, answers: np.ndarray) -> dict[str, Any]:
-    if task == "binary":
-        return curves_of(labels, answers)
-    return {"roc": None, "precision_recall": None, "calibration": _calibration(labels, answers)}
-
-
-def _calibration(labels: np.ndarray, answers: np.ndarray) -> list[list[float]]:
-    """Return [mean answers, mean labels, counts] of ten parts of equal size, from the lowest answers to the highest."""
-    parts = [part for part in np.array_split(np.argsort(answers, kind="stable"), BINS) if len(part)]
-    return [
-        [float(answers[part].mean()) for part in parts],
-        [float(labels[part].mean()) for part in parts],
-        [len(part) for part in parts],
-    ]
-
-
-def curves_of(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
-    """Return the curves of a model over labels [rows] of 0 and 1 and probabilities [rows].
+def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task) -> dict[str, Any]:
+    """Return the curves of a model over labels [rows] of 0 and 1 and probabilities [rows], or over numbers.
 
     Returns:
-        "roc": [false positive rates, true positive rates]; "precision_recall": [recalls, precisions]; both None where a
-        class is missing; "calibration": [mean probabilities, shares of class 1, counts] of ten parts of equal size.
+        "roc": [false positive rates, true positive rates]; "precision_recall": [recalls, precisions]; both None of
+        numbers and where a class is missing; "calibration": [mean answers, mean labels, counts] of ten parts of equal
+        size, from the lowest answers to the highest.
     """
+    parts = [part for part in np.array_split(np.argsort(answers, kind="stable"), BINS) if len(part)]
+    calibration = [[float(values[part].mean()) for part in parts] for values in (answers, labels)]
     curves: dict[str, Any] = {
         "roc": None,
         "precision_recall": None,
-        "calibration": _calibration(labels, probabilities),
+        "calibration": [*calibration, [len(part) for part in parts]],
     }
-    if 0 < labels.mean() < 1:
-        false_rates, true_rates, _ = metrics.roc_curve(labels, probabilities, drop_intermediate=False)
-        precisions, recalls, _ = metrics.precision_recall_curve(labels, probabilities)
+    if task == "binary" and 0 < labels.mean() < 1:
+        false_rates, true_rates, _ = metrics.roc_curve(labels, answers, drop_intermediate=False)
+        precisions, recalls, _ = metrics.precision_recall_curve(labels, answers)
         curves["roc"] = _thinned(false_rates, true_rates)
         curves["precision_recall"] = _thinned(recalls[::-1], precisions[::-1])
     return curves
@@ -150,11 +132,6 @@ def _records(examples: str, total: int) -> list[bytes]:
             kept += batch[(-seen) % step :: step]
             seen += len(batch)
     return kept
-
-
-def _label(row: tf.train.Example, label: str) -> float:
-    value = row.features.feature[label]
-    return float(next(iter(value.int64_list.value or value.float_list.value)))
 
 
 def _signature(model: str, logits: bool) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.proto.metadata_store_pb2 import Artifact, Event
 
-from pipeline.runs.store import Run, runs_of
+from pipeline.runs.store import runs_of
 
 # Beside the artifacts: folders moved there belong to no step any more, and are deleted next.
 TRASH = "trash"
@@ -52,42 +52,43 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     """
     runs = runs_of(store)
     kept = runs[-keep:]
-    artifacts = {one.id: one for one in store.get_artifacts()}
-    needed = _of_runs(store, kept)
-    pushed = [
-        one.id
-        for one in artifacts.values()
-        if one.type == "PushedModel" and _is_there(_text(one, "pushed_destination"))
-    ]
+    executions = [execution.id for run in kept for execution in run.executions.values()]
+    needed = {event.artifact_id for event in store.get_events_by_execution_ids(executions)} if executions else set()
+    artifacts = {artifact.id: artifact for artifact in store.get_artifacts()}
+    pushed = {
+        id_: destination
+        for id_, artifact in artifacts.items()
+        if artifact.type == "PushedModel" and _exists(destination := _text(artifact, "pushed_destination"))
+    }
     blessings = [
-        one.id
-        for one in artifacts.values()
-        if one.type == "ModelBlessing" and one.custom_properties["blessed"].int_value and one.state == Artifact.LIVE
+        id_
+        for id_, artifact in artifacts.items()
+        if artifact.type == "ModelBlessing"
+        and artifact.custom_properties["blessed"].int_value
+        and artifact.state == Artifact.LIVE
     ]
     needed |= _judged_by(store, [*pushed, *blessings[-1:]])
-    needed |= set([one.id for one in artifacts.values() if one.type == "HyperParameters"][-1:])
+    needed |= set([id_ for id_, artifact in artifacts.items() if artifact.type == "HyperParameters"][-1:])
 
     root = output / "artifacts"
-    still_used = {_folder(artifacts[one]) for one in needed if one in artifacts}
+    still_used = {_folder(artifacts[id_]) for id_ in needed if id_ in artifacts}
     unneeded = [
-        one
-        for one in artifacts.values()
-        if one.id not in needed and _is_of_a_step(_folder(one), root) and _folder(one) not in still_used
+        artifact
+        for id_, artifact in artifacts.items()
+        if id_ not in needed and _is_of_a_step(_folder(artifact), root) and _folder(artifact) not in still_used
     ]
     folders: dict[str, list[Path]] = {}
     for folder in dict.fromkeys(map(_folder, unneeded)):
         if folder.exists():
             folders.setdefault("/".join(folder.relative_to(root).parts[:2]), []).append(folder)
-    stay = {one.name for one in kept} | {one.name for one in runs if _is_served(one)}
     for run in runs:
-        if run.name not in stay:
+        if run not in kept and not (run.record and _exists(run.record.pushed_to)):
             for kind, path in (("reports", output / "runs" / run.name), ("logs", output / "logs" / f"{run.name}.log")):
                 if path.exists():
                     folders.setdefault(kind, []).append(path)
     by_kind = {kind: (len(paths), sum(map(_size, paths))) for kind, paths in sorted(folders.items())}
-    live = [one for one in unneeded if one.state != Artifact.DELETED]
-    versions = [_text(artifacts[one], "pushed_destination") for one in pushed]
-    return Plan(output, live, folders, by_kind, [one.name for one in kept], sorted(set(versions)))
+    live = [artifact for artifact in unneeded if artifact.state != Artifact.DELETED]
+    return Plan(output, live, folders, by_kind, [run.name for run in kept], sorted(set(pushed.values())))
 
 
 def carry_out(store: MetadataStore, plan: Plan) -> None:
@@ -105,35 +106,21 @@ def carry_out(store: MetadataStore, plan: Plan) -> None:
     shutil.rmtree(trash)
 
 
-def _of_runs(store: MetadataStore, runs: Sequence[Run]) -> set[int]:
-    executions = [one.id for run in runs for one in run.executions.values()]
-    return {event.artifact_id for event in store.get_events_by_execution_ids(executions)} if executions else set()
-
-
 def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
     """Return artifacts, the inputs of their makers except the data, and the other outputs of both."""
     found = set(artifacts)
     for _ in range(2):
-        makers = (
-            {one.execution_id for one in store.get_events_by_artifact_ids(list(found)) if one.type == Event.OUTPUT}
-            if found
-            else set()
-        )
+        events = store.get_events_by_artifact_ids(list(found)) if found else []
+        makers = {event.execution_id for event in events if event.type == Event.OUTPUT}
         events = store.get_events_by_execution_ids(list(makers)) if makers else []
-        ids = {event.artifact_id for event in events}
-        found |= {
-            one.id for one in store.get_artifacts_by_id(list(ids)) if one.type not in ("Examples", "ExampleStatistics")
-        }
+        artifacts = store.get_artifacts_by_id(list({event.artifact_id for event in events}))
+        found |= {artifact.id for artifact in artifacts if artifact.type not in ("Examples", "ExampleStatistics")}
     return found
 
 
-def _is_there(folder: str) -> bool:
+def _exists(folder: str | None) -> bool:
     """Return whether a model that was pushed still exists; one that was not pushed has no folder."""
-    return bool(folder) and Path(folder).is_dir()
-
-
-def _is_served(run: Run) -> bool:
-    return bool(run.record and run.record.pushed_to and Path(run.record.pushed_to).is_dir())
+    return bool(folder) and Path(str(folder)).is_dir()
 
 
 def _is_of_a_step(folder: Path, root: Path) -> bool:

@@ -66,14 +66,14 @@ class Record:
 
     @property
     def main_gate(self) -> Mapping[str, Any]:
-        """The first gate over all rows, with its metric, floor and ceiling; a metric of the run where there is none."""
+        """Return the first gate over all rows: metric, floor and ceiling; a metric of the run where there is none."""
         gates = self.config["evaluation"]["gates"]
         shown = ({"metric": name} for name in METRICS if name in self.metrics)
         return next((gate for gate in gates if "by" not in gate), None) or next(shown, {})
 
     @property
     def verdict(self) -> str:
-        """The outcome in a word or two."""
+        """Return the outcome in a word or two."""
         if self.exit_code not in (PUSHED, NOT_BLESSED):
             return "failed"
         return "pushed" if self.pushed_to else "not blessed"
@@ -91,15 +91,7 @@ def make(
 ) -> Record:
     """Return the record of a run that ends now, on this machine.
 
-    Args:
-        run: Its name.
-        command: As typed.
-        config: Its settings.
-        started: Local time.
-        exit_code: Of the runner.
-        outcome: What verdict.json has.
-        steps: Those that ended well.
-        failed: The one that did not, and its seconds.
+    ``outcome`` is what verdict.json has; ``failed`` is the step that is not among ``steps``, and its seconds.
     """
     return Record(
         run=run,

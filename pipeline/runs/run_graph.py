@@ -39,7 +39,7 @@ IMPORTER = "tfx.dsl.components.common.importer.Importer"
 
 @dataclass(frozen=True)
 class Step:
-    """How one step ended.
+    """Result of a step.
 
     Attributes:
         name: Node of the graph.
@@ -117,8 +117,6 @@ def run_graph(
         started = time.monotonic()
         try:
             step = _run_node(node.pipeline_node, graph, deployment, connection, started)
-        except StepFailed:
-            raise
         except Exception as error:
             raise StepFailed(name, time.monotonic() - started) from error
         steps[name] = step
@@ -144,14 +142,13 @@ def _run_node(
         custom_driver_spec=runner_utils.extract_custom_driver_spec(deployment, name),
     ).launch()
     if execution_info is None or execution_info.execution_id is None:
-        raise StepFailed(name, time.monotonic() - started) from UserError("its inputs are missing")
+        raise UserError("its inputs are missing")
 
     with metadata.Metadata(connection) as store:
         (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
         outputs = execution_lib.get_output_artifacts(store, execution.id)
     if not execution_lib.is_execution_successful(execution):
-        reason = NOT_FOUND.get(name, "its inputs could not be resolved")
-        raise StepFailed(name, time.monotonic() - started) from UserError(reason)
+        raise UserError(NOT_FOUND.get(name, "its inputs could not be resolved"))
 
     made = [artifact.mlmd_artifact.create_time_since_epoch for several in outputs.values() for artifact in several]
     state: Literal["ran", "cached", "looked up"] = "ran"

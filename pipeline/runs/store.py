@@ -53,8 +53,8 @@ class Run:
         """Return its seconds; of a run that has not ended, until its last sign of life."""
         if self.record:
             return self.record.seconds
-        last = max((one.last_update_time_since_epoch for one in self.executions.values()), default=0)
-        return max(0.0, last / 1000 - self.started.timestamp())
+        times = (execution.last_update_time_since_epoch for execution in self.executions.values())
+        return max(0.0, max(times, default=0) / 1000 - self.started.timestamp())
 
     def artifact(self, node: str, output: str) -> Artifact | None:
         """Return the first artifact of an output; None when there is none."""
@@ -130,10 +130,9 @@ def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
 
 def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
     executions, makers, outputs = {}, {}, {}
-    for execution in sorted(store.get_executions_by_context(context.id), key=lambda one: one.id):
-        nodes = [one.name for one in store.get_contexts_by_execution(execution.id) if one.type == "node"]
-        if nodes:
-            node = nodes[0].partition(".")[2]
+    for execution in sorted(store.get_executions_by_context(context.id), key=lambda execution: execution.id):
+        contexts = store.get_contexts_by_execution(execution.id)
+        for node in (of_node.name.partition(".")[2] for of_node in contexts if of_node.type == "node"):
             executions[node] = execution
             outputs[node] = _outputs(store, execution.id)
             makers[node] = _maker(store, execution, outputs[node])
@@ -144,19 +143,19 @@ def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
 def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
     events = store.get_events_by_execution_ids([execution])
     events = [event for event in events if event.type == Event.OUTPUT and event.path.steps]
-    artifacts = {
-        artifact.id: artifact for artifact in store.get_artifacts_by_id([event.artifact_id for event in events])
-    }
+    artifacts = store.get_artifacts_by_id([event.artifact_id for event in events])
+    by_id = {artifact.id: artifact for artifact in artifacts}
     outputs: dict[str, list[Artifact]] = {}
     for event in events:
-        outputs.setdefault(event.path.steps[0].key, []).append(artifacts[event.artifact_id])
+        outputs.setdefault(event.path.steps[0].key, []).append(by_id[event.artifact_id])
     return outputs
 
 
 def _maker(store: MetadataStore, execution: Execution, outputs: Mapping[str, list[Artifact]]) -> Execution:
     if execution.last_known_state != Execution.CACHED or not outputs:
         return execution
-    artifacts = [one.id for several in outputs.values() for one in several]
-    events = [one for one in store.get_events_by_artifact_ids(artifacts) if one.type == Event.OUTPUT]
-    (maker,) = store.get_executions_by_id([min(event.execution_id for event in events)])
+    artifacts = [artifact.id for of_output in outputs.values() for artifact in of_output]
+    events = store.get_events_by_artifact_ids(artifacts)
+    made_by = min(event.execution_id for event in events if event.type == Event.OUTPUT)
+    (maker,) = store.get_executions_by_id([made_by])
     return maker

@@ -183,8 +183,8 @@ def _integers(name: str, known: np.ndarray, rows: int) -> Column:
 def _if_usable(column: Column, known: pa.ChunkedArray | pa.Array, rows: int) -> Column:
     """Return the column, left out where it has one value only or hardly any."""
     if column.distinct == 1 and len(known) == rows:
-        value = known[0].as_py()
-        return replace(column, left_out=f"{_shortened(repr(value))} in every row")
+        value = repr(known[0].as_py())
+        return replace(column, left_out=f"{value if len(value) <= 60 else f'{value[:57]}...'} in every row")
     if len(known) < min(rows, max(ROWS_WITH_A_VALUE, rows / 200)):
         return replace(column, left_out=f"a value in {len(known):,} of {rows:,} rows only")
     return column
@@ -250,8 +250,4 @@ def _compact_date(known: np.ndarray, low: int, high: int, distinct: int) -> str:
     """Return the notation of whole numbers such as 20240229 if all are days of the calendar, else nothing."""
     if low < 1900_01_01 or high > 2100_12_31 or distinct < 3:
         return ""
-    return "%Y%m%d" if _date_form(pa.chunked_array([pa.array(np.unique(known)).cast(pa.string())]), ("%Y%m%d",)) else ""
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return _date_form(pa.chunked_array([pa.array(np.unique(known)).cast(pa.string())]), ("%Y%m%d",))

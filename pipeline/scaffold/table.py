@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,10 @@ from pipeline.errors import UserError
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
 from pipeline.settings.config import SPLITS, Data, HashSplit, Label
+from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
+from pipeline.validation.rows import SAMPLE, leaks
 
 # Rows that are read; the run itself reads all.
 MOST_ROWS = 2_000_000
@@ -82,7 +85,7 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     if count < FEWEST_ROWS:
         raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
     names = list(batches[0][0].table.column_names)
-    check_named(leave_out, names, label_name)
+    _check_named(leave_out, names, label_name)
 
     def values_of(name: str) -> pa.ChunkedArray:
         return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
@@ -106,6 +109,32 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     table = table.select(sorted(table.column_names))
     shares, places = _assign(table, label, values)
     return Table(table, label, values, tuple(columns), whole, shares, places)
+
+
+def check_leaks(table: Table, keep: Collection[str]) -> None:
+    """Refuse columns that contain a leaked label, by the rows and the rule of the run itself.
+
+    Args:
+        table: The data.
+        keep: Columns that a person vouches for.
+
+    Raises:
+        UserError: there are some, or no such column is to be kept.
+    """
+    _check_named(keep, table.rows.column_names, table.label.name)
+    usable = {column.name for column in table.features} - set(keep)
+    names = [name for name in table.rows.column_names if name in usable or name == table.label.name]
+    sample = pa.concat_tables([table.split(split).select(names).slice(0, SAMPLE) for split in ("train", "eval")])
+    found = list(leaks(sample, table.label.name, DataChecks(), len(table.label.classes)))
+    if not found:
+        return
+    columns = [f"column {leak.feature!r}: {leak.found}" for leak in found[:10]]
+    names = [shlex.quote(leak.feature) for leak in found[:10]]
+    flags = {flag: " ".join(f"{flag} {name}" for name in names) for flag in ("--leave-out", "--keep")}
+    raise UserError(
+        f"{'; '.join(columns)}. The run would stop there: such a column mostly is known only when the label is. "
+        f"If so, leave it out: {flags['--leave-out']}. If it is known whenever the model is asked: {flags['--keep']}"
+    )
 
 
 def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileScan]:
@@ -206,7 +235,7 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
         raise UserError(f"{file} has no column {label!r}, the label{hint} It has {shortened(names)}")
 
 
-def check_named(wanted: Collection[str], names: list[str], label: str) -> None:
+def _check_named(wanted: Collection[str], names: list[str], label: str) -> None:
     """Refuse columns to leave out or to keep that are not there, or are the label.
 
     Raises:

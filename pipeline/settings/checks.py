@@ -1,4 +1,4 @@
-"""How settings are checked: by rules in their types. A wrong one is refused in one sentence."""
+"""Check settings by rules in their types; a wrong one is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConfigError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be, in words and as a test; stands in the type of a setting, ``Annotated[int, Rule(...)]``."""
+    """A condition on a value, in words and as a test, in the type of a setting: ``Annotated[int, Rule(...)]``."""
 
     expected: str
     holds: Callable[[Any], bool]

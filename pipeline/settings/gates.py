@@ -1,4 +1,4 @@
-"""What data and a model must meet: the settings of the gates.
+"""Settings of the gates, which data and a model must pass.
 
 Frozen and checked when built, standard library only. ``pipeline.settings.config`` takes them up in ``PipelineConfig``.
 """

@@ -12,7 +12,7 @@ from pipeline.training.settings import Settings
 
 
 def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
-    """The callbacks of every training, a trial of the search or the final one."""
+    """Return the callbacks of every training, a trial of the search or the final one."""
     return [
         keras.callbacks.EarlyStopping(
             monitor=f"val_{settings.objective}",

@@ -30,9 +30,6 @@ class Settings(Training):
 
     @classmethod
     def of(cls, fn_args: Any) -> Settings:
-        """Return the settings that ``pipeline.graph`` put there; "code" is only for the cache key."""
-        given = {name: value for name, value in (fn_args.custom_config or {}).items() if name != "code"}
-        given["classes"] = tuple(given.get("classes", ()))
-        if given.get("profile_steps"):
-            given["profile_steps"] = tuple(given["profile_steps"])
-        return cls(**given)
+        """Return the settings that ``pipeline.graph`` put there, as JSON has them: without tuples."""
+        given = fn_args.custom_config or {}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})

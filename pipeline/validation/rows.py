@@ -62,7 +62,7 @@ def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> 
 def sampled(files: Sequence[str]) -> pa.Table:
     """Read up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters."""
     each = -(-SAMPLE // max(1, len(files)))
-    tables = [next(_tables([file], each), None) for file in files]
+    tables = [next(tables_of([file], each), None) for file in files]
     return pa.concat_tables([table for table in tables if table is not None], promote_options="permissive")
 
 
@@ -156,9 +156,9 @@ def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
     return scores
 
 
-def tables_of(files: Sequence[str]) -> Iterator[pa.Table]:
+def tables_of(files: Sequence[str], at_once: int = BLOCK) -> Iterator[pa.Table]:
     """Yield the examples in TFRecords, block by block, as columns of lists."""
-    return _tables(files, BLOCK)
+    return (rows.table for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), at_once=at_once))
 
 
 def _hashes(files: Sequence[str], every: int) -> np.ndarray:
@@ -171,12 +171,8 @@ def _hashes(files: Sequence[str], every: int) -> np.ndarray:
     return hashes[hashes % every == 0] if every > 1 else hashes
 
 
-def _tables(files: Sequence[str], at_once: int) -> Iterator[pa.Table]:
-    return (rows.table for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), at_once=at_once))
-
-
 def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
-    """Labels, float64 [rows]; None where some row has none, or one that is no class."""
+    """Return labels, float64 [rows]; None where some row has none, or one that is no class."""
     if label not in table.column_names or pa.types.is_null(table.column(label).type):
         return None
     values = pc.list_flatten(table.column(label)).combine_chunks()
@@ -204,7 +200,7 @@ def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
 
 
 def _scalars(column: pa.ChunkedArray) -> Any:
-    """One value or null per row; None where some row has several."""
+    """Return one value or null per row; None where some row has several."""
     lists = one_array(column)
     if pa.types.is_null(lists.type):
         return None

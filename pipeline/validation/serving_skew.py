@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
+from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
@@ -23,9 +23,9 @@ from pipeline.validation.wrong_values import with_values
 
 SPLIT = "serving"
 _TYPES = {
-    schema_pb2.INT: pa.list_(pa.int64()),
-    schema_pb2.FLOAT: pa.list_(pa.float32()),
-    schema_pb2.BYTES: pa.list_(pa.large_binary()),
+    schema_pb2.INT: (KINDS["integers"], pa.list_(pa.int64())),
+    schema_pb2.FLOAT: (KINDS["floats"], pa.list_(pa.float32())),
+    schema_pb2.BYTES: (KINDS["text"], pa.list_(pa.large_binary())),
 }
 
 
@@ -93,31 +93,14 @@ def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema)
     """
     columns = {}
     for feature in schema.feature:
-        type_ = _TYPES[feature.type]
-        values = [_values(instance.get(feature.name), type_.value_type) for instance in instances]
+        kind, type_ = _TYPES[feature.type]
+        values = [_values(instance.get(feature.name), kind) for instance in instances]
         columns[feature.name] = pa.array(values, type_)
     return pa.table(columns)
 
 
-def _values(value: Any, type_: pa.DataType) -> list[Any] | None:
-    if value is None:
+def _values(value: Any, kind: Kind) -> list[Any] | None:
+    try:
+        return [kind.convert(item, np.dtype(np.float32)) for item in (value if isinstance(value, list) else [value])]
+    except ValueError:
         return None
-    made = [_value(item, type_) for item in (value if isinstance(value, list) else [value])]
-    return None if any(item is None for item in made) else made
-
-
-def _value(value: Any, type_: pa.DataType) -> Any:
-    if pa.types.is_large_binary(type_):
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, dict) and isinstance(value.get("b64"), str):
-            try:
-                return base64.b64decode(value["b64"], validate=True)
-            except (binascii.Error, ValueError):
-                return None
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        return None
-    if pa.types.is_integer(type_):
-        return int(value) if float(value).is_integer() and abs(value) < 2**63 else None
-    return float(value)

@@ -208,11 +208,11 @@ def test_a_label_of_one_class_only_leaves_the_curves_undefined():
     probabilities = random.integers(0, 20, 500) / 20  # with ties
     labels = (random.random(500) < probabilities).astype(float)
     assert auc(labels, probabilities) == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-12)
-    recalls, precisions = curves_of(labels, probabilities)["precision_recall"]
+    recalls, precisions = curves_of(labels, probabilities, "binary")["precision_recall"]
     area = float(np.sum(np.diff([0.0, *recalls]) * precisions))
     assert area == pytest.approx(average_precision_score(labels, probabilities), abs=1e-12)
 
-    ones = curves_of(np.ones(500), probabilities)
+    ones = curves_of(np.ones(500), probabilities, "binary")
     assert ones["roc"] is None
     assert ones["precision_recall"] is None
     assert ones["calibration"][1] == [1.0] * 10

@@ -14,9 +14,8 @@ from pipeline.data import shards
 from pipeline.data.serialize import serialize
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.scaffold import leak_check
 from pipeline.scaffold.columns import Column
-from pipeline.scaffold.table import Table, look
+from pipeline.scaffold.table import Table, check_leaks, look
 from pipeline.settings.config import SPLITS, Data
 
 ROWS = 400
@@ -350,6 +349,6 @@ def test_a_number_that_is_nan_in_a_parquet_file_is_a_missing_one(tmp_path):
 
 def test_a_column_to_keep_that_is_not_there_is_refused_with_the_nearest(frame, tmp_path):
     with pytest.raises(UserError, match="no column 'sise' to leave out or to keep; did you mean 'size'"):
-        leak_check.check_leaks(table_of(frame, tmp_path), ["sise"])
+        check_leaks(table_of(frame, tmp_path), ["sise"])
     with pytest.raises(UserError, match="the column 'bought' is the label"):
-        leak_check.check_leaks(table_of(frame, tmp_path), ["bought"])
+        check_leaks(table_of(frame, tmp_path), ["bought"])
