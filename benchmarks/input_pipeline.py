@@ -41,7 +41,6 @@ from pipeline.training import Features, strategy
 from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit
 from pipeline.training.rows import Rows
-from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
 from pipeline.training.strategy import Part
@@ -191,8 +190,9 @@ def _pairs(
         model = build_model(Features.of(transform_output, LABEL))
         model.optimizer.build(model.trainable_variables)
     feeds = []
+    settings = dataclasses.replace(SETTINGS, schedule="constant", warmup_epochs=0.0, epochs=1, steps_per_call=count)
     for split in (data, held):
-        feed = Steps(model, split.rows, distribution, Schedule("constant", 1.0, 0.0, 1), steps_per_call=count)
+        feed = Steps(model, split.rows, distribution, settings)
         feed.feed(split.training(batch_size, Part(), seed=1))
         feeds.append(feed)
     rates: list[tuple[float, float]] = []

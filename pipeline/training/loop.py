@@ -19,7 +19,6 @@ from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
 from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, steps_per_epoch
-from pipeline.training.schedule import Schedule
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
 from pipeline.training.strategy import Distribution
@@ -78,20 +77,7 @@ class Fit:
 
         with distribution.strategy.scope():
             _build(model, train.rows.batch_spec(self.batch_size))
-        self.steps = Steps(
-            model,
-            train.rows,
-            distribution,
-            Schedule(
-                settings.schedule,
-                peak=distribution.replicas if settings.scale_learning_rate else 1,
-                warmup_epochs=settings.warmup_epochs,
-                epochs=settings.epochs,
-            ),
-            settings.steps_per_call,
-            settings.accumulate,
-            settings.clip_norm,
-        )
+        self.steps = Steps(model, train.rows, distribution, settings)
         # The data may still be loading: what takes a second or more is done before it is waited for.
         self.steps.compile_for(self.batch_size)
         started = time.perf_counter()
@@ -143,7 +129,7 @@ class Fit:
         self._feed()
         metrics: dict[str, float] = {}
         while self.epoch < settings.epochs and not model.stop_training:
-            if not self._steps_into_epoch():
+            if int(self.steps.done) == self.epoch * self.steps_per_epoch:
                 model.reset_metrics()
                 callbacks.on_epoch_begin(self.epoch)
             self._train_epoch(callbacks)
@@ -155,9 +141,6 @@ class Fit:
         callbacks.on_train_end(metrics)
         names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
-
-    def _steps_into_epoch(self) -> int:
-        return int(self.steps.done) - self.epoch * self.steps_per_epoch
 
     def _feed(self) -> None:
         """Start the batches at the current step."""

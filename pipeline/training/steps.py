@@ -10,9 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.settings.training import Training
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
-from pipeline.training.schedule import Schedule
+from pipeline.training.schedule import rate_multiple
 from pipeline.training.strategy import Distribution
 
 # The record of a step, in this order.
@@ -28,34 +29,25 @@ class Steps:
         micro_batches: Parts that a replica's batch is computed in, one after the other; their gradients are summed.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        rows: Rows,
-        distribution: Distribution,
-        schedule: Schedule,
-        steps_per_call: int,
-        micro_batches: int = 1,
-        clip_norm: float | None = None,
-    ):
+    def __init__(self, model: keras.Model, rows: Rows, distribution: Distribution, settings: Training):
         self.model = model
         self._rows = rows
-        self.micro_batches = micro_batches
+        self._settings = settings
+        self.micro_batches = settings.accumulate
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
-        self._strategy = distribution.strategy
+        self._strategy, self._replicas = distribution.strategy, distribution.replicas
         # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
         # makes the allocator give every large buffer back to the system after each use.
         self._direct = distribution.on_cpu and distribution.replicas == 1
-        self._schedule = schedule
-        self._records = tf.Variable(tf.zeros([steps_per_call, len(RECORDED)]), trainable=False)
+        self._records = tf.Variable(tf.zeros([settings.steps_per_call, len(RECORDED)]), trainable=False)
         self._norms = tf.Variable(tf.zeros([len(model.trainable_variables)]), trainable=False)
         with self._strategy.scope():
             self._evaluation_loss = keras.metrics.Mean("loss")
         self._optimizer = model.optimizer
         inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
-        if clip_norm:
-            inner.global_clipnorm = clip_norm
+        if settings.clip_norm:
+            inner.global_clipnorm = settings.clip_norm
         # Gradients are summed over the replicas in _gradients. The optimizer would do it later, and so clip each
         # replica's gradients by their own norm and let replicas disagree on a float16 overflow.
         inner._all_reduce_sum_gradients = list
@@ -151,7 +143,8 @@ class Steps:
             if step + 1 < steps:
                 moved, following_waited, chunk, used = self._next_moved(chunks, chunk, used)
             if self._sets_rate:
-                self._optimizer.learning_rate.assign(rate * self._schedule.multiple(self.done, self.steps_per_epoch))
+                multiple = rate_multiple(self._settings, self._replicas, self.done, self.steps_per_epoch)
+                self._optimizer.learning_rate.assign(rate * multiple)
             per_replica_loss, gradients, per_replica_norms = self._strategy.run(self._gradients, args=(batch,))
             loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
             # The next step's rows are picked during the backward pass, which leaves a core idle now and then. During
