@@ -14,7 +14,7 @@ from google.api_core import exceptions
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
 from pipeline.vertex import termination
-from pipeline.vertex.cloud import PASSING, first_line
+from pipeline.vertex.cloud import FAILURES, PASSING, first_line
 from pipeline.vertex.endpoints.endpoint import (
     ALL,
     SECONDS_TO_DEPLOY,
@@ -91,7 +91,7 @@ class RollOut:
                 new = self.serving.deploy(version)
                 self._take_over(version, new, before)
         except BaseException as error:
-            if self._put_back(version, new, before) and isinstance(error, (UserError, exceptions.GoogleAPICallError)):
+            if self._put_back(version, new, before) and isinstance(error, (UserError, *FAILURES)):
                 raise CanaryFailed(
                     f"version {version.id} does not take over: {first_line(error)}. The traffic is as it was before: "
                     f"{shares(self.serving.read())}"
@@ -225,7 +225,7 @@ class RollOut:
         leaving = [new] if new and not before.get(new) else []
         # Due at once: whatever ends this task now, the next push undeploys it.
         self.serving.give_back(self.holder, dict.fromkeys(leaving, time.time()))
-        with contextlib.suppress(exceptions.GoogleAPICallError, UserError):
+        with contextlib.suppress(*FAILURES, UserError):
             for key in leaving:
                 time.sleep(self.canary.drain_seconds)
                 self.serving.undeploy(key)
@@ -280,7 +280,7 @@ def wait_for_grace(serving: ServingEndpoint, old: Sequence[str], note: Callable[
     time.sleep(60 * minutes)
     try:
         undeployed = ", ".join(serving.undeploy_due())
-    except (exceptions.GoogleAPICallError, UserError) as error:
+    except (*FAILURES, UserError) as error:
         note(f"the version before could not be undeployed ({first_line(error)}); the next push does it")
         return
     note(f"undeployed the version before ({undeployed})" if undeployed else "the version before stays: it has traffic")

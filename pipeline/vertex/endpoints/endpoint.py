@@ -20,7 +20,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Endpoint
 from pipeline.vertex.cloud import OUTAGES, RETRY, Cloud
-from pipeline.vertex.endpoints.registry import Version, as_label
+from pipeline.vertex.endpoints.registry import WHEN_CREATED, WHEN_FREE, Version, as_label, finished
 
 # Labels of the endpoint: the run that changes it, until when that may take, the traffic by deployed model before, and
 # from when on a deployed model without traffic may go. Times are seconds since the epoch.
@@ -70,6 +70,15 @@ class ServingEndpoint:
         """Return a client for requests to the endpoint."""
         return self.cloud.client(v1.PredictionServiceClient)
 
+    @functools.cached_property
+    def address(self) -> str | None:
+        """Return the endpoint's own address, https://HOST, which speaks REST; None: it is asked at the region's."""
+        if self.settings.address:
+            return self.settings.address
+        # Such an endpoint cannot be asked at the region's address (Endpoint.dedicated_endpoint_enabled).
+        dedicated = self.read().dedicated_endpoint_dns.removeprefix("https://")
+        return f"https://{dedicated}" if dedicated else None
+
     def read(self) -> v1.Endpoint:
         """Return the endpoint as it is now.
 
@@ -103,8 +112,10 @@ class ServingEndpoint:
             request = v1.CreateEndpointRequest(
                 parent=self.cloud.parent, endpoint=self._new(labels, encryption_key), endpoint_id=self.settings.name
             )
-            with contextlib.suppress(exceptions.AlreadyExists):
-                self._client.create_endpoint(request=request).result(timeout=SECONDS_TO_DEPLOY)
+            try:
+                finished(self._client.create_endpoint(request=request), SECONDS_TO_DEPLOY)
+            except (exceptions.AlreadyExists, *CONFLICTS):  # another push creates it at the same moment
+                self._client.get_endpoint(name=self.name, retry=WHEN_CREATED)
             return
         logging = self._logging()
         if self.settings.log_to and endpoint.predict_request_response_logging_config != logging:
@@ -221,8 +232,8 @@ class ServingEndpoint:
             dedicated_resources=self._resources(),
             service_account=self.settings.service_account or "",
         )
-        operation = self._client.deploy_model(endpoint=self.name, deployed_model=model)
-        return str(operation.result(timeout=SECONDS_TO_DEPLOY).deployed_model.id)
+        operation = self._client.deploy_model(endpoint=self.name, deployed_model=model, retry=WHEN_FREE)
+        return str(finished(operation, SECONDS_TO_DEPLOY).deployed_model.id)
 
     def undeploy(self, deployed: str) -> None:
         """Undeploy a model that has no traffic, if it is deployed."""
@@ -231,7 +242,8 @@ class ServingEndpoint:
             return
         if endpoint.traffic_split.get(deployed):
             raise UserError(f"deployed model {deployed} of {self.name} has traffic, and is not undeployed")
-        self._client.undeploy_model(endpoint=self.name, deployed_model_id=deployed).result(timeout=SECONDS_TO_DEPLOY)
+        operation = self._client.undeploy_model(endpoint=self.name, deployed_model_id=deployed, retry=WHEN_FREE)
+        finished(operation, SECONDS_TO_DEPLOY)
         due = f"{DUE}{deployed}"
         with contextlib.suppress(EndpointTaken):  # one label more does no harm
             self._change(lambda now: ({key: text for key, text in now.labels.items() if key != due}, None), tries=1)

@@ -58,8 +58,8 @@ def predict(serving: ServingEndpoint, instance: Mapping[str, Any]) -> Answer:
     Raises:
         GoogleAPICallError: the request is refused, or fails.
     """
-    if serving.settings.address:  # Private Service Connect leads to the endpoint's own address, which speaks REST
-        url = f"{serving.settings.address}/v1/{serving.name}:predict"
+    if serving.address:
+        url = f"{serving.address}/v1/{serving.name}:predict"
         content = serving.cloud.request_url(url, {"instances": [dict(instance)]})
         return Answer(content.get("deployedModelId", ""), content["predictions"][0])
     value = json_format.ParseDict(dict(instance), struct_pb2.Value())
@@ -120,10 +120,11 @@ def _series(
         "aggregation.crossSeriesReducer": reducer,
         "aggregation.groupByFields": [f"metric.labels.{name}" for name in by],
     }
-    response = serving.cloud.request("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
+    pages = serving.cloud.pages("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
     return [
         (series.get("metric", {}).get("labels", {}), [_number(point["value"]) for point in series.get("points", [])])
-        for series in response.get("timeSeries", [])
+        for page in pages
+        for series in page.get("timeSeries", [])
     ]
 
 

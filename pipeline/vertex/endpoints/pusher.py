@@ -25,7 +25,7 @@ from pipeline.settings import checks
 from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
 from pipeline.settings.target import Vertex
 from pipeline.vertex import rehearsing
-from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, explained
+from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained
 from pipeline.vertex.endpoints import registry
 from pipeline.vertex.endpoints.canary import CanaryFailed, RollOut, wait_for_grace
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
@@ -134,7 +134,7 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
             pushed.set_string_custom_property("endpoint", serving.name)
             pushed.set_string_custom_property("model_version", version.name)
             wait_for_grace(serving, old, logger.info)
-        except exceptions.GoogleAPICallError as error:
+        except FAILURES as error:
             raise explained(error, f"deploying to {serving.name}") from error
 
     def _registered(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from google.api_core import exceptions
+from google.api_core.retry import Retry, if_exception_type
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
@@ -24,6 +27,13 @@ CANARY, PROMOTED, FAILED, ROLLED_BACK = "canary", "promoted", "canary-failed", "
 CLASSIFICATION = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"
 METRICS = {"auc": "auRoc", "auc_precision_recall": "auPrc"}
 SECONDS_TO_UPLOAD = 1800.0
+# Vertex AI may refuse a call while another operation changes the same resource (google.aip.dev/151). Nothing else is
+# repeated: a call whose answer was lost may have been carried out.
+WHEN_FREE = Retry(if_exception_type(exceptions.Aborted), initial=1.0, maximum=30.0, timeout=1800.0)
+# Somebody else creates the resource at this moment, and it is there when that has ended.
+WHEN_CREATED = Retry(
+    if_exception_type(exceptions.NotFound, exceptions.Aborted), initial=1.0, maximum=15.0, timeout=300.0
+)
 
 
 @dataclass(frozen=True)
@@ -118,9 +128,10 @@ class Registry:
         if self.versions():
             request = next_version
         try:
-            response = self._client.upload_model(request=request).result(timeout=SECONDS_TO_UPLOAD)
-        except exceptions.AlreadyExists:  # the first push of another run, at the same moment
-            response = self._client.upload_model(request=next_version).result(timeout=SECONDS_TO_UPLOAD)
+            response = finished(self._client.upload_model(request=request), SECONDS_TO_UPLOAD)
+        except (exceptions.AlreadyExists, exceptions.Aborted):  # the first push of another run, at the same moment
+            operation = self._client.upload_model(request=next_version, retry=WHEN_CREATED)
+            response = finished(operation, SECONDS_TO_UPLOAD)
         return Version(self.name, response.model_version_id, dict(new.labels), folder)
 
     def add_metrics(self, version: Version, metrics: Mapping[str, float]) -> None:
@@ -167,6 +178,23 @@ class Registry:
 
     def _version(self, model: v1.Model) -> Version:
         return Version(self.name, model.version_id, dict(model.labels), model.artifact_uri)
+
+
+def finished(operation: Any, seconds: float) -> Any:
+    """Wait for a long-running operation and return its response.
+
+    Raises:
+        GoogleAPICallError: it failed.
+        UserError: it has not ended in time.
+    """
+    try:
+        return operation.result(timeout=seconds)
+    except concurrent.futures.TimeoutError as error:
+        raise UserError(
+            f"{operation.operation.name} has not ended within {seconds / 60:.0f} minutes, and may still do what it was "
+            "started for. What to do: look at it in the Google Cloud console, undeploy there what is deployed without "
+            "traffic, and run again"
+        ) from error
 
 
 def source_of(model: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from pipeline.vertex.jobs import launch
 logger = logging.getLogger("pipeline.vertex")
 
 SCALES = {"linear": "UNIT_LINEAR_SCALE", "log": "UNIT_LOG_SCALE", "reverse_log": "UNIT_REVERSE_LOG_SCALE"}
+MOST_VALUES = 1000  # of a discrete parameter (StudySpec.ParameterSpec.DiscreteValueSpec.values)
 # Arguments behind it are no options of run_executor; Vertex AI appends a trial's values to the command.
 VALUES_FOLLOW = "--"
 
@@ -122,20 +124,35 @@ def _parameter(hp: Any) -> dict[str, Any]:
             f"the hyperparameter {hp.name!r} is only there for some values of {parents}, which a search by Vizier "
             'does not take here; ask for it always, or set search_with="keras_tuner"'
         )
+    if re.search(r"\s", hp.name):
+        raise UserError(
+            f"the hyperparameter {hp.name!r} has a space in its name, which Vizier does not take; write "
+            f'{"_".join(hp.name.split())!r}, or set search_with="keras_tuner"'
+        )
     spec: dict[str, Any] = {"parameterId": hp.name}
     if isinstance(hp, kinds.Boolean) or (isinstance(hp, kinds.Choice) and isinstance(hp.values[0], (str, bool))):
         return {**spec, "categoricalValueSpec": {"values": [str(value) for value in hp.values]}}
     if isinstance(hp, kinds.Choice):
-        return {**spec, "discreteValueSpec": {"values": sorted(float(value) for value in hp.values)}}
+        return {**spec, "discreteValueSpec": {"values": _discrete(hp)}}
     spec["scaleType"] = SCALES[hp.sampling]
     if hp.step is not None and not (isinstance(hp, kinds.Int) and hp.step == 1 and hp.sampling == "linear"):
-        return {**spec, "discreteValueSpec": {"values": sorted({float(value) for value in hp.values})}}
+        return {**spec, "discreteValueSpec": {"values": _discrete(hp)}}
     if isinstance(hp, kinds.Int):
         return {
             **spec,
             "integerValueSpec": {"minValue": int(hp.min_value), "maxValue": int(hp.max_value)},
         }
     return {**spec, "doubleValueSpec": {"minValue": float(hp.min_value), "maxValue": float(hp.max_value)}}
+
+
+def _discrete(hp: Any) -> list[float]:
+    values = sorted({float(value) for value in hp.values})
+    if len(values) > MOST_VALUES:
+        raise UserError(
+            f"the hyperparameter {hp.name!r} has {len(values):,} values, Vizier takes {MOST_VALUES:,} at most; take "
+            'a larger step, or none for a range without steps, or set search_with="keras_tuner"'
+        )
+    return values
 
 
 def _value(hp: Any, text: str) -> Any:

@@ -142,7 +142,8 @@ def read_log(endpoint: Endpoint, cloud: Cloud) -> RequestRows | None:
         return None
     busiest = max(state.traffic_split, key=lambda key: state.traffic_split[key])
     (deployed,) = (model for model in state.deployed_models if model.id == busiest)
-    model = cloud.client(v1.ModelServiceClient).get_model(name=f"{deployed.model}@{deployed.model_version_id}")
+    entry = deployed.model.partition("@")[0]  # the name comes with the version or without
+    model = cloud.client(v1.ModelServiceClient).get_model(name=f"{entry}@{deployed.model_version_id}")
     pushed = int(model.artifact_uri.rstrip("/").rpartition("/")[2])
     table = str(endpoint.log_to).removeprefix("bq://")
     # The table is Vertex AI's: cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging
