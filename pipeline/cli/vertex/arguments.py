@@ -65,7 +65,7 @@ COMMANDS = {
     "batch-predict": Command(
         "serving",
         "answer the rows of a table or of files",
-        (*BUCKET, "service_account", "encryption_key", "labels", "endpoint"),
+        (*BUCKET, "encryption_key", "labels", "endpoint"),
     ),
     "monitor": Command(
         "serving",
