@@ -63,7 +63,8 @@ WebhookSecret = Annotated[
         r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
     ),
 ]
-Experiment = Annotated[str, text("lower-case letters, digits and -", r"[a-z0-9][a-z0-9-]{0,127}")]
+# "Must be 4-128 characters in length. Valid characters are /[a-z][0-9]-/": CreateContextRequest.context_id.
+Experiment = Annotated[str, text("4 to 128 lower-case letters, digits and -", r"[a-z0-9-]{4,128}")]
 Folder = Annotated[str, text("a folder gs://bucket/folder", r"gs://[a-z0-9][^/]+(/.*)?")]
 Versions = Annotated[
     int,
@@ -157,7 +158,8 @@ class Vertex:
         webhook_url: Told what came of a run; None: nobody is.
         webhook_secret: What that is signed with: "projects/<p>/secrets/<name>/versions/<number or latest>" in Secret
             Manager.
-        failure_policy: After a failed task "fast" starts no other, "slow" runs all that do not depend on it.
+        failure_policy: After a failed task "slow" runs all that do not depend on it, then the task that reports; "fast"
+            starts nothing more, and who waits for the job reports.
         dataflow: Runs the data steps there; None: in their tasks.
         machines: What each task runs on, and what runs as a job of its own.
         endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
@@ -176,7 +178,7 @@ class Vertex:
     experiment: Experiment | None = None
     webhook_url: WebhookUrl | None = None
     webhook_secret: WebhookSecret | None = None
-    failure_policy: FailurePolicy = "fast"
+    failure_policy: FailurePolicy = "slow"
     dataflow: Dataflow | None = None
     machines: Machines = field(default_factory=Machines)
     endpoint: Endpoint | None = None

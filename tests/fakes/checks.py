@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.cloud import aiplatform_v1 as v1
@@ -63,38 +63,56 @@ def check_pipeline_job(job: v1.PipelineJob) -> None:
     require(given <= wanted, f"unknown runtime parameters {sorted(given - wanted)}")
     check_labels(job.labels)
 
-    tasks = spec.root.dag.tasks
-    require(tasks, "pipeline_spec.root.dag has no tasks")
-    for name, task in tasks.items():
-        require(task.component_ref.name in spec.components, f"task {name}: no component {task.component_ref.name!r}")
-        component = spec.components[task.component_ref.name]
-        require(component.executor_label in executors, f"task {name}: no executor {component.executor_label!r}")
-        for before in task.dependent_tasks:
-            require(before in tasks, f"task {name} waits for {before!r}, which is not there")
-        for key, source in task.inputs.artifacts.items():
-            producer, output = (
-                source.task_output_artifact.producer_task,
-                source.task_output_artifact.output_artifact_key,
-            )
-            require(producer in tasks, f"task {name}, input {key}: no task {producer!r}")
-            outputs = spec.components[tasks[producer].component_ref.name].output_definitions.artifacts
-            require(output in outputs, f"task {name}, input {key}: {producer} has no output {output!r}")
-            require(key in component.input_definitions.artifacts, f"task {name}: component takes no input {key!r}")
-        for key in task.inputs.parameters:
-            require(key in component.input_definitions.parameters, f"task {name}: component takes no parameter {key!r}")
+    dags = dict(dags_of(spec, "root"))
+    require(dags["root"], "pipeline_spec.root.dag has no tasks")
+    for where, tasks in dags.items():
+        for name, task in tasks.items():
+            _check_task(name, task, tasks, spec, executors)
+        graph = {name: upstream_of(task) for name, task in tasks.items()}
+        require(len(in_order(graph)) == len(tasks), f"pipeline_spec, {where}: tasks wait for each other in a ring")
+
+
+def dags_of(
+    spec: pipeline_spec_pb2.PipelineSpec, name: str, dag: pipeline_spec_pb2.DagSpec | None = None
+) -> Iterator[tuple[str, Mapping[str, pipeline_spec_pb2.PipelineTaskSpec]]]:
+    """The tasks of the root, called ``name``, and of every task whose component is a DAG, the outer DAG first."""
+    tasks = (dag or spec.root.dag).tasks
+    yield name, tasks
+    for inner, task in tasks.items():
+        component = spec.components.get(task.component_ref.name, None)
+        if component is not None and component.WhichOneof("implementation") == "dag":
+            yield from dags_of(spec, inner, component.dag)
+
+
+def upstream_of(task: pipeline_spec_pb2.PipelineTaskSpec) -> set[str]:
+    """What a task waits for."""
+    sources = task.inputs.artifacts.values()
+    return {*task.dependent_tasks, *(source.task_output_artifact.producer_task for source in sources)}
+
+
+def _check_task(
+    name: str,
+    task: pipeline_spec_pb2.PipelineTaskSpec,
+    tasks: Mapping[str, pipeline_spec_pb2.PipelineTaskSpec],
+    spec: pipeline_spec_pb2.PipelineSpec,
+    executors: Mapping[str, Any],
+) -> None:
+    require(task.component_ref.name in spec.components, f"task {name}: no component {task.component_ref.name!r}")
+    component = spec.components[task.component_ref.name]
+    is_dag = component.WhichOneof("implementation") == "dag"
+    require(is_dag or component.executor_label in executors, f"task {name}: no executor {component.executor_label!r}")
+    for before in task.dependent_tasks:
+        require(before in tasks, f"task {name} waits for {before!r}, which is not there")
+    for key, source in task.inputs.artifacts.items():
+        producer, output = source.task_output_artifact.producer_task, source.task_output_artifact.output_artifact_key
+        require(producer in tasks, f"task {name}, input {key}: no task {producer!r}")
+        outputs = spec.components[tasks[producer].component_ref.name].output_definitions.artifacts
+        require(output in outputs, f"task {name}, input {key}: {producer} has no output {output!r}")
+        require(key in component.input_definitions.artifacts, f"task {name}: component takes no input {key!r}")
+    for key in task.inputs.parameters:
+        require(key in component.input_definitions.parameters, f"task {name}: component takes no parameter {key!r}")
+    if not is_dag:
         _check_executor(name, executors[component.executor_label])
-    require(len(in_order(graph_of(spec))) == len(tasks), "pipeline_spec.root.dag: tasks wait for each other in a ring")
-
-
-def graph_of(spec: pipeline_spec_pb2.PipelineSpec) -> dict[str, set[str]]:
-    """What each task waits for."""
-    return {
-        name: {
-            *task.dependent_tasks,
-            *(source.task_output_artifact.producer_task for source in task.inputs.artifacts.values()),
-        }
-        for name, task in spec.root.dag.tasks.items()
-    }
 
 
 def in_order(graph: Mapping[str, set[str]]) -> list[str]:

@@ -18,6 +18,7 @@ from tests.fakes.rest import SERVICES, FakeRest, Project
 from tests.fakes.vertex import FakeVertex
 
 PROJECT, REGION, BUCKET = "demo", "us-central1", "demo-bucket"
+NUMBER = "415104041262"  # of the project
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
     storage_port = _free_port()
     emulator = f"http://localhost:{storage_port}"
     with (
-        FakeVertex(certificate, key, (PROJECT,)) as vertex,
+        FakeVertex(certificate, key, {PROJECT: NUMBER}) as vertex,
         FakeRest(PROJECT) as rest,
         create_server("localhost", storage_port, in_memory=True),
     ):

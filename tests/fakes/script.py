@@ -30,6 +30,10 @@ class Script:
         failing_tasks: Message by name of the tasks that fail.
         cached_tasks: Names of tasks whose outputs come from the cache.
         outputs: By task and output name, the metadata of the one artifact; its "uri" is the artifact's.
+        preflight: What the validations before a job's creation find, if the job asks for them.
+        operations_pend: Times a long-running operation must be asked for until it ends; 1 is the least.
+        failing_operations: Message of the error that long-running operations end with, by method.
+        page_size: Most resources on one page of a list.
         failing_jobs: Message of the error that custom and tuning jobs end with; None: they succeed.
         stuck: Jobs stay in the state they are in.
         starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
@@ -41,6 +45,10 @@ class Script:
     failing_tasks: dict[str, str] = field(default_factory=dict)
     cached_tasks: set[str] = field(default_factory=set)
     outputs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    preflight: list[str] = field(default_factory=list)
+    operations_pend: int = 1
+    failing_operations: dict[str, str] = field(default_factory=dict)
+    page_size: int = 1
     failing_jobs: str | None = None
     stuck: bool = False
     starts_at_once: bool = False

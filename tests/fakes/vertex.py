@@ -1,39 +1,35 @@
 """A Vertex AI that runs nothing: the services we call, over loopback TLS, for the real google-cloud-aiplatform client.
 
-Requests are checked as Vertex AI checks them (``tests.fakes.checks``). A job goes one step on each time it is asked
-for: tasks start when those they wait for have succeeded, then run, then succeed. Tests inject faults.
+Requests are checked as Vertex AI checks them (``tests.fakes.checks`` and ``rules``). A job goes one step on each time
+it is asked for (``tests.fakes.engine``). Tests inject faults.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import grpc
+import proto
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import empty_pb2, json_format, struct_pb2
-from google.rpc import code_pb2, status_pb2
-from kfp.pipeline_spec import pipeline_spec_pb2
+from google.protobuf import empty_pb2
 
-from tests.fakes import checks
+from tests.fakes import checks, rules
+from tests.fakes.checks import require
+from tests.fakes.engine import ENDED, Engine
 from tests.fakes.jobs import FakeJobs
+from tests.fakes.operations import Busy, FakeOperations
 from tests.fakes.script import Fault, Script
-from tests.fakes.serving import Conflict, FakeServing, done
+from tests.fakes.serving import Conflict, FakeServing
 
-# A task that starts when those it waits for have ended, however that was.
-WHATEVER = pipeline_spec_pb2.PipelineTaskSpec.TriggerPolicy.ALL_UPSTREAM_TASKS_COMPLETED
 PACKAGE = "google.cloud.aiplatform.v1"
-Task = v1.PipelineTaskDetail.State
-PIPELINE_ENDED = (
-    v1.PipelineState.PIPELINE_STATE_SUCCEEDED,
-    v1.PipelineState.PIPELINE_STATE_FAILED,
-    v1.PipelineState.PIPELINE_STATE_CANCELLED,
-)
+PREFLIGHT = 'detail [type_url: "type.googleapis.com/CreatePipelineJobApiErrorDetail"\nvalue: "message={}, cause=null"]'
 
 
 class FakeVertex:
@@ -42,13 +38,16 @@ class FakeVertex:
     Attributes:
         script: What will happen.
         calls: The methods called so far, in their order.
-        pipeline_jobs, schedules, contexts: What was made, by resource name.
+        requests: The same with what was asked, as it came.
+        pipeline_jobs, schedules, stores, contexts: What was made, by resource name, which has the project's number.
+        operations: Long-running operations.
         jobs: Training, tuning and batch jobs.
         serving: Models, endpoints and predictions.
         children: Contexts in a context.
     """
 
-    def __init__(self, certificate: Path, key: Path, projects: tuple[str, ...] = ("demo",)):
+    def __init__(self, certificate: Path, key: Path, projects: Mapping[str, str]):
+        """``projects`` are the numbers of those that are there, by their ids."""
         self._projects = projects
         self._numbers = itertools.count(1)
         self.empty()
@@ -64,10 +63,13 @@ class FakeVertex:
         """Forgets every job and fault."""
         self.script = Script()
         self.calls: list[str] = []
+        self.requests: list[tuple[str, Any]] = []
         self.pipeline_jobs: dict[str, v1.PipelineJob] = {}
+        self.operations = FakeOperations(self.script, self._numbers)
         self.serving = FakeServing(self._parent, self._numbers)
         self.jobs = FakeJobs(self._new, self.script, self.serving)
         self.schedules: dict[str, v1.Schedule] = {}
+        self.stores: dict[str, v1.MetadataStore] = {}
         self.contexts: dict[str, v1.Context] = {}
         self.children: dict[str, list[str]] = {}
 
@@ -90,7 +92,7 @@ class FakeVertex:
     # The services: request type, answer, by method.
 
     def _services(self) -> dict[str, dict[str, tuple[Any, Callable[[Any], Any]]]]:
-        return {
+        ours = {
             f"{PACKAGE}.PipelineService": {
                 "CreatePipelineJob": (v1.CreatePipelineJobRequest, self._create_pipeline_job),
                 "GetPipelineJob": (v1.GetPipelineJobRequest, self._get_pipeline_job),
@@ -101,19 +103,26 @@ class FakeVertex:
                 "CreateSchedule": (v1.CreateScheduleRequest, self._create_schedule),
                 "UpdateSchedule": (v1.UpdateScheduleRequest, self._update_schedule),
                 "GetSchedule": (v1.GetScheduleRequest, lambda ask: self._found(self.schedules, ask.name)),
-                "ListSchedules": (
-                    v1.ListSchedulesRequest,
-                    lambda ask: v1.ListSchedulesResponse(schedules=list(self.schedules.values())),
-                ),
+                "ListSchedules": (v1.ListSchedulesRequest, self._list_schedules),
                 "PauseSchedule": (v1.PauseScheduleRequest, lambda ask: self._set_schedule(ask.name, "PAUSED")),
                 "ResumeSchedule": (v1.ResumeScheduleRequest, lambda ask: self._set_schedule(ask.name, "ACTIVE")),
                 "DeleteSchedule": (v1.DeleteScheduleRequest, self._delete_schedule),
             },
             f"{PACKAGE}.MetadataService": {
-                "GetMetadataStore": (v1.GetMetadataStoreRequest, lambda ask: v1.MetadataStore(name=ask.name)),
+                "GetMetadataStore": (v1.GetMetadataStoreRequest, lambda ask: self._found(self.stores, ask.name)),
+                "CreateMetadataStore": (v1.CreateMetadataStoreRequest, self._create_store),
                 "GetContext": (v1.GetContextRequest, lambda ask: self._found(self.contexts, ask.name)),
                 "CreateContext": (v1.CreateContextRequest, self._create_context),
                 "AddContextChildren": (v1.AddContextChildrenRequest, self._add_context_children),
+            },
+        }
+        return {
+            **{
+                service: {name: (kind, self._with_number(answer)) for name, (kind, answer) in methods.items()}
+                for service, methods in ours.items()
+            },
+            "google.longrunning.Operations": {
+                "GetOperation": (operations_pb2.GetOperationRequest, lambda ask: self.operations.get(ask)),
             },
             **{
                 f"{PACKAGE}.{service}": {
@@ -123,6 +132,9 @@ class FakeVertex:
                 for service, methods in getattr(self, part).services().items()
             },
         }
+
+    def _with_number(self, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda ask: answer(self._of_project(ask))
 
     def _of(self, part: str, service: str, method: str) -> Callable[[Any], Any]:
         """By way of the attribute, which is another one after ``empty``."""
@@ -134,6 +146,7 @@ class FakeVertex:
         def answered(ask: Any, context: grpc.ServicerContext) -> Any:
             with self._lock:
                 self.calls.append(name)
+                self.requests.append((method, type(ask)(ask) if isinstance(ask, proto.Message) else ask))
                 fault = self._fault_of(method)
                 if fault and not fault.once_done:
                     context.abort(fault.code, fault.message)
@@ -143,7 +156,7 @@ class FakeVertex:
                     context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 except KeyError as error:
                     context.abort(grpc.StatusCode.NOT_FOUND, f"{error.args[0]} does not exist")
-                except Conflict as error:
+                except (Conflict, Busy) as error:
                     context.abort(grpc.StatusCode.ABORTED, str(error))
                 except ConnectionError as error:
                     context.abort(grpc.StatusCode.INTERNAL, str(error))
@@ -153,7 +166,8 @@ class FakeVertex:
                     context.abort(fault.code, fault.message)
                 return _serialized(result)  # here, while no other call can change it
 
-        return grpc.unary_unary_rpc_method_handler(answered, request.deserialize)
+        read = request.deserialize if issubclass(request, proto.Message) else request.FromString
+        return grpc.unary_unary_rpc_method_handler(answered, read)
 
     def _fault_of(self, method: str) -> Fault | None:
         for fault in self.script.faults:
@@ -168,7 +182,7 @@ class FakeVertex:
     def _parent(self, parent: str) -> str:
         parts = parent.split("/")
         checks.require(len(parts) == 4 and parts[0] == "projects" and parts[2] == "locations", f"bad parent {parent!r}")
-        if parts[1] not in self._projects:
+        if parts[1] not in {*self._projects, *self._projects.values()}:
             raise KeyError(f"project {parts[1]}")
         return parent
 
@@ -179,160 +193,196 @@ class FakeVertex:
     def _found(kept: dict[str, Any], name: str) -> Any:
         return kept[name]
 
+    # Names.
+
+    def _canonical(self, name: str) -> str:
+        """A name with the project's number, as Vertex AI answers; a client may give the id or the number.
+
+        "projects/<project_number>/locations/...": ListContextsRequest; the SDK knows both (base.py, _project_tuple).
+        """
+        kind, project, *rest = [*name.split("/"), ""]
+        return "/".join([kind, self._projects.get(project, project), *rest]).rstrip("/")
+
+    def _of_project(self, ask: Any) -> Any:
+        """A request whose names have the project's number."""
+        for field in ("parent", "name", "context"):
+            if field in type(ask).meta.fields:
+                setattr(ask, field, self._canonical(getattr(ask, field)))
+        return ask
+
     # Pipelines.
 
     def _create_pipeline_job(self, ask: v1.CreatePipelineJobRequest) -> v1.PipelineJob:
-        name = f"{self._parent(ask.parent)}/pipelineJobs/{ask.pipeline_job_id}"
-        checks.require(
-            checks.re.fullmatch(r"[a-z][-a-z0-9]{0,127}", ask.pipeline_job_id), f"bad id {ask.pipeline_job_id!r}"
-        )
-        checks.check_pipeline_job(ask.pipeline_job)
+        # "If not provided, an ID will be automatically generated": nobody says of what shape.
+        job_id = ask.pipeline_job_id or f"{next(self._numbers)}7264018855321"
+        name = f"{self._parent(ask.parent)}/pipelineJobs/{job_id}"
+        require(not ask.pipeline_job_id or rules.JOB_ID.fullmatch(job_id), f"bad pipeline_job_id {job_id!r}")
+        job = rules.as_new(ask.pipeline_job)
+        rules.check_display_name(job.display_name, "pipeline_job")
+        checks.check_pipeline_job(job)
+        if job.preflight_validations and self.script.preflight:
+            # In this form the SDK looks for them (pipeline_jobs.py, submit).
+            raise checks.InvalidArgument("\n".join(map(PREFLIGHT.format, self.script.preflight)))
         if name in self.pipeline_jobs:
             raise FileExistsError(name)
-        job = v1.PipelineJob(ask.pipeline_job)
         job.name, job.state = name, v1.PipelineState.PIPELINE_STATE_PENDING
-        job.create_time = f"2026-01-01T00:00:{len(self.pipeline_jobs) % 60:02d}Z"
+        job.create_time = self._now()
         self.pipeline_jobs[name] = job
         if self.script.starts_at_once:
             self._pipeline_goes_on(job)
         return job
 
+    def _now(self) -> datetime.datetime:
+        """A time after all times before."""
+        return datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(
+            seconds=next(self._numbers)
+        )
+
     def _list_pipeline_jobs(self, ask: v1.ListPipelineJobsRequest) -> v1.ListPipelineJobsResponse:
         wanted = checks.re.fullmatch(r'labels\.([\w-]+)="([\w-]*)"', ask.filter)
-        checks.require(wanted or not ask.filter, f"filter {ask.filter!r} is not understood")
-        jobs = [
+        require(wanted or not ask.filter, f"filter {ask.filter!r} is not understood")
+        found = [
             job
-            for name, job in self.pipeline_jobs.items()
-            if name.startswith(ask.parent) and (not wanted or job.labels.get(wanted[1]) == wanted[2])
+            for job in rules.newest_first(self.pipeline_jobs, ask)
+            if not wanted or job.labels.get(wanted[1]) == wanted[2]
         ]
-        return v1.ListPipelineJobsResponse(pipeline_jobs=jobs[::-1])
+        jobs, token = rules.page(found, ask, self.script.page_size)
+        jobs = [v1.PipelineJob(job) for job in jobs]
+        for job in jobs:
+            v1.PipelineJob.pb(job).ClearField("job_detail")  # "Not available in the list view"
+        return v1.ListPipelineJobsResponse(pipeline_jobs=jobs, next_page_token=token)
 
     def _get_pipeline_job(self, ask: v1.GetPipelineJobRequest) -> v1.PipelineJob:
         job = self.pipeline_jobs[ask.name]
-        if job.state not in PIPELINE_ENDED and self.script.goes_on(ask.name):
+        if job.state not in ENDED and self.script.goes_on(ask.name):
             self._pipeline_goes_on(job)
         return job
 
     def _cancel_pipeline_job(self, ask: v1.CancelPipelineJobRequest) -> Any:
-        self.pipeline_jobs[ask.name].state = v1.PipelineState.PIPELINE_STATE_CANCELLING
+        job = self.pipeline_jobs[ask.name]
+        if job.state not in ENDED:  # "best effort": the pipeline may have "completed despite cancellation"
+            job.state = v1.PipelineState.PIPELINE_STATE_CANCELLING
         return v1.PipelineJob()  # Empty on the wire
 
     def _pipeline_goes_on(self, job: v1.PipelineJob) -> None:
-        if job.state == v1.PipelineState.PIPELINE_STATE_CANCELLING:
-            job.state = v1.PipelineState.PIPELINE_STATE_CANCELLED
-            for task in job.job_detail.task_details:
-                if task.state == Task.RUNNING:
-                    task.state = Task.CANCELLED
-            return
-        job.state = v1.PipelineState.PIPELINE_STATE_RUNNING
+        """The context of the run is made when the job starts, and the metadata store with the first of all."""
         parent, _, job_id = job.name.partition("/pipelineJobs/")
-        context = f"{parent}/metadataStores/default/contexts/{job_id}"
-        self.contexts.setdefault(context, v1.Context(name=context, schema_title="system.PipelineRun"))
-        spec = json_format.ParseDict(
-            json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec), pipeline_spec_pb2.PipelineSpec()
-        )
-        graph = checks.graph_of(spec)
-        tasks = {task.task_name: task for task in job.job_detail.task_details}
-        done = {name for name, task in tasks.items() if task.state in (Task.SUCCEEDED, Task.SKIPPED)}
-        for name, task in tasks.items():
-            if task.state == Task.RUNNING:
-                self._task_ends(name, task)
-            elif task.state == Task.PENDING:
-                task.state, task.start_time = Task.RUNNING, "2026-01-01T00:00:00Z"
-        failed = any(task.state == Task.FAILED for task in tasks.values())
-        running = any(task.state in (Task.PENDING, Task.RUNNING) for task in tasks.values())
-        whatever_comes = [
-            name for name, task in spec.root.dag.tasks.items() if task.trigger_policy.strategy == WHATEVER
-        ]
-        if failed and not running and not all(name in tasks for name in whatever_comes):
-            for name in graph:
-                state = Task.PENDING if name in whatever_comes else Task.NOT_TRIGGERED
-                if name not in tasks:
-                    job.job_detail.task_details.append(
-                        v1.PipelineTaskDetail(task_id=next(self._numbers), task_name=name, state=state)
-                    )
-        elif failed and not running:
-            job.state = v1.PipelineState.PIPELINE_STATE_FAILED
-            job.error = status_pb2.Status(
-                code=code_pb2.FAILED_PRECONDITION,
-                message="The DAG failed because some tasks failed. The failed tasks are: "
-                f"{[name for name, task in tasks.items() if task.state == Task.FAILED]}.",
-            )
-        elif len(done) == len(graph):
-            job.state = v1.PipelineState.PIPELINE_STATE_SUCCEEDED
-        elif not failed:
-            for name in checks.in_order(graph):
-                if name not in tasks and graph[name] <= done:
-                    job.job_detail.task_details.append(
-                        v1.PipelineTaskDetail(task_id=next(self._numbers), task_name=name, state=Task.PENDING)
-                    )
-
-    def _task_ends(self, name: str, task: v1.PipelineTaskDetail) -> None:
-        task.end_time = "2026-01-01T00:01:30Z"
-        if name in self.script.failing_tasks:
-            task.state = Task.FAILED
-            task.error = status_pb2.Status(code=code_pb2.INTERNAL, message=self.script.failing_tasks[name])
-            return
-        task.state = Task.SKIPPED if name in self.script.cached_tasks else Task.SUCCEEDED
-        for output, metadata in self.script.outputs.get(name, {}).items():
-            values = struct_pb2.Struct()
-            values.update(metadata)
-            task.outputs[output] = v1.PipelineTaskDetail.ArtifactList(
-                artifacts=[v1.Artifact(name=output, uri=metadata.get("uri", ""), metadata=values)]
-            )
+        store = f"{parent}/metadataStores/default"
+        if job.state == v1.PipelineState.PIPELINE_STATE_PENDING:
+            self.stores.setdefault(store, v1.MetadataStore(name=store))
+            context = v1.Context(name=f"{store}/contexts/{job_id}", schema_title="system.PipelineRun")
+            self.contexts[context.name] = job.job_detail.pipeline_run_context = context
+        Engine(job, self.script, lambda: next(self._numbers)).step()
 
     # Schedules.
 
+    def run_schedule(self, name: str) -> v1.PipelineJob | None:
+        """What happens at a time of the cron line: the job that is started; None: the run is skipped.
+
+        max_concurrent_run_count "is the limit for starting the scheduled requests and not the execution", and
+        max_concurrent_active_run_count "limits the number of runs that can be in a non-terminal state" (Schedule).
+        """
+        schedule = self.schedules[name]
+        active = [job for job in self.pipeline_jobs.values() if job.schedule_name == name and job.state not in ENDED]
+        most = schedule.max_concurrent_active_run_count
+        if schedule.state != v1.Schedule.State.ACTIVE or (most and len(active) >= most):
+            return None
+        job = self._create_pipeline_job(self._of_project(schedule.create_pipeline_job_request))
+        job.schedule_name = name
+        schedule.started_run_count += 1
+        return job
+
     def _create_schedule(self, ask: v1.CreateScheduleRequest) -> v1.Schedule:
-        schedule = v1.Schedule(ask.schedule)
+        schedule = rules.as_new(ask.schedule)
         self._check_schedule(schedule)
         schedule.name = self._new(ask.parent, "schedules")
-        schedule.next_run_time = "2026-01-05T03:00:00Z"
+        schedule.create_time, schedule.next_run_time = self._now(), "2026-01-05T03:00:00Z"
+        schedule.state = v1.Schedule.State.ACTIVE
         self.schedules[schedule.name] = schedule
-        return self._set_schedule(schedule.name, "ACTIVE")
+        return schedule
+
+    def _list_schedules(self, ask: v1.ListSchedulesRequest) -> v1.ListSchedulesResponse:
+        require(not ask.filter, f"filter {ask.filter!r} is not understood")
+        schedules, token = rules.page(rules.newest_first(self.schedules, ask), ask, self.script.page_size)
+        return v1.ListSchedulesResponse(schedules=schedules, next_page_token=token)
 
     def _update_schedule(self, ask: v1.UpdateScheduleRequest) -> v1.Schedule:
-        schedule = self.schedules[ask.schedule.name]
-        for path in ask.update_mask.paths:
-            setattr(schedule, path, getattr(ask.schedule, path))
+        """Rule: "updates an active or paused Schedule" (ScheduleService.UpdateSchedule)."""
+        name = self._canonical(ask.schedule.name)
+        require(self.schedules[name].state != v1.Schedule.State.COMPLETED, "the schedule is COMPLETED")
+        schedule = rules.changed(self.schedules[name], ask.schedule, list(ask.update_mask.paths))
         self._check_schedule(schedule)
+        self.schedules[name] = schedule
         return schedule
 
     def _check_schedule(self, schedule: v1.Schedule) -> None:
-        checks.require(schedule.display_name, "schedule.display_name is required")
+        rules.check_required(schedule, "schedule")
+        rules.check_display_name(schedule.display_name, "schedule")
         fields = [part for part in schedule.cron.split() if not part.startswith(("TZ=", "CRON_TZ="))]
-        checks.require(len(fields) == 5, f"schedule.cron {schedule.cron!r} has not five fields")
-        checks.require(schedule.max_concurrent_run_count > 0, "schedule.max_concurrent_run_count is required")
+        require(len(fields) == 5, f"schedule.cron {schedule.cron!r} has not five fields")
+        require(
+            schedule.max_concurrent_run_count > 0 <= schedule.max_concurrent_active_run_count,
+            "schedule: the numbers of runs must be above 0",
+        )
         request = schedule.create_pipeline_job_request
-        checks.require(not request.pipeline_job_id, "pipeline_job_id must not be set in a schedule")
+        require(not request.pipeline_job_id, "pipeline_job_id must not be set in a schedule")
+        require(request.parent, "create_pipeline_job_request.parent is required")  # comment of that field in Schedule
         self._parent(request.parent)
         checks.check_pipeline_job(request.pipeline_job)
 
     def _set_schedule(self, name: str, state: str) -> v1.Schedule:
+        """Rules: "only paused Schedule can be resumed", in completed state neither (ResumeSchedule, Schedule.State)."""
         schedule = self.schedules[name]
-        checks.require(schedule.state.name != state, f"the schedule is {state} already")
+        before = "PAUSED" if state == "ACTIVE" else "ACTIVE"
+        require(schedule.state.name == before, f"the schedule is {schedule.state.name}")
         schedule.state = v1.Schedule.State[state]
         return schedule
 
     def _delete_schedule(self, ask: v1.DeleteScheduleRequest) -> operations_pb2.Operation:
-        del self.schedules[ask.name]
-        return done(empty_pb2.Empty())
+        def delete() -> empty_pb2.Empty:
+            self.schedules.pop(ask.name)
+            return empty_pb2.Empty()
+
+        self._found(self.schedules, ask.name)
+        return self.operations.start("DeleteSchedule", ask.name, delete)
 
     # Experiments.
 
+    def _create_store(self, ask: v1.CreateMetadataStoreRequest) -> operations_pb2.Operation:
+        require(rules.METADATA_ID.fullmatch(ask.metadata_store_id), f"bad metadata_store_id {ask.metadata_store_id!r}")
+        name = f"{self._parent(ask.parent)}/metadataStores/{ask.metadata_store_id}"
+        if name in self.stores:
+            raise FileExistsError(name)
+
+        def create() -> Any:
+            store = rules.as_new(ask.metadata_store)
+            store.name = name
+            self.stores[name] = store
+            return v1.MetadataStore.pb(store)
+
+        return self.operations.start("CreateMetadataStore", name, create)
+
     def _create_context(self, ask: v1.CreateContextRequest) -> v1.Context:
+        self._found(self.stores, ask.parent)
+        require(rules.METADATA_ID.fullmatch(ask.context_id), f"bad context_id {ask.context_id!r}")
+        rules.check_display_name(ask.context.display_name, "context")
         name = f"{ask.parent}/contexts/{ask.context_id}"
         if name in self.contexts:
             raise FileExistsError(name)
-        context = v1.Context(ask.context)
+        context = rules.as_new(ask.context)
         context.name = name
         self.contexts[name] = context
         return context
 
     def _add_context_children(self, ask: v1.AddContextChildrenRequest) -> v1.AddContextChildrenResponse:
-        for name in (ask.context, *ask.child_contexts):
-            self._found(self.contexts, name)
-        self.children.setdefault(ask.context, []).extend(ask.child_contexts)
+        """Rules: children that are there "are simply skipped", no cycle, at most 10 parents (AddContextChildren)."""
+        for child in map(self._canonical, ask.child_contexts):
+            self._found(self.contexts, ask.context), self._found(self.contexts, child)
+            require(child != ask.context and ask.context not in self.children.get(child, []), "a cycle of contexts")
+            children = self.children.setdefault(ask.context, [])
+            if child not in children:
+                require(sum(child in of for of in self.children.values()) < 10, f"{child} has 10 parents")
+                children.append(child)
         return v1.AddContextChildrenResponse()
 
 

@@ -21,16 +21,20 @@ def spec_of(compiled: Path) -> dict[str, Any]:
     return json.loads((compiled / "pipeline_job.json").read_text())["pipelineSpec"]
 
 
+def tasks_of(spec: dict[str, Any]) -> dict[str, Any]:
+    return spec["components"]["tfx-dag"]["dag"]["tasks"]
+
+
 def wait_for_nobody(spec: dict[str, Any]) -> None:
-    spec["root"]["dag"]["tasks"]["Trainer"]["dependentTasks"].append("Nobody")
+    tasks_of(spec)["Trainer"]["dependentTasks"].append("Nobody")
 
 
 def make_a_ring(spec: dict[str, Any]) -> None:
-    spec["root"]["dag"]["tasks"]["ExampleGen"]["dependentTasks"] = ["Pusher"]
+    tasks_of(spec)["ExampleGen"]["dependentTasks"] = ["Pusher"]
 
 
 def take_an_output_that_is_not_there(spec: dict[str, Any]) -> None:
-    examples = spec["root"]["dag"]["tasks"]["Transform"]["inputs"]["artifacts"]["examples"]
+    examples = tasks_of(spec)["Transform"]["inputs"]["artifacts"]["examples"]
     examples["taskOutputArtifact"]["outputArtifactKey"] = "rows"
 
 

@@ -25,7 +25,7 @@ def submitted(compiled: Path, vertex, cloud, there: GoogleCloud) -> str:
 def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: GoogleCloud):
     there.vertex.script.outputs = PUSHED
     there.vertex.script.starts_at_once = True
-    code, text = runner("run", "--labels=team=flights", "--experiment=late")
+    code, text = runner("run", "--labels=team=flights", "--experiment=late-flights")
     assert code == 0, text
     assert "  credentials      ok" in text
     assert f"uploading {len(there.files())} files" in text

@@ -89,13 +89,13 @@ def test_every_setting_may_come_from_the_environment():
         VERTEX_LABELS="team=flights, stage=test",
         VERTEX_CACHING="off",
         VERTEX_EXPERIMENT="late-flights",
-        VERTEX_FAILURE_POLICY="slow",
+        VERTEX_FAILURE_POLICY="fast",
         VERTEX_DATAFLOW="on",
         VERTEX_DATAFLOW_MAX_WORKERS="7",
     )
     assert (vertex.region, vertex.bucket) == ("europe-west4", "demo-bucket")
     assert vertex.labels == {"team": "flights", "stage": "test"}
-    assert (vertex.caching, vertex.experiment, vertex.failure_policy) == (False, "late-flights", "slow")
+    assert (vertex.caching, vertex.experiment, vertex.failure_policy) == (False, "late-flights", "fast")
     assert vertex.dataflow is not None
     assert (vertex.dataflow.max_workers, vertex.dataflow.service_account) == (7, "p@demo.iam.gserviceaccount.com")
     assert f"--dataflow_kms_key={vertex.encryption_key}" in vertex.dataflow.beam_args
@@ -128,7 +128,7 @@ def test_all_that_is_wrong_is_said_together():
         "such as team=flights, got Stage=x",
         "--caching must be on or off, got 'maybe'",
         "--failure-policy must be fast or slow, got 'never'",
-        "vertex.experiment must be lower-case letters, digits and -, got 'Late Flights'",
+        "vertex.experiment must be 4 to 128 lower-case letters, digits and -, got 'Late Flights'",
         "--dataflow-max-workers must be a whole number of 1 or more, got 'none'",
     ):
         assert expected in text, expected

@@ -119,6 +119,8 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
         return LOST_CONTACT
     if outcome.page:
         screen.note(f"\nreport {outcome.page}")
+    else:
+        _report_here(outcome, cloud, session)
     if outcome.state != "succeeded":
         screen.note(f"\n{watching.report(job, outcome)}")
         return FAILED
@@ -127,3 +129,14 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
         return NOT_BLESSED
     screen.note(f"\npushed to {outcome.pushed_to}")
     return SUCCEEDED
+
+
+def _report_here(outcome: watching.JobOutcome, cloud: Cloud, session: Session) -> None:
+    """Write the report and notify the webhook, unless the job's own task did it; the exit code stays what it is."""
+    from pipeline.vertex.pipelines.report_task import report_here
+
+    try:
+        report_here(outcome.job, cloud, session.folder, session.screen.note)
+    except Exception as error:
+        logging.getLogger("pipeline").exception("reporting failed")
+        session.screen.note(f"no report: {type(error).__name__}: {error}; the whole of it is in the log")

@@ -79,7 +79,7 @@ VERTEX = (
     Setting(
         "--failure-policy",
         ("VERTEX_FAILURE_POLICY",),
-        "after a failed task start no other (fast) or all that do not depend on it (slow) (fast)",
+        "after a failed task run all that do not depend on it, and report (slow), or nothing more (fast) (slow)",
         None,
         get_args(FailurePolicy),
     ),
@@ -202,7 +202,7 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
             webhook_secret=values["webhook_secret"],
             bucket=bucket,
             caching=values["caching"] != "off",
-            failure_policy="slow" if values["failure_policy"] == "slow" else "fast",
+            failure_policy="fast" if values["failure_policy"] == "fast" else "slow",
             dataflow=dataflow,
             machines=machines,
             endpoint=endpoint,

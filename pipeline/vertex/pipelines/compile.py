@@ -27,6 +27,7 @@ from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
 BYTES_AT_ONCE = 1 << 20
+POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 
 
 def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
@@ -54,6 +55,7 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
     job = runner.run(pipeline, write_out=False)
     _complete(job["pipelineSpec"], pipeline)
     report_task.add_to(job["pipelineSpec"], config, target.vertex)
+    job["runtimeConfig"]["failurePolicy"] = POLICIES[target.vertex.failure_policy]
     return write_compiled(out, job, uploads | staged_uploads(target))
 
 

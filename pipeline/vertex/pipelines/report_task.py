@@ -1,7 +1,10 @@
-"""The last task of a run on Vertex AI, however the others outcomes: report, metrics for Experiments, and the webhook.
+"""The exit handler of a run on Vertex AI: report, metrics for Experiments, and the webhook, however the tasks ended.
 
 It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too. It never fails,
 for a run is none the worse for want of a report. In a rehearsal the job is read from a file.
+
+Vertex AI starts nothing more in a job that is cancelled, nor after a failed task with the failure policy "fast": then
+whoever waits for the job does what this task would have done, with ``report_here``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from google.protobuf import json_format
 from tfx import types
 
 from pipeline import filesystem
+from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.report import page
 from pipeline.report.run import FinishedRun
@@ -32,7 +36,7 @@ from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.run_graph import Step
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
-from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of
+from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.pipelines import container_tasks
 from pipeline.vertex.pipelines.artifacts import as_tfx
@@ -63,23 +67,50 @@ class StepOutcomes:
 def main() -> int:
     """Run the task; return 0."""
     logging.basicConfig(level=logging.INFO)
+    arguments = _parser().parse_args()
+    try:
+        report_run(*_job(arguments.job), arguments)
+    except Exception:
+        logger.exception("The run has no report.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipeline.vertex.pipelines.report_task", description=__doc__)
     parser.add_argument("--job", required=True, help="resource name of the PipelineJob, or a file with it")
     parser.add_argument("--config", required=True, help="the pipeline's config as JSON")
     parser.add_argument("--executor-input", required=True, help="where the outputs belong, as JSON")
     parser.add_argument("--webhook-url", help="address that receives the outcome")
     parser.add_argument("--webhook-secret", help="version of a secret in Secret Manager to sign with")
-    arguments = parser.parse_args()
-    try:
-        report_run(arguments)
-    except Exception:
-        logger.exception("The run has no report.")
-    return 0
+    return parser
 
 
-def report_run(arguments: argparse.Namespace) -> None:
-    """Write the report and the metrics of the job, and send its outcome; log what cannot be done."""
-    job, cloud = _job(arguments.job)
+def report_here(job: v1.PipelineJob, cloud: Cloud, folder: Path, note: Callable[[str], None]) -> None:
+    """Do on this machine what the task did not do in a job that has ended; nothing if it did, or the job has none.
+
+    Args:
+        job: As Vertex AI returns it.
+        cloud: Where it ran.
+        folder: Receives report.html.
+        note: Receives a line about the report and one about the webhook.
+    """
+    spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
+    ended = [task.state for task in job.job_detail.task_details if task.task_name == REPORT_TASK]
+    if REPORT_TASK not in tasks_of_spec(spec) or _State.SUCCEEDED in ended:
+        return
+    outputs = {key: {"artifacts": [{"uri": str(folder / key)}]} for key in OUTPUTS}
+    executor_input = {"outputs": {"artifacts": outputs, "outputFile": str(folder / "executor_output.json")}}
+    values = {JOB_NAME: job.name, "{{$}}": json.dumps(executor_input)}
+    words = spec["deploymentSpec"]["executors"][f"{REPORT_TASK}_executor"]["container"]["args"]
+    arguments = _parser().parse_args([values.get(word, word) for word in words])
+    problems = report_run(job, cloud, arguments)
+    note(f"no report: {problems['report']}" if "report" in problems else f"report {folder / REPORT}.html")
+    if arguments.webhook_url:
+        note(f"the webhook was not notified: {problems['webhook']}" if "webhook" in problems else "webhook notified")
+
+
+def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Namespace) -> dict[str, str]:
+    """Write the report and the metrics of the job, and send its outcome; return what could not be done, and why."""
     config, settings = container_tasks.config_from_json(arguments.config)
     outcomes = step_outcomes(job)
     results, code = None, FAILED
@@ -121,21 +152,25 @@ def report_run(arguments: argparse.Namespace) -> None:
         }
         receiver = webhook.read(variables)
         problem = receiver and receiver.tell(config.name, run, whole_outcome(run, code, outcome))
-        logger.info("The webhook was %s", f"not notified: {problem}" if problem else "notified.")
+        if problem:
+            raise UserError(problem)
 
     actions: dict[str, Callable[[], None]] = {"webhook": notify, "metrics": metrics, "report": report}
+    problems = {}
     for name, act in actions.items():
         try:
             act()
-        except Exception:  # the others are done all the same
+        except Exception as error:  # the others are done all the same
             logger.exception("There was an error with the %s.", name)
+            problems[name] = str(error)
     filesystem.write(outputs["outputFile"], json.dumps({"artifacts": changed}))
+    return problems
 
 
 def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
     """Return how each task but this one outcomes."""
     spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
-    tasks = spec["root"]["dag"]["tasks"]
+    tasks = tasks_of_spec(spec)
     steps, failed, reason = [], None, ""
     for task in tasks_of(job):
         if task.task_name == REPORT_TASK:
@@ -160,7 +195,7 @@ def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
             )
         )
     if failed is None and not any(step.name == "Verdict" for step in steps):
-        reason = "the job was cancelled before it had a verdict"
+        reason = job.error.message or "the job was cancelled before it had a verdict"
         failed = ("Pipeline", 0.0)
     return StepOutcomes(steps, failed, reason)
 
@@ -180,15 +215,19 @@ def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineCon
 
 
 def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex) -> None:
-    """Add the task to a compiled pipeline, after all others and however they end."""
-    others = sorted(spec["root"]["dag"]["tasks"])
+    """Add the task to a compiled pipeline as its exit handler, in the form of kfp's ExitHandler and TFX's exit_handler.
+
+    All other tasks become those of one task, which ends in any case. A task that waited for each of them would not be
+    triggered after a failure: what depends on the failed task never comes to an end of its own.
+    """
+    spec["components"][ALL_NODES] = {"dag": spec["root"]["dag"]}
+    spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
     arguments = ["--job", JOB_NAME, "--config", container_tasks.config_to_json(config), "--executor-input", "{{$}}"]
     if vertex.webhook_url:
         arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
     module = "pipeline.vertex.pipelines.report_task"
     task = container_tasks.add_task(spec, REPORT_TASK, module, arguments, vertex, OUTPUTS)
-    # What KFP's ignore_upstream_failure and exit handlers are compiled to.
-    task |= {"dependentTasks": others, "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}}
+    task |= {"dependentTasks": [ALL_NODES], "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}}
 
 
 def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:

@@ -18,7 +18,6 @@ from pipeline.settings.target import Vertex
 from pipeline.vertex import JOB, UPLOADS
 from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained, explaining
 
-POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 SUBMISSION = "submission"
 SECONDS_FOR_CONTEXT = 60.0
 
@@ -105,7 +104,6 @@ def job_of(folder: Path, vertex: Vertex) -> tuple[v1.PipelineJob, str]:
     message = v1.PipelineJob.pb(job)
     json_format.ParseDict(compiled["pipelineSpec"], message.pipeline_spec)
     json_format.ParseDict(compiled["runtimeConfig"], message.runtime_config)
-    job.runtime_config.failure_policy = v1.PipelineFailurePolicy[POLICIES[vertex.failure_policy]]
     if vertex.encryption_key:
         job.encryption_spec = v1.EncryptionSpec(kms_key_name=vertex.encryption_key)
     content = json.dumps([json_format.MessageToDict(message), vertex.experiment], sort_keys=True)

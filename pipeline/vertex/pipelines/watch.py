@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.cloud import aiplatform_v1 as v1
 
-from pipeline.vertex import FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of
+from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of
 from pipeline.vertex.cloud import ENDED_STATES, SECONDS, Cloud, LostContact, explaining, poll
 from pipeline.vertex.pipelines.submit import console_url
 
@@ -52,12 +52,14 @@ class JobOutcome:
         pushed_to: Where the model was pushed, and deployed to if it was; None: it was not.
         message: Vertex AI's error message.
         page: Address of the run's report; None: there is none.
+        job: The job itself.
     """
 
     state: str
     pushed_to: str | None
     message: str
     page: str | None = None
+    job: v1.PipelineJob = field(default_factory=v1.PipelineJob, compare=False, repr=False)
 
 
 def full_name(job: str, cloud: Cloud) -> str:
@@ -101,7 +103,7 @@ def watch(
     except LostContact as error:
         raise LostContact(f"{error}; take it up again with python vertex_runner.py watch {name}") from error
     state = job.state.name.removeprefix("PIPELINE_STATE_").lower()
-    return JobOutcome(state, _pushed_to(job), job.error.message, _page(job))
+    return JobOutcome(state, _pushed_to(job), job.error.message, _page(job), job)
 
 
 def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
@@ -117,9 +119,9 @@ def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
 
 
 def tasks_of(job: v1.PipelineJob) -> list[v1.PipelineTaskDetail]:
-    """Return the tasks in the order in which they started, without the one that is the whole pipeline."""
-    name = job.name.rpartition("/")[2]
-    tasks = [task for task in job.job_detail.task_details if task.task_name != name]  # the pipeline has the job's name
+    """Return the tasks in the order in which they started, without those that stand for all of them."""
+    groups = (job.name.rpartition("/")[2], ALL_NODES)  # the whole pipeline is a task with the job's id
+    tasks = [task for task in job.job_detail.task_details if task.task_name not in groups]
     return sorted(tasks, key=lambda task: (_seconds(task.start_time), task.task_id))
 
 

@@ -24,7 +24,7 @@ from pipeline import filesystem
 from pipeline.errors import UserError
 from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
 from pipeline.settings.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT, REPORT_TASK
+from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT, REPORT_TASK, tasks_of_spec
 from pipeline.vertex.pipelines.artifacts import as_tfx
 from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_containers import LocalContainers
@@ -76,7 +76,7 @@ def run(
         The steps by name; the two tasks of a resolver are one step.
 
     Raises:
-        StepFailed: a task failed; nothing after it has run.
+        StepFailed: a task failed; what needs it has not run, nor anything after it with the failure policy "fast".
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as scratch:
         return _Rehearsal(job, run_id, folder, module, Path(scratch)).run(on_start, on_end)
@@ -91,7 +91,8 @@ class _Rehearsal:
         self._started = _now()
         # How the tasks ended, in Vertex AI's form (PipelineTaskDetail).
         self._details: list[dict[str, Any]] = []
-        self._tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
+        self._tasks = tasks_of_spec(spec)
+        self._fails_fast = job["runtimeConfig"].get("failurePolicy") == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
         self._components = spec["components"]
         self._executors = spec["deploymentSpec"]["executors"]
         # <root>/<project number>/<job>/<task>_<number>/<output>, as on Vertex AI
@@ -104,20 +105,26 @@ class _Rehearsal:
         self._outputs: dict[str, Outputs] = {}
 
     def run(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> dict[str, Step]:
-        steps = {}
-        try:
-            for task in self._in_order():
-                name = task.removesuffix(LAST_OF_RESOLVER)
-                is_shown = not task.endswith(FIRST_OF_RESOLVER)
-                if is_shown:
-                    on_start(name)
+        steps, failure = {}, None
+        for task in self._in_order():
+            if failure and (self._fails_fast or not _upstream(self._tasks[task]) <= self._outputs.keys()):
+                continue
+            name = task.removesuffix(LAST_OF_RESOLVER)
+            is_shown = not task.endswith(FIRST_OF_RESOLVER)
+            if is_shown:
+                on_start(name)
+            try:
                 step = self._run_step(task, name)
-                if is_shown:
-                    steps[name] = step
-                    on_end(step)
-        except StepFailed:
-            self._report()
-            raise
+            except StepFailed as error:
+                failure = failure or error
+                continue
+            if is_shown:
+                steps[name] = step
+                on_end(step)
+        if failure:
+            if not self._fails_fast:
+                self._report()
+            raise failure
         if REPORT_TASK in self._tasks:
             on_start(REPORT_TASK)
             started = time.monotonic()
@@ -152,7 +159,7 @@ class _Rehearsal:
         return Step(name, state, time.monotonic() - started, as_tfx(outputs), made)
 
     def _report(self) -> bool:
-        """Run the task that Vertex AI runs however the others ended; return whether it succeeded."""
+        """Run the exit handler; return whether it succeeded."""
         if REPORT_TASK not in self._tasks:
             return True
         component = self._components[REPORT_TASK]
@@ -175,7 +182,7 @@ class _Rehearsal:
         return True
 
     def _in_order(self) -> list[str]:
-        upstream = {name: _upstream(task) for name, task in self._tasks.items() if name != REPORT_TASK}
+        upstream = {name: _upstream(task) for name, task in self._tasks.items() if name not in (REPORT_TASK, ALL_NODES)}
         return list(graphlib.TopologicalSorter(upstream).static_order())
 
     def _run_task(self, name: str) -> tuple[State, Outputs]:

@@ -19,7 +19,7 @@ from pipeline.graph import create_pipeline
 from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Dataflow, Target, Vertex
-from pipeline.vertex import REPORT_TASK, node_of
+from pipeline.vertex import ALL_NODES, node_of
 from pipeline.vertex.pipelines.compile import compile
 from tests.fakes import checks
 
@@ -45,11 +45,10 @@ TARGETS = {
 def graph_of(spec: dict[str, Any]) -> dict[str, set[str]]:
     """What each node of a compiled pipeline waits for; the two tasks of a resolver are its one node."""
     graph: dict[str, set[str]] = {}
-    for name, task in spec["root"]["dag"]["tasks"].items():
-        if name != REPORT_TASK:
-            inputs = task.get("inputs", {}).get("artifacts", {}).values()
-            before = {*task.get("dependentTasks", []), *(key["taskOutputArtifact"]["producerTask"] for key in inputs)}
-            graph.setdefault(node_of(name), set()).update({node_of(task) for task in before} - {node_of(name)})
+    for name, task in spec["components"][ALL_NODES]["dag"]["tasks"].items():
+        inputs = task.get("inputs", {}).get("artifacts", {}).values()
+        before = {*task.get("dependentTasks", []), *(key["taskOutputArtifact"]["producerTask"] for key in inputs)}
+        graph.setdefault(node_of(name), set()).update({node_of(task) for task in before} - {node_of(name)})
     return graph
 
 
@@ -110,6 +109,13 @@ def test_the_compiled_job_passes_the_checks_of_vertex(compiled):
     checks.check_pipeline_job(job)
 
 
+@pytest.mark.parametrize("policy", ["fast", "slow"])
+def test_the_failure_policy_is_in_the_job(policy, config, tmp_path):
+    target = Target.on_vertex(replace(VERTEX, failure_policy=policy), "flights", tmp_path / "upload")
+    runtime = compiled_for(config, target, tmp_path)["runtimeConfig"]
+    assert runtime["failurePolicy"] == f"PIPELINE_FAILURE_POLICY_FAIL_{policy.upper()}"
+
+
 def test_nothing_in_the_job_is_an_address_of_this_machine(compiled):
     text = (compiled / "pipeline_job.json").read_text()
     assert str(ROOT) not in text
@@ -164,9 +170,8 @@ def test_bigquery_is_compiled_with_the_project_that_pays(config, tmp_path):
 
 
 def test_caching_off_is_off_in_every_task(config, tmp_path):
-    tasks = compiled_for(config, TARGETS["vertex with Dataflow"](tmp_path), tmp_path)["pipelineSpec"]["root"]["dag"][
-        "tasks"
-    ]
+    spec = compiled_for(config, TARGETS["vertex with Dataflow"](tmp_path), tmp_path)["pipelineSpec"]
+    tasks = spec["components"][ALL_NODES]["dag"]["tasks"]
     assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
 
 

@@ -89,7 +89,7 @@ def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
     assert run([*compiled_task, "--retrain"], monkeypatch) == 0
     (job,) = there.vertex.pipeline_jobs.values()
     assert job.name in capsys.readouterr().out
-    assert "Trainer" in job.pipeline_spec["root"]["dag"]["tasks"]
+    assert "Trainer" in job.pipeline_spec["components"]["tfx-dag"]["dag"]["tasks"]
 
 
 def test_too_few_rows_are_no_reason_to_fail(compiled_task, requests, there: GoogleCloud, monkeypatch, capsys):

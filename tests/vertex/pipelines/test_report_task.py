@@ -1,4 +1,4 @@
-"""The last task on Vertex AI: it runs whatever became of the others, and tells what did."""
+"""The exit handler on Vertex AI: it runs whatever became of the others, and tells what did; else who waits tells it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as v1
+from tfx import v1 as tfx
+from tfx.orchestration.kubeflow.decorators import FinalStatusStr, exit_handler
+from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -30,6 +33,15 @@ SECRET_NAME = "projects/demo/secrets/webhook/versions/latest"
 def receiver() -> Iterator[Receiver]:
     with receiving(500) as receiver:
         yield receiver
+
+
+def Report(status):
+    """TFX's own way to an exit handler."""
+    print(status)
+
+
+# TFX reads no annotation that is a string, as all are in this module.
+Report.__annotations__ = {"status": tfx.dsl.components.Parameter[str]}
 
 
 def ended(job: str, cloud: Cloud) -> v1.PipelineJob:
@@ -65,7 +77,8 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     job = submit(compiled, vertex, cloud, lambda _: None).name
     tasks = {task.task_name: task.state.name for task in ended(job, cloud).job_detail.task_details}
     assert tasks["Report"] == "SUCCEEDED"
-    assert tasks["Trainer"] == "NOT_TRIGGERED"
+    assert tasks["tfx-dag"] == "FAILED"
+    assert "Trainer" not in tasks
 
     outputs = tmp_path / "outputs"
     told = ["--webhook-url", receiver.url, "--webhook-secret", SECRET_NAME]
@@ -129,9 +142,71 @@ def test_the_webhook_of_the_settings_is_compiled_into_the_task_without_its_secre
         replace(told, webhook_url="http://hooks.example.com")
 
 
-def test_the_task_waits_for_all_others_whatever_becomes_of_them(compiled: Path):
-    spec = json.loads((compiled / "pipeline_job.json").read_text())["pipelineSpec"]
-    tasks = spec["root"]["dag"]["tasks"]
-    last = tasks.pop("Report")
-    assert set(last["dependentTasks"]) == set(tasks)
-    assert last["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
+def test_the_job_has_the_form_in_which_tfx_compiles_an_exit_handler(compiled: Path, tmp_path: Path):
+    config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image="some/image:1")
+    runner = kubeflow_v2_dag_runner.KubeflowV2DagRunner(config)
+    runner.set_exit_handler(exit_handler(Report)(status=FinalStatusStr()))
+    node = tfx.components.CsvExampleGen(input_base=str(tmp_path))
+    theirs = runner.run(tfx.dsl.Pipeline("some", str(tmp_path), components=[node]), write_out=False)["pipelineSpec"]
+    ours = json.loads((compiled / "pipeline_job.json").read_text())["pipelineSpec"]
+    del theirs["root"]["dag"]["tasks"]["Report"]["inputs"]  # the status, which ours reads from the job
+    assert ours["root"] == theirs["root"]
+    assert set(theirs["components"]["tfx-dag"]["dag"]["tasks"]) == {"CsvExampleGen"}
+    assert {"ExampleGen", "Verdict"} <= set(ours["components"]["tfx-dag"]["dag"]["tasks"])
+
+
+def with_policy(folder: Path, policy: str) -> Path:
+    """The compiled job with another failure policy, and a webhook."""
+    path = folder / "pipeline_job.json"
+    job = json.loads(path.read_text())
+    job["runtimeConfig"]["failurePolicy"] = f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"
+    words = job["pipelineSpec"]["deploymentSpec"]["executors"]["Report_executor"]["container"]["args"]
+    words += ["--webhook-url", "http://localhost/", "--webhook-secret", SECRET_NAME]
+    path.write_text(json.dumps(job))
+    return folder
+
+
+@pytest.mark.parametrize("how", ["cancelled", "fast"])
+def test_a_run_whose_exit_handler_never_starts_is_reported_by_who_waits_for_it(
+    how: str, compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, receiver: Receiver, tmp_path: Path
+):
+    there.rest.project.secrets[SECRET_NAME] = SECRET
+    path = with_policy(compiled, "FAST" if how == "fast" else "SLOW") / "pipeline_job.json"
+    path.write_text(path.read_text().replace("http://localhost/", receiver.url))
+    if how == "fast":
+        there.vertex.script.failing_tasks = {"Transform": "column x is not there"}
+    job = submit(compiled, vertex, cloud, lambda _: None).name
+    client = cloud.client(v1.PipelineServiceClient)
+    for _ in range(5):
+        client.get_pipeline_job(name=job)
+    if how == "cancelled":
+        client.cancel_pipeline_job(name=job)
+    over = ended(job, cloud)
+    assert "Report" not in {task.task_name for task in over.job_detail.task_details}
+
+    notes: list[str] = []
+    report_task.report_here(over, cloud, tmp_path, notes.append)
+    assert notes == [f"report {tmp_path}/report.html", "webhook notified"]
+    reason = "Transform: column x is not there" if how == "fast" else "SchemaGen: cancelled"
+    assert verified(receiver.got[-1], KEY)["data"]["failed"] == [reason]
+    assert receiver.got[-1][0]["webhook-id"] == f"flights_{job.rpartition('/')[2]}"
+    assert reason.split(": ")[1] in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_has_its_report_is_not_reported_twice(
+    compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, tmp_path: Path
+):
+    job = submit(with_policy(compiled, "SLOW"), vertex, cloud, lambda _: None).name
+    report_task.report_here(ended(job, cloud), cloud, tmp_path, pytest.fail)
+
+
+def test_what_cannot_be_reported_is_said(
+    compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, tmp_path: Path
+):
+    there.vertex.script.failing_tasks = {"ExampleGen": "no file"}
+    job = submit(with_policy(compiled, "FAST"), vertex, cloud, lambda _: None).name
+    notes: list[str] = []
+    report_task.report_here(ended(job, cloud), cloud, tmp_path, notes.append)
+    assert notes[0] == f"report {tmp_path}/report.html"
+    assert notes[1].startswith("the webhook was not notified: ")
+    assert "'secretmanager.versions.access' denied" in notes[1]

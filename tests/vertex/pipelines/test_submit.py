@@ -12,7 +12,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.vertex.pipelines.submit import console_url, submit
-from tests.fakes.google_cloud import BUCKET, GoogleCloud
+from tests.fakes.google_cloud import BUCKET, NUMBER, GoogleCloud
 from tests.fakes.script import Fault
 
 
@@ -31,7 +31,6 @@ def test_a_job_is_submitted_as_its_settings_say(compiled, vertex, cloud, there: 
         network="projects/12/global/networks/default",
         encryption_key=key,
         labels={"team": "flights"},
-        failure_policy="slow",
     )
     submitted = submit(compiled, vertex, cloud, silent)
     (job,) = there.vertex.pipeline_jobs.values()
@@ -45,7 +44,7 @@ def test_a_job_is_submitted_as_its_settings_say(compiled, vertex, cloud, there: 
     assert job.runtime_config.failure_policy == v1.PipelineFailurePolicy.PIPELINE_FAILURE_POLICY_FAIL_SLOW
     assert console_url(job.name) == (
         "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/"
-        f"{job.name.rpartition('/')[2]}?project=demo"
+        f"{job.name.rpartition('/')[2]}?project={NUMBER}"
     )
 
 

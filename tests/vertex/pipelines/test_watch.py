@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.vertex.cloud import Cloud, LostContact
@@ -65,13 +66,15 @@ def test_a_failed_task_is_said_with_its_cause_and_the_job_with_its_link(job, clo
     assert "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/flights-" in text
 
 
-def test_a_job_that_is_cancelled_ends_the_waiting(job, cloud, there: GoogleCloud):
-    from google.cloud import aiplatform_v1 as v1
-
-    cloud.client(v1.PipelineServiceClient).get_pipeline_job(name=job)
-    cloud.client(v1.PipelineServiceClient).cancel_pipeline_job(name=job)
-    ended, _, _ = watched(job, cloud)
+def test_a_job_that_is_cancelled_ends_the_waiting_and_starts_nothing_more(job, cloud, there: GoogleCloud):
+    client = cloud.client(v1.PipelineServiceClient)
+    for _ in range(2):
+        client.get_pipeline_job(name=job)
+    client.cancel_pipeline_job(name=job)
+    ended, lines, _ = watched(job, cloud)
     assert ended.state == "cancelled"
+    assert {line.state for line in lines if line.name != "LatestBlessedModel"} == {"cancelled"}
+    assert "Report" not in {line.name for line in lines}
 
 
 @pytest.mark.parametrize(

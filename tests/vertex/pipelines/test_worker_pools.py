@@ -141,7 +141,7 @@ def spec_of(config: PipelineConfig, machines: Machines, folder: Path) -> dict[st
 
 def pools_of(spec: dict[str, Any], task: str) -> list[dict[str, Any]]:
     """The worker pools of the job that a task starts."""
-    parameters = spec["root"]["dag"]["tasks"][task]["inputs"]["parameters"]
+    parameters = spec["components"]["tfx-dag"]["dag"]["tasks"][task]["inputs"]["parameters"]
     settings = json_utils.loads(parameters["custom_config"]["runtimeValue"]["constantValue"]["stringValue"])
     pools: list[dict[str, Any]] = settings[launch.SETTING]["job"]["jobSpec"]["workerPoolSpecs"]
     return pools
