@@ -7,7 +7,7 @@ it (RFC 4180). A row that breaks these rules ends where its line ends, and the n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -28,7 +28,6 @@ class Block:
         numbers: Their numbers, int64 [rows]; blank lines are not counted.
         start: First byte of the block in the (decompressed) file.
         length: Bytes of the block in the file, with what is left out of ``data``.
-        rows: Rows in the block, bad ones too.
         bad: (number, reason, text) of the others.
     """
 
@@ -36,8 +35,12 @@ class Block:
     numbers: np.ndarray
     start: int
     length: int
-    rows: int
-    bad: list[tuple[int, str, str]] = field(default_factory=list)
+    bad: list[tuple[int, str, str]]
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows, bad ones too."""
+        return len(self.numbers) + len(self.bad)
 
 
 def read_blocks(
@@ -165,35 +168,26 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
     for row in np.flatnonzero(~blank & (np.maximum(rows.fields, 1) != columns) & (rows.fields != -1)):
         reasons[int(row)] = f"found {rows.fields[row]} fields, expected {columns}"
     body = data[:length]
+
+    def text(row: int) -> bytes:
+        return body[rows.starts[row] : rows.ends[row]]
+
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
-        for row in np.flatnonzero(~blank):
-            if int(row) not in reasons:
-                reason = _not_utf8(body[rows.starts[row] : rows.ends[row]])
-                if reason:
-                    reasons[int(row)] = reason
+        for row in np.flatnonzero(~blank).tolist():
+            if row not in reasons and (reason := _not_utf8(text(row))):
+                reasons[row] = reason
 
     bad = [
-        (
-            int(numbers[row]),
-            reasons[row],
-            body[rows.starts[row] : rows.ends[row]].decode("utf-8", "backslashreplace").rstrip("\r\n"),
-        )
-        for row in sorted(reasons)
+        (int(numbers[row]), reason, text(row).decode("utf-8", "backslashreplace").rstrip("\r\n"))
+        for row, reason in sorted(reasons.items())
     ]
     good = ~blank
     good[list(reasons)] = False
     if not good.all():
-        body = b"".join(body[rows.starts[row] : rows.ends[row]] for row in np.flatnonzero(good))
-    return Block(
-        data=body,
-        numbers=numbers[good].astype(np.int64),
-        start=start,
-        length=length,
-        rows=int((~blank).sum()),
-        bad=bad,
-    )
+        body = b"".join(map(text, np.flatnonzero(good)))
+    return Block(body, numbers[good].astype(np.int64), start, length, bad)
 
 
 def _not_utf8(row: bytes) -> str | None:

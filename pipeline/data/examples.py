@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import LARGEST, Rows, is_list, one_array, too_large, type_name
+from pipeline.data.table import LARGEST, TIMES, Rows, as_integers, is_list, one_array, too_large, type_name
 from pipeline.errors import UserError, first_line
 
 
@@ -86,15 +86,8 @@ def _values(values: pa.Array) -> pa.Array:
         return numbers.cast(pa.float32())
     if kind == "text":
         return values.cast(pa.large_binary())
-    if kind == "timestamps":
-        # Finer parts of a second are cut off.
-        return values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())
-    if kind == "dates":
-        return values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-    if kind == "times of day":
-        return values.cast(pa.time64("us"), safe=False).cast(pa.int64())
-    if kind == "durations":
-        return values.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    if kind in TIMES:
+        return as_integers(values)
     raise _NoPlace(
         f"of type {values.type}; expected integers, floats, booleans, text, bytes, timestamps, dates or lists of these"
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data.serialize import feature
-from pipeline.data.table import Rows, type_name
+from pipeline.data.table import Rows, as_integers, is_list, one_array, type_name
 from pipeline.errors import UserError, first_line
 
 # Points kept of a time column for each part of a file: the cuts between splits are right to a thousandth of the rows.
@@ -87,14 +87,11 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
     """
     if name not in rows.table.column_names:
         raise UserError(f"{file} has no column {name!r}, by whose order rows are assigned to splits")
-    column = rows.table.column(name)
-    kind = type_name(column.type)
+    column = one_array(rows.table.column(name))
     where = f"{file}, between rows {rows.numbers[0]} and {rows.numbers[-1]}" if len(rows.numbers) else file
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if kind.startswith("lists of "):
-        column = pc.list_element(column, 0) if len(column) else column.combine_chunks().flatten()
-        kind = type_name(column.type)
+    if is_list(column.type):
+        column = pc.list_element(column, 0) if len(column) else column.flatten()
+    kind = type_name(column.type)
     if column.null_count:
         at = pc.index(column.is_null(), True).as_py()
         raise UserError(
@@ -112,10 +109,8 @@ def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
                 "2013-01-31 or 2013-01-31T05:00:00"
             ) from error
         kind = "timestamps"
-    if kind == "timestamps":
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-    elif kind == "dates":
-        column = column.cast(pa.date32()).cast(pa.int32())
+    if kind in ("timestamps", "dates"):
+        column = as_integers(column)
     elif kind not in ("integers", "floats"):
         raise UserError(f"{where}, column {name!r}: holds {kind}; expected timestamps, dates, numbers or ISO 8601 text")
-    return np.asarray(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+    return np.asarray(one_array(column))

@@ -105,11 +105,23 @@ def type_name(type_: pa.DataType) -> str:
     return next((name for name, checks in _NAMES.items() if any(check(type_) for check in checks)), str(type_))
 
 
+def as_integers(times: Any) -> Any:
+    """Convert times: dates to days, all others to microseconds, of which finer parts are cut off; int64."""
+    if pa.types.is_date(times.type):
+        return times.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    if pa.types.is_timestamp(times.type):
+        microseconds = pa.timestamp("us", times.type.tz)
+    else:
+        microseconds = pa.time64("us") if pa.types.is_time(times.type) else pa.duration("us")
+    return times.cast(microseconds, safe=False).cast(pa.int64())
+
+
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a row may have several values."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
+TIMES = ("timestamps", "dates", "times of day", "durations")
 _NAMES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "nothing": (pa.types.is_null,),
     "booleans": (pa.types.is_boolean,),

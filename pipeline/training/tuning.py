@@ -57,9 +57,8 @@ class Search(keras_tuner.Tuner):
         self._distribution = strategy.choose(settings.strategy, alone=True)
         logger.info(self._distribution.reason)
         self._seed = seed_of(settings, self._distribution)
-        transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
-        features = Features.of(transform_output, settings.label)
-        self._read_splits = lambda: splits(fn_args, transform_output, settings, self._distribution)
+        self._fn_args, self._transform_output = fn_args, tft.TFTransformOutput(fn_args.transform_graph_path)
+        features = Features.of(self._transform_output, settings.label)
         self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
@@ -75,7 +74,7 @@ class Search(keras_tuner.Tuner):
 
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
-        return self._read_splits()
+        return splits(self._fn_args, self._transform_output, self._settings, self._distribution)
 
     def run_trial(self, trial: Trial) -> dict[str, float]:
         """Train one model; return its best objective.

@@ -14,7 +14,6 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from pipeline import filesystem
 from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
 from pipeline.validation import findings
 from pipeline.validation.request_rows import RequestRows, lines_of
@@ -50,33 +49,22 @@ def report(
     Returns:
         The report, line by line, and whether a limit is crossed.
     """
-    statistics, found = compare(requests.instances, schema, train, config.label.name, config.data_checks, remedies)
-    filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
-    filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
-    lines = [*lines_of(requests, found), f"statistics and findings: {shown(folder)}"]
-    return lines, any(finding.severity == "stop" for finding in found)
-
-
-def compare(
-    instances: Sequence[Mapping[str, Any]],
-    schema: schema_pb2.Schema,
-    train: Statistics,
-    label: str,
-    checks: DataChecks,
-    remedies: Remedies,
-) -> tuple[Statistics, list[findings.Finding]]:
-    """Return the statistics of the requests, and the findings, those that stop first."""
+    label, checks = config.label.name, config.data_checks
     without_label = schema_pb2.Schema()
     without_label.CopyFrom(schema)
     del without_label.feature[:]
     without_label.feature.extend(feature for feature in schema.feature if feature.name != label)
-    table = _as_table(instances, without_label)
+    table = _as_table(requests.instances, without_label)
     statistics = statistics_of(table)
     _, found = validate(
         {SPLIT: statistics}, without_label, label, checks, remedies, {}, train=train, environment=SERVING
     )
     found = findings.with_severity(with_values(found, [table], schema), checks.severity, schema)
-    return statistics, sorted(found, key=lambda finding: finding.severity != "stop")
+    found.sort(key=lambda finding: finding.severity != "stop")
+    filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
+    filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
+    lines = [*lines_of(requests, found), f"statistics and findings: {shown(folder)}"]
+    return lines, any(finding.severity == "stop" for finding in found)
 
 
 def statistics_of(table: pa.Table) -> Statistics:
