@@ -59,12 +59,6 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     parser.add_argument("--name", help="of the model in the addresses (the folder's name)")
     parser.add_argument("--host", default="0.0.0.0" if on_vertex else "127.0.0.1", help="listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=environment.get("AIP_HTTP_PORT", PORT), help="(%(default)s)")
-    parser.add_argument(
-        "--health-route", default=environment.get("AIP_HEALTH_ROUTE", "/health"), help="Vertex AI's (%(default)s)"
-    )
-    parser.add_argument(
-        "--predict-route", default=environment.get("AIP_PREDICT_ROUTE", "/predict"), help="Vertex AI's (%(default)s)"
-    )
     parser.add_argument("--max-instances", type=positive, default=10_000, help="rows in a request (%(default)s)")
     parser.add_argument("--max-body-bytes", type=positive, default=10 << 20, help="of a request (%(default)s)")
     parser.add_argument("--request-log", type=Path, help="folder for a log of requests and answers, as JSON lines")
@@ -148,8 +142,8 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             current,
             metrics,
             limits=limits,
-            health_route=arguments.health_route,
-            predict_route=arguments.predict_route,
+            health_route=os.environ.get("AIP_HEALTH_ROUTE", "/health"),
+            predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
             request_log=RequestLog(arguments.request_log, arguments.log_share) if arguments.request_log else None,
             look_every=LOOK_EVERY,
         )

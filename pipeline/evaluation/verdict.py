@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,15 @@ def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, note
     return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes)
 
 
+@dataclass
 class _Judge:
     """Metrics, and the sentences about them."""
 
-    def __init__(self, settings: Evaluation, candidate: Slices, baseline: Slices | None):
-        self.settings = settings
-        self.candidate = candidate
-        self.baseline = baseline
-        self.failed: list[str] = []
-        self.passed_over: list[str] = []
+    settings: Evaluation
+    candidate: Slices
+    baseline: Slices | None
+    failed: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
 
     def slices_of(self, gate: AnyGate) -> list[str]:
         """Return the slices of a gate; the gate fails if there are none."""

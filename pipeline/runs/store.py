@@ -16,7 +16,6 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
 from pipeline.errors import UserError
 from pipeline.runs.record import RUN_CONTEXT, Record, of_context
-from pipeline.settings.repository import runner, shown
 
 FILE = "metadata.sqlite"
 
@@ -76,14 +75,12 @@ class Run:
 
 @contextlib.contextmanager
 def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
-    """Open the metadata store below an output folder.
+    """Open the metadata store below an output folder, which there must be.
 
     Raises:
-        UserError: there is none, or the file is damaged.
+        UserError: the file is damaged.
     """
     file = output / FILE
-    if not file.is_file():
-        raise UserError(f"no runs below {shown(output)}: there is no {FILE}; run {runner()}, or name its --output")
     config = metadata_store_pb2.ConnectionConfig()
     config.sqlite.filename_uri = str(file)
     mode = metadata_store_pb2.SqliteMetadataSourceConfig

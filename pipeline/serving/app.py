@@ -48,8 +48,8 @@ class Limits:
         rows_waiting: Rows of all requests that may wait for the model.
     """
 
-    body_bytes: int = 10 << 20
-    instances: int = 10_000
+    body_bytes: int
+    instances: int
     rows_waiting: int = 50_000
 
 
@@ -57,7 +57,7 @@ def create_app(
     current: Current,
     metrics: Metrics,
     *,
-    limits: Limits | None = None,
+    limits: Limits,
     health_route: str = "/health",
     predict_route: str = "/predict",
     request_log: RequestLog | None = None,
@@ -74,7 +74,7 @@ def create_app(
         request_log: Gets a sample of requests and answers.
         look_every: Seconds between two looks for another version.
     """
-    service = _Service(current, metrics, limits or Limits(), request_log)
+    service = _Service(current, metrics, limits, request_log)
     model = "/v1/models/{name}"
     version = model + "/versions/{version}"
 
@@ -106,12 +106,12 @@ def create_app(
     )
 
 
+@dataclass(frozen=True)
 class _Service:
-    def __init__(self, current: Current, metrics: Metrics, limits: Limits, request_log: RequestLog | None):
-        self.current = current
-        self.metrics = metrics
-        self.limits = limits
-        self.request_log = request_log
+    current: Current
+    metrics: Metrics
+    limits: Limits
+    request_log: RequestLog | None
 
     async def predict(self, request: Request) -> Response:
         """Answer instances, and count the response by its status."""
@@ -135,7 +135,8 @@ class _Service:
                 call = await asyncio.get_running_loop().run_in_executor(None, self._parse, body, served)
             else:
                 call = self._parse(body, served)
-            outputs = await served.batchers[call.signature].predict(call.columns)
+            signature, columns, instances = call
+            outputs = await served.batchers[signature].predict(columns)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused
         except tf.errors.OpError as error:
@@ -144,14 +145,14 @@ class _Service:
             raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
         # Of a model with one output the values alone, as TensorFlow Serving has it.
         only = next(iter(outputs.values())) if len(outputs) == 1 else None
-        if call.instances is None:
+        if instances is None:
             response = _Answer({"outputs": outputs if only is None else only})
         else:
             rows = (dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True))
             response = _Answer({"predictions": list(rows) if only is None else only})
             if self.request_log is not None:
-                self.request_log.add(served.model.number, call.instances, orjson.loads(response.body)["predictions"])
-        self.metrics.rows.inc(row_count(call.columns))
+                self.request_log.add(served.model.number, instances, orjson.loads(response.body)["predictions"])
+        self.metrics.rows.inc(row_count(columns))
         self.metrics.seconds.observe(time.monotonic() - started)
         return response
 
@@ -213,8 +214,11 @@ class _Service:
             raise HTTPException(400, "the client has gone") from error
         return bytes(body)
 
-    def _parse(self, body: bytes, served: Served) -> _Call:
-        """Return what a body asks for.
+    def _parse(self, body: bytes, served: Served) -> tuple[str, dict[str, np.ndarray], list[Any] | None]:
+        """Check a body.
+
+        Returns:
+            The name of a signature, its columns, and the rows as they came; None for columns.
 
         Raises:
             HTTPException: it is no valid request.
@@ -242,7 +246,7 @@ class _Service:
         else:
             self._check_number(len(instances))
             columns = from_instances(instances, inputs)
-        return _Call(name, columns, instances)
+        return name, columns, instances
 
     def _check_number(self, rows: int) -> None:
         if not rows:
@@ -252,15 +256,6 @@ class _Service:
             raise HTTPException(
                 413, f"{rows:,} instances; at most {limit:,} in a request: send several, or use pipeline predict"
             )
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A request, checked: the name of a signature, its columns, and the rows as they came; None for columns."""
-
-    signature: str
-    columns: dict[str, np.ndarray]
-    instances: list[Any] | None
 
 
 class _Answer(JSONResponse):

@@ -94,7 +94,10 @@ def export(
         return answer(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
-    described = {name: {"input": plain[name], **_described(spec)} for name, spec in sorted(raw_spec.items())}
+    described = {
+        name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
+        for name, spec in sorted(raw_spec.items())
+    }
     for path, content in ((INPUTS, described), (CLASSES, list(classes))):
         tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
         with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
@@ -114,10 +117,6 @@ def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> 
         return tf.TensorSpec([None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name)
     values = [] if list(spec.shape) in ([], [1]) else list(spec.shape)
     return tf.TensorSpec([None, *values], spec.dtype, name=name)
-
-
-def _described(spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> dict[str, str | bool]:
-    return {"type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
 
 
 def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.Tensor | tf.SparseTensor:

@@ -80,19 +80,17 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
         checkpoints=checkpoints,
     ).run()
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
-    with contextlib.ExitStack() as stack:
-        folder = fn_args.serving_model_dir
-        if not distribution.is_chief:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = fn_args.serving_model_dir, fn_args.model_run_dir
+        exported, answers = folders if distribution.is_chief else (f"{scratch}/model", f"{scratch}/run")
         export(
             model,
             transform_output,
-            folder,
+            exported,
             label=settings.label,
             classes=settings.classes,
             threshold=settings.threshold,
         )
-        answers = fn_args.model_run_dir if distribution.is_chief else stack.enter_context(tempfile.TemporaryDirectory())
         predictions.record(model, transform_output, fn_args.eval_files, settings.label, answers)
     delete_checkpoints(checkpoints, distribution)
 

@@ -122,26 +122,21 @@ def validate(
     return anomalies, findings
 
 
+@dataclass
 class _Translator:
     """Turn what TFDV finds about one split into findings."""
 
-    def __init__(
-        self,
-        split: str,
-        statistics: Statistics,
-        schema: schema_pb2.Schema,
-        label: str,
-        remedies: Remedies,
-        classes: int,
-    ):
-        self.split = split
-        self.rows = statistics.datasets[0].num_examples
-        self.columns = features_of(statistics)
-        self.schema = schema
-        self.features = {feature.name: feature for feature in schema.feature}
-        self.label_name = label
-        self.classes = classes
-        self.remedies = remedies
+    split: str
+    statistics: Statistics
+    schema: schema_pb2.Schema
+    label_name: str
+    remedies: Remedies
+    classes: int
+
+    def __post_init__(self) -> None:
+        self.rows = self.statistics.datasets[0].num_examples
+        self.columns = features_of(self.statistics)
+        self.features = {feature.name: feature for feature in self.schema.feature}
 
     def anomalies(self, anomalies: anomalies_pb2.Anomalies) -> Iterator[Finding]:
         """Yield a finding for each kind of thing that is wrong with a column."""

@@ -378,7 +378,7 @@ def test_the_description_names_every_feature_and_what_must_be_there(client):
 
 def test_a_folder_of_one_model_is_served_too(small_model: Path):
     current = Current(str(small_model), "model", Metrics(), 100)
-    with TestClient(create_app(current, Metrics())) as client:
+    with TestClient(create_app(current, Metrics(), limits=LIMITS)) as client:
         assert client.get("/health").status_code == 503
         current.start()
         assert client.get("/health").json() == {"version": 0}
