@@ -12,6 +12,7 @@ import importlib.metadata
 import itertools
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -144,7 +145,8 @@ def _predictions(model_run: str) -> list[float] | None:
 
 
 def _size(folder: str) -> int:
-    paths = [f"{path}/{name}" for path, _, names in tf.io.gfile.walk(folder) for name in names]
+    # In a bucket, walk gives folders with a "/" at the end; a name with "//" is another object.
+    paths = [os.path.join(path, name) for path, _, names in tf.io.gfile.walk(folder) for name in names]
     return sum(tf.io.gfile.stat(path).length for path in paths)
 
 
