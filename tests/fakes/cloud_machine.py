@@ -31,7 +31,9 @@ import certifi
 from tests.fakes.certificate import write_certificate
 from tests.fakes.cloud_storage import CloudStorage
 
-STORAGE_HOSTS = ("storage.googleapis.com", "www.googleapis.com")
+# google-auth asks the last one for allowedLocations with the first token (_regional_access_boundary_utils.py)
+# and takes an error for none; without an answer it tries for seconds.
+HOSTS = ("storage.googleapis.com", "www.googleapis.com", "iamcredentials.googleapis.com")
 METADATA_HOST, METADATA_ADDRESS = "metadata.google.internal", "169.254.169.254"
 NEW_NAMESPACES = ("unshare", "--user", "--map-root-user", "--net", "--mount", "--")
 # <linux/sockios.h>, <linux/if.h>
@@ -69,11 +71,9 @@ def cloud_machine(folder: Path, storage: CloudStorage, project: str, token: str)
     _bring_up("lo", "127.0.0.1")
     _bring_up("lo:0", METADATA_ADDRESS)
     hosts = folder / "hosts"
-    hosts.write_text(
-        f"127.0.0.1 localhost {' '.join(STORAGE_HOSTS)}\n{METADATA_ADDRESS} {METADATA_HOST}\n", encoding="utf-8"
-    )
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(HOSTS)}\n{METADATA_ADDRESS} {METADATA_HOST}\n", encoding="utf-8")
     _mount(hosts, Path("/etc/hosts"))
-    certificate, key = write_certificate(folder, STORAGE_HOSTS)
+    certificate, key = write_certificate(folder, HOSTS)
     # TensorFlow's curl reads the first, Python's requests the second.
     authorities = folder / "authorities"
     authorities.mkdir()
