@@ -240,6 +240,15 @@ def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_b
     assert isinstance(best.values["wide"], bool)
 
 
+def test_a_trial_without_a_result_takes_no_part(there: GoogleCloud, search):
+    there.vertex.script.objective = lambda values: 1 / (values["members"] - 1)  # nothing for one member
+    best, results = search()
+    (job,) = there.vertex.jobs.tuning_jobs.values()
+    assert [trial.state.name for trial in job.trials].count("INFEASIBLE") == 1
+    assert len(results) == len(job.trials) - 1
+    assert best.values["members"] == min(row["members"] for row in results) > 1
+
+
 def test_a_search_that_fails_says_why(there: GoogleCloud, search):
     there.vertex.script.failing_jobs = "too many trials failed"
     with pytest.raises(launch.JobFailed, match=r"hyperparameterTuningJobs/\d+ ended with JOB_STATE_FAILED: too many"):
@@ -273,4 +282,24 @@ def test_a_hyperparameter_that_is_not_always_there_is_refused():
     with space.conditional_scope("wide", [True]):
         space.Int("units", 1, 3)
     with pytest.raises(UserError, match=r"'units' is only there for some values of wide"):
+        vizier.study_of(space, keras_tuner.Objective("val_auc", "max"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda space: space.Float("rate", 0.0, 1.0, step=0.0001),
+            r"'rate' has 10,000 values, Vizier takes 1,000",
+        ),
+        (
+            lambda space: space.Int("learning rate", 1, 3),
+            r"'learning rate' has a space in .* 'learning_rate'",
+        ),
+    ],
+)
+def test_a_hyperparameter_that_vizier_does_not_take_is_refused(ask, message: str):
+    space = keras_tuner.HyperParameters()
+    ask(space)
+    with pytest.raises(UserError, match=message):
         vizier.study_of(space, keras_tuner.Objective("val_auc", "max"))

@@ -19,7 +19,7 @@ from pipeline.vertex.jobs import launch, require_gpus
 from pipeline.vertex.pipelines import worker_pools
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.rehearsal import task_runner
-from tests.fakes import checks
+from tests.fakes import jobs
 
 VERTEX = Vertex(
     project="demo",
@@ -41,7 +41,7 @@ def custom_job(job: Job, command: list[str] | None = None) -> aiplatform_v1.Cust
     described = worker_pools.custom_job(job, VERTEX, "trainer")
     launch.with_command(described["jobSpec"], command or ["python"], "gs://demo-bucket/job")
     read = aiplatform_v1.CustomJob.from_json(json.dumps(described))
-    checks.check_custom_job(read)
+    jobs.check_custom_job(read, "projects/demo/locations/us-central1")
     return read
 
 
