@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 import google.auth
 import google.auth.credentials
@@ -40,6 +42,9 @@ PASSING = (*OUTAGES, exceptions.TooManyRequests)
 # All that a call can fail with.
 FAILURES = (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING)
 SECONDS = 30.0  # that one request may take
+# Hosts that are Google's, and may see its tokens.
+GOOGLE = re.compile(r"gcr\.io|.+\.(gcr\.io|pkg\.dev|googleapis\.com)")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # For calls that do the same however often they are made. A quota that is used up does not pass.
 RETRY = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
 # States in which a PipelineJob stays.
@@ -77,7 +82,7 @@ class Cloud:
         https://cloud.google.com/sdk/gcloud/reference/topic/configurations, api_endpoint_overrides.
 
         Raises:
-            UserError: there are none, or they have expired.
+            UserError: there are none, or they have expired; or an address is not over TLS.
         """
         try:
             credentials, _ = google.auth.default(scopes=SCOPES)
@@ -92,6 +97,14 @@ class Cloud:
             ) from error
         prefix = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
         overrides = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+        open_ones = [
+            f"{name} is {value}" for name, value in overrides.items() if "://" in value and not is_private(value)
+        ]
+        if open_ones:
+            raise UserError(
+                f"{', '.join(open_ones)}; expected an address that starts with https://, because every request carries "
+                "an access token"
+            )
         endpoints = {name.removeprefix(prefix).lower(): value for name, value in overrides.items()}
         return cls(project, region, credentials, endpoints)
 
@@ -141,18 +154,54 @@ class Cloud:
             path = path.removeprefix(f"{version}/")
         return self.request_url(f"{address}/{path}", body)
 
-    def request_url(self, url: str, body: Mapping[str, Any] | None = None, accept: str = "application/json") -> Any:
-        """Send a request to a whole address; see ``request``."""
+    def pages(self, service: str, path: str) -> Iterator[Any]:
+        """Yield the responses of a method that lists, page by page; see ``request``."""
+        token = ""
+        while True:
+            response = self.request(service, f"{path}{'&' if '?' in path else '?'}pageToken={token}" if token else path)
+            yield response
+            token = quote(response.get("nextPageToken", ""), safe="")
+            if not token:
+                return
+
+    def request_url(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request with an access token to a whole address of Google or of the settings; see ``request``.
+
+        Raises:
+            UserError: the address is not over TLS.
+        """
+        if not is_private(url):
+            raise UserError(f"no access token is sent to {url}: expected an address that starts with https://")
         with google.auth.transport.requests.AuthorizedSession(self.credentials) as session:
             try:
-                response = session.request(
-                    "GET" if body is None else "POST", url, json=body, timeout=SECONDS, headers={"Accept": accept}
-                )
+                method = "GET" if body is None else "POST"
+                response = session.request(method, url, json=body, timeout=SECONDS)
             except (requests.RequestException, TransportError) as error:
                 raise exceptions.ServiceUnavailable(str(error)) from error
-        if not response.ok:
-            raise exceptions.from_http_status(response.status_code, _message(response))
-        return response.json()
+        return checked(response).json()
+
+
+def is_private(url: str) -> bool:
+    """Return whether nobody on the way can read a request: it is sent over TLS, or stays on this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
+
+
+def is_googles(url: str) -> bool:
+    """Return whether an address is one of Google's, over TLS."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" and bool(GOOGLE.fullmatch(parts.hostname or ""))
+
+
+def checked(response: requests.Response) -> requests.Response:
+    """Return a response.
+
+    Raises:
+        GoogleAPICallError: it is a refusal.
+    """
+    if not response.ok:
+        raise exceptions.from_http_status(response.status_code, _message(response))
+    return response
 
 
 class LostContact(UserError):
@@ -201,10 +250,11 @@ def poll(
 
 
 def _message(response: requests.Response) -> str:
-    """Return the service's own message of a refusal."""
+    """Return the service's own message of a refusal; registries of images have a list of errors."""
     try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        content = response.json()
+        return str((content.get("error") or content["errors"][0])["message"])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return response.reason or f"status {response.status_code}"
 
 

@@ -1,40 +1,83 @@
-"""What preflight asks beside Vertex AI and Cloud Storage: tokens, APIs, roles, images, machines, quota, tables."""
+"""What preflight asks beside Vertex AI and Cloud Storage: tokens, APIs, roles, machines, quota, tables, images.
+
+The rules, by their marks in the code; paths without a host are of cloud.google.com:
+
+    token       every method of Google's APIs takes an access token; apis/design
+    permission  a method needs the permission that its reference names, on its resource; who lacks it gets 403
+    account     /iam/docs/reference/rest/v1/projects.serviceAccounts/get: with "-" for the project, 403 where there is
+                none
+    conditions  /iam/docs/policies#specifying-version: bindings with a condition come whole in version 3 only; before,
+                the condition is left out and the role is "ROLE_withcond_HASH"
+    version     /iam/docs/reference/rest/v1/projects.serviceAccounts/getIamPolicy has the version in the query,
+                /resource-manager/reference/rest/v1/projects/getIamPolicy in the body
+    caller      /iam/docs/reference/rest/v1/projects.serviceAccounts/testIamPermissions: the subset that the caller has;
+                no wildcards
+    number      /service-usage/docs/reference/rest/v1/services: names come back with the number of the project
+    30          /service-usage/docs/reference/rest/v1/services/batchGet: at most 30 names, of the same parent
+    view        /service-usage/docs/reference/rest/v1beta1/QuotaView: without FULL only regions whose limit was changed
+    zero        a number that is 0 is left out of JSON (protobuf.dev/programming-guides/json)
+    metrics     names of quotas: vertex-ai/docs/training/schedule-jobs-dws#quota, and Google's samples
+    pages       lists come in pages: google.aip.dev/158; here with one item each
+    warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
+"""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import re
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.fakes.image_registry import DOWNLOADS, TOKEN, Answer, ImageRegistry
 
 # The services that preflight calls by REST, by the name that gcloud has for them.
-SERVICES = ("serviceusage", "iam", "cloudresourcemanager", "compute", "bigquery", "monitoring", "secretmanager")
+SERVICES = (
+    "serviceusage",
+    "iam",
+    "cloudresourcemanager",
+    "compute",
+    "bigquery",
+    "monitoring",
+    "secretmanager",
+    "artifactregistry",
+)
+# rule: metrics
+GPUS = "t4|p4|p100|v100|a100|a100_80gb|l4|h100|h100_mega|h200|b200"
+METRIC = re.compile(
+    rf"custom_model_(training|serving)_(preemptible_)?(nvidia_({GPUS})_gpus|tpu_v2|tpu_v3|tpu_v5e|cpus|n2_cpus)"
+)
+Binding = dict[str, Any]
 
 
 @dataclass
 class Project:
-    """What there is; tests change it.
+    """What there is; tests change it. The caller may do everything but what is ``denied``.
+
+    Resources are written as "project", "buckets/NAME", "serviceAccounts/EMAIL", "repositories/NAME", "secrets/NAME".
 
     Attributes:
         expired: No token is given out.
         apis: Those that are enabled.
-        accounts: Service accounts.
-        act_as: Whether the caller may act as them.
-        roles: Members by role.
-        images: Labels by "<path>:<tag>".
+        accounts: Service accounts; ``disabled`` are some of them.
+        denied: Permissions that the caller lacks, with the resource.
+        roles: Members of the project's policy by role.
+        policies: Bindings by resource; those of "project" come after ``roles``.
+        images: Labels by "<path>:<tag>"; ``users``, ``platforms`` and ``strangers`` are those of the registry.
         machine_types, accelerator_types: By zone.
-        quota: Limit by metric, for every region; None: it may not be read.
+        quota: Limit by metric, in every region; None: it may not be read.
+        quota_regions: Regions that have these limits; in others they are 0.
         tables: Those that a query may name.
         monitored: Whether Cloud Monitoring may be read.
-        secrets: By the name of their version.
+        secrets: By the name of their version; ``disabled_secrets`` are some of them.
         logged: Payloads of the requests in the log of an endpoint, the newest first.
     """
 
@@ -56,62 +99,98 @@ class Project:
         }
     )
     accounts: set[str] = field(default_factory=set)
-    act_as: bool = True
+    disabled: set[str] = field(default_factory=set)
+    denied: set[tuple[str, str]] = field(default_factory=set)
     roles: dict[str, set[str]] = field(default_factory=dict)
+    policies: dict[str, list[Binding]] = field(default_factory=dict)
     images: dict[str, dict[str, str]] = field(default_factory=dict)
-    machine_types: dict[str, set[str]] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
+    platforms: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    machine_types: dict[str, set[str]] = field(default_factory=lambda: {"us-central1-a": {"n2-standard-4"}})
     accelerator_types: dict[str, set[str]] = field(default_factory=dict)
     quota: dict[str, int] | None = field(default_factory=dict)
+    quota_regions: tuple[str, ...] = ("us-central1",)
     tables: set[str] = field(default_factory=set)
     monitored: bool = True
     secrets: dict[str, str] = field(default_factory=dict)
+    disabled_secrets: set[str] = field(default_factory=set)
     logged: list[str] = field(default_factory=list)
+
+    def may(self, permission: str, resource: str) -> bool:
+        """Whether the caller has a permission on a resource."""
+        return (permission, resource) not in self.denied
+
+    def policy(self, resource: str, version: int) -> dict[str, Any]:
+        """The policy of a resource in a version."""
+        bindings: list[Binding] = []
+        if resource == "project":
+            bindings = [{"role": role, "members": sorted(members)} for role, members in self.roles.items()]
+        bindings += self.policies.get(resource, [])
+        if version < 3:  # rule: conditions
+            bindings = [
+                {"role": f"{binding['role']}_withcond_2b17cc25d2cd9e2c54d8", "members": binding["members"]}
+                if "condition" in binding
+                else binding
+                for binding in bindings
+            ]
+        return {"version": version, "etag": "BwWWja0YfJA=", "bindings": bindings}
+
+
+class Refused(Exception):
+    """An error as Google's APIs write it."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to one of the services; ``query`` as parse_qs returns it."""
+
+    method: str
+    query: dict[str, list[str]]
+    body: dict[str, Any]
+
+    def one(self, name: str, default: str = "") -> str:
+        """A value of the query."""
+        return self.query.get(name, [default])[0]
 
 
 class FakeRest:
-    """The server; a context manager."""
+    """The server, on loopback without TLS, and with TLS as the hosts of Google and others; a context manager.
 
-    def __init__(self, project: str) -> None:
+    Attributes:
+        project: What there is.
+        asked: Paths of all requests.
+        saw_token: Scheme and host of all that were shown Google's access token.
+        requests: Requests as (code, milliseconds), by deployed model.
+    """
+
+    def __init__(self, project: str, number: str, certificate: Path, key: Path) -> None:
         self.project = Project()
         self.asked: list[str] = []
-        # Requests as (code, milliseconds), by deployed model.
+        self.saw_token: set[str] = set()
         self.requests: Callable[[], Mapping[str, Sequence[tuple[int, float]]]] = dict
-        self._id = project
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                self._answer({})
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-                self._answer(json.loads(body) if body.startswith("{") else {})
-
-            def _answer(self, body: dict[str, Any]) -> None:
-                fake.asked.append(self.path)
-                code, answer = fake.answer(self.path, body)
-                content = json.dumps(answer).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("localhost", 0), Handler)
+        self._id, self._number = project, number
+        self._registry = ImageRegistry(lambda: self.project)
+        self._server = ThreadingHTTPServer(("localhost", 0), _handler(self, "http"))
+        self._hosts = ThreadingHTTPServer(("localhost", 0), _handler(self, "https"))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._hosts.socket = context.wrap_socket(self._hosts.socket, server_side=True, do_handshake_on_connect=False)
         self.port = self._server.server_address[1]
+        self.port_of_hosts = self._hosts.server_address[1]
 
     def __enter__(self) -> FakeRest:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        for server in (self._server, self._hosts):
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        for server in (self._server, self._hosts):
+            server.shutdown()
+            server.server_close()
 
     @property
     def token_uri(self) -> str:
@@ -122,86 +201,169 @@ class FakeRest:
         """Where a service is, as gcloud's variables say it."""
         return f"http://localhost:{self.port}/{service}/"
 
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status code and body."""
-        path, _, query = path.partition("?")
-        for pattern, method in self._routes().items():
-            found = re.fullmatch(pattern, path)
-            if found:
-                return method(found, query, body)
-        return 404, _error(404, f"no such method: {path}")
+    def answer(self, method: str, site: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer a request.
 
-    def _routes(self) -> dict[str, Any]:
-        project = re.escape(self._id)
+        Args:
+            method: Such as "GET".
+            site: Scheme and host that was asked.
+            path: With the query.
+            headers: Of the request.
+            body: Of the request.
+        """
+        self.asked.append(path)
+        authorization = headers.get("Authorization", "")
+        kind, _, value = authorization.partition(" ")
+        if value == TOKEN or (kind == "Basic" and base64.b64decode(value).decode().endswith(f":{TOKEN}")):
+            self.saw_token.add(site)
+        parts = urlsplit(path)
+        if parts.path.startswith("/v2/") or site == DOWNLOADS:
+            return self._registry.answer(site, parts.path, parse_qs(parts.query), headers)
+        content = json.loads(body) if body.startswith(b"{") else {}
+        asked = Asked(method, parse_qs(parts.query), content)
+        try:
+            if parts.path != "/token" and authorization != f"Bearer {TOKEN}":  # rule: token
+                raise Refused(401, "Request is missing required authentication credential.")
+            for route, handler in self._routes().items():
+                found = re.fullmatch(route, f"{method} {parts.path}")
+                if found:
+                    return Answer.json(handler(asked, *map(unquote, found.groups())))
+            raise Refused(404, f"no such method: {method} {parts.path}")
+        except Refused as error:
+            return Answer.json({"error": {"code": error.code, "message": error.message}}, error.code)
+
+    def _routes(self) -> dict[str, Callable[..., dict[str, Any]]]:
+        project = f"projects/{re.escape(self._id)}"
+        accounts = "/iam/v1/projects/([^/]+)/serviceAccounts/([^/:]+)"
+        secret = "(projects/[^/]+/secrets/[^/]+"
         return {
-            "/token": self._token,
-            f"/serviceusage/v1/projects/{project}/services:batchGet": self._apis,
-            f"/serviceusage/v1beta1/projects/{project}/services/[^/]+/consumerQuotaMetrics/(.+)": self._quota,
-            f"/cloudresourcemanager/v1/projects/{project}:getIamPolicy": self._policy,
-            "/iam/v1/projects/-/serviceAccounts/([^/:]+)": self._account,
-            "/iam/v1/projects/-/serviceAccounts/([^/:]+):testIamPermissions": self._permissions,
-            f"/compute/compute/v1/projects/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
-            f"/bigquery/bigquery/v2/projects/{project}/queries": self._query,
-            f"/monitoring/v3/projects/{project}/timeSeries": self._time_series,
-            "/secretmanager/v1/(projects/.+/secrets/.+/versions/[^:]+)": self._secret_version,
-            "/secretmanager/v1/(projects/.+/secrets/.+/versions/.+):access": self._secret,
-            "/v2/(.+)/manifests/(.+)": self._manifest,
-            "/v2/(.+)/blobs/(.+)": self._blob,
+            "POST /token": self._token,
+            f"GET /serviceusage/v1/({project})/services:batchGet": self._apis,
+            f"GET /serviceusage/v1beta1/({project})/services/[^/]+/consumerQuotaMetrics/([^/]+)": self._quota,
+            f"GET /cloudresourcemanager/v1/{project}": self._project,
+            f"POST /cloudresourcemanager/v1/{project}:getIamPolicy": self._policy,
+            f"POST /cloudresourcemanager/v1/{project}:testIamPermissions": self._permissions,
+            f"GET {accounts}": self._account,
+            f"POST {accounts}:testIamPermissions": self._permissions_of_account,
+            f"POST {accounts}:getIamPolicy": self._policy_of_account,
+            f"GET /artifactregistry/v1/{project}/locations/[^/]+/repositories/([^/:]+):getIamPolicy": self._repository,
+            f"GET /compute/compute/v1/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
+            f"POST /bigquery/bigquery/v2/{project}/queries": self._query,
+            f"GET /monitoring/v3/{project}/timeSeries": self._time_series,
+            f"GET /secretmanager/v1/{secret}/versions/[^/:]+)": self._secret_version,
+            f"GET /secretmanager/v1/{secret}/versions/[^/:]+):access": self._secret,
+            f"GET /secretmanager/v1/{secret}):getIamPolicy": self._policy_of_secret,
         }
 
-    def _token(self, *_: Any) -> tuple[int, dict[str, Any]]:
+    def _require(self, permission: str, resource: str) -> None:
+        """Refuse who lacks a permission. Rule: permission."""
+        if not self.project.may(permission, resource):
+            raise Refused(403, f"Permission '{permission}' denied on resource '{resource}' (or it may not exist).")
+
+    def _token(self, _: Asked) -> dict[str, Any]:
         if self.project.expired:
-            return 400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."}
-        return 200, {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
+            raise Refused(400, "Token has been expired or revoked.")
+        return {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
 
-    def _apis(self, _: Any, query: str, __: Any) -> tuple[int, dict[str, Any]]:
-        names = re.findall(r"names=([^&]+)", query.replace("%2F", "/"))
-        return 200, {
-            "services": [
-                {"name": name, "state": "ENABLED" if name.split("/")[-1] in self.project.apis else "DISABLED"}
-                for name in names
-            ]
-        }
+    def _apis(self, asked: Asked, parent: str) -> dict[str, Any]:
+        names = asked.query["names"]
+        if len(names) > 30:  # rule: 30
+            raise Refused(400, f"at most 30 names, got {len(names)}")
+        services = []
+        for name in names:
+            if not name.startswith(f"{parent}/services/"):  # rule: 30
+                raise Refused(400, f"{name} is not of {parent}")
+            service = name.rpartition("/")[2]
+            self._require("serviceusage.services.get", "project")
+            state = "ENABLED" if service in self.project.apis else "DISABLED"
+            number = f"projects/{self._number}"  # rule: number
+            services.append({"name": f"{number}/services/{service}", "parent": number, "state": state})
+        return {"services": services}
 
-    def _quota(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
+    def _quota(self, asked: Asked, _: str, metric: str) -> dict[str, Any]:
         if self.project.quota is None:
-            return 403, _error(403, "Permission denied to read quota")
-        metric = found[1].replace("%2F", "/")
-        limit = self.project.quota.get(metric.split("/")[-1])
-        if limit is None:
-            return 404, _error(404, f"{metric} not found")
-        return 200, {"metric": metric, "consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": str(limit)}]}]}
+            raise Refused(403, "Permission 'serviceusage.quotas.get' denied to read quota")
+        self._require("serviceusage.quotas.get", "project")
+        name = metric.removeprefix("aiplatform.googleapis.com/")
+        assert all(METRIC.fullmatch(known) for known in self.project.quota), f"no such metric: {self.project.quota}"
+        if not METRIC.fullmatch(name) or name not in self.project.quota:
+            raise Refused(404, f"Quota metric '{metric}' not found")
+        buckets = [_bucket_of_quota(0)]
+        if asked.one("view") == "FULL":  # rule: view
+            limit = self.project.quota[name]
+            buckets += [_bucket_of_quota(limit, region) for region in self.project.quota_regions]
+        resource = f"projects/{self._number}/services/aiplatform.googleapis.com/consumerQuotaMetrics/{metric}"
+        unit = "1/{project}/{region}"
+        limits = [{"name": f"{resource}/limits/1", "metric": metric, "unit": unit, "quotaBuckets": buckets}]
+        return {"name": resource, "metric": metric, "consumerQuotaLimits": limits}
 
-    def _policy(self, *_: Any) -> tuple[int, dict[str, Any]]:
-        return 200, {
-            "bindings": [{"role": role, "members": sorted(members)} for role, members in self.project.roles.items()]
-        }
+    def _project(self, _: Asked) -> dict[str, Any]:
+        self._require("resourcemanager.projects.get", "project")
+        return {"projectNumber": self._number, "projectId": self._id, "lifecycleState": "ACTIVE"}
 
-    def _account(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
-        if found[1] not in self.project.accounts:
-            return 404, _error(404, f"Unknown service account {found[1]}")
-        return 200, {"email": found[1]}
+    def _policy(self, asked: Asked) -> dict[str, Any]:
+        self._require("resourcemanager.projects.getIamPolicy", "project")
+        version = asked.body.get("options", {}).get("requestedPolicyVersion", 1)  # rule: version
+        return self.project.policy("project", version)
 
-    def _permissions(self, _: Any, __: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        return 200, {"permissions": body["permissions"]} if self.project.act_as else {}
+    def _permissions(self, asked: Asked, resource: str = "project") -> dict[str, Any]:
+        wanted = asked.body["permissions"]
+        if any("*" in permission for permission in wanted):  # rule: caller
+            raise Refused(400, "Permissions with wildcards are not allowed.")
+        granted = [permission for permission in wanted if self.project.may(permission, resource)]
+        return {"permissions": granted} if granted else {}
 
-    def _types(self, found: re.Match[str], query: str, _: Any) -> tuple[int, dict[str, Any]]:
-        by_zone = self.project.machine_types if found[1] == "machineTypes" else self.project.accelerator_types
-        wanted = re.search(r"name(?:%3D|=)%?2?2?([\w-]+)", query)
-        return 200, {
-            "items": {
-                f"zones/{zone}": {found[1]: [{"name": name} for name in names if wanted and name == wanted[1]]}
-                for zone, names in by_zone.items()
-            }
-        }
+    def _account(self, _: Asked, project: str, account: str) -> dict[str, Any]:
+        if account not in self.project.accounts or project not in ("-", self._id, self._number):
+            if project == "-":  # rule: account
+                raise Refused(403, f"Permission 'iam.serviceAccounts.get' denied on {account} (or it may not exist).")
+            raise Refused(404, f"Unknown service account: {account}")
+        self._require("iam.serviceAccounts.get", f"serviceAccounts/{account}")
+        name = f"projects/{self._id}/serviceAccounts/{account}"
+        disabled = {"disabled": True} if account in self.project.disabled else {}
+        return {"name": name, "projectId": self._id, "email": account, **disabled}
 
-    def _query(self, _: Any, __: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        for table in re.findall(r"`([^`]+)`", body["query"]):
+    def _permissions_of_account(self, asked: Asked, project: str, account: str) -> dict[str, Any]:
+        self._account(asked, project, account)
+        return self._permissions(asked, f"serviceAccounts/{account}")
+
+    def _policy_of_account(self, asked: Asked, project: str, account: str) -> dict[str, Any]:
+        self._account(asked, project, account)
+        return self._policy_of(asked, "iam.serviceAccounts.getIamPolicy", f"serviceAccounts/{account}")
+
+    def _repository(self, asked: Asked, name: str) -> dict[str, Any]:
+        return self._policy_of(asked, "artifactregistry.repositories.getIamPolicy", f"repositories/{name}")
+
+    def _policy_of_secret(self, asked: Asked, name: str) -> dict[str, Any]:
+        resource = f"secrets/{name.rpartition('/')[2]}"
+        return self._policy_of(asked, "secretmanager.secrets.getIamPolicy", resource)
+
+    def _policy_of(self, asked: Asked, permission: str, resource: str) -> dict[str, Any]:
+        self._require(permission, resource)
+        version = int(asked.one("options.requestedPolicyVersion", "1"))  # rule: version
+        return self.project.policy(resource, version)
+
+    def _types(self, asked: Asked, kind: str) -> dict[str, Any]:
+        by_zone = self.project.machine_types if kind == "machineTypes" else self.project.accelerator_types
+        wanted = re.fullmatch(r"name ?= ?\"?([\w-]+)\"?", asked.one("filter"))
+        if not wanted:
+            raise Refused(400, f"Invalid value for field 'filter': '{asked.one('filter')}'.")
+        zones = sorted(by_zone) or ["us-central1-a"]
+        number = int(asked.one("pageToken", "0"))  # rule: pages
+        zone = zones[number]
+        found = [{"name": name} for name in by_zone.get(zone, ()) if name == wanted[1]]
+        nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "data": [{"key": "scope", "value": f"zones/{zone}"}]}}
+        answer: dict[str, Any] = {"items": {f"zones/{zone}": {kind: found} if found else nothing}}  # rule: warning
+        return answer | ({"nextPageToken": str(number + 1)} if number + 1 < len(zones) else {})
+
+    def _query(self, asked: Asked) -> dict[str, Any]:
+        self._require("bigquery.jobs.create", "project")
+        for table in re.findall(r"`([^`]+)`", asked.body["query"]):
             if table not in self.project.tables:
-                return 404, _error(404, f"Not found: Table {table}")
-        if "request_payload" in body["query"]:
-            return 200, self._logged()
-        return 200, {"jobComplete": True, "totalBytesProcessed": "1048576"}
+                raise Refused(404, f"Not found: Table {table}")
+        if "request_payload" in asked.body["query"]:
+            return self._logged()
+        return {"jobComplete": True, "totalBytesProcessed": "1048576"}
 
     def _logged(self) -> dict[str, Any]:
         fields = [
@@ -213,14 +375,13 @@ class FakeRest:
         answer = {"jobReference": reference, "queryId": "query", "jobComplete": True, "cacheHit": False}
         return {**answer, "schema": {"fields": fields}, "rows": rows, "totalRows": str(len(rows))}
 
-    def _time_series(self, _: Any, query: str, __: Any) -> tuple[int, dict[str, Any]]:
+    def _time_series(self, asked: Asked) -> dict[str, Any]:
         """Both metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
         if not self.project.monitored:
-            return 403, _error(403, "Permission monitoring.timeSeries.list denied")
-        asked = parse_qs(query)
-        (conditions,), groups = asked["filter"], asked["aggregation.groupByFields"]
-        if int(asked["aggregation.alignmentPeriod"][0].removesuffix("s")) < 60:
-            return 400, _error(400, "The alignment period must be 60s at least")
+            raise Refused(403, "Permission monitoring.timeSeries.list denied")
+        (conditions,), groups = asked.query["filter"], asked.query["aggregation.groupByFields"]
+        if int(asked.one("aggregation.alignmentPeriod").removesuffix("s")) < 60:
+            raise Refused(400, "The alignment period must be 60s at least")
         series = []
         for deployed, requests in self.requests().items():
             labels = {"deployed_model_id": deployed}
@@ -230,31 +391,53 @@ class FakeRest:
             elif "/prediction_latencies" in conditions and 'latency_type="total"' in conditions and requests:
                 taken = sorted(milliseconds for _, milliseconds in requests)
                 series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))
-        return 200, {"timeSeries": [{"metric": {"labels": one}, "points": [{"value": value}]} for one, value in series]}
+        number = int(asked.one("pageToken", "0"))  # rule: pages
+        page = [
+            {"metric": {"labels": labels}, "points": [{"value": value}]}
+            for labels, value in series[number : number + 1]
+        ]
+        more = {"nextPageToken": str(number + 1)} if number + 1 < len(series) else {}
+        return ({"timeSeries": page} if page else {}) | more
 
-    def _secret_version(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
-        if found[1] not in self.project.secrets:
-            return 404, _error(404, f"Secret Version {found[1]} not found")
-        return 200, {"name": found[1], "state": "ENABLED"}
+    def _secret_version(self, _: Asked, name: str) -> dict[str, Any]:
+        if name not in self.project.secrets:
+            raise Refused(404, f"Secret Version {name} not found")
+        self._require("secretmanager.versions.get", f"secrets/{name.split('/')[3]}")
+        state = "DISABLED" if name in self.project.disabled_secrets else "ENABLED"
+        version = re.sub("^projects/[^/]+", f"projects/{self._number}", name).replace("/latest", "/1")  # rule: number
+        return {"name": version, "state": state}
 
-    def _secret(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
-        if found[1] not in self.project.secrets:
-            return 403, _error(403, f"Permission 'secretmanager.versions.access' denied for {found[1]}")
-        data = base64.b64encode(self.project.secrets[found[1]].encode()).decode()
-        return 200, {"name": found[1], "payload": {"data": data}}
-
-    def _manifest(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
-        if f"{found[1]}:{found[2]}" not in self.project.images:
-            return 404, {"errors": [{"code": "MANIFEST_UNKNOWN"}]}
-        digest = hashlib.sha256(f"{found[1]}:{found[2]}".encode()).hexdigest()
-        return 200, {"schemaVersion": 2, "config": {"digest": f"sha256:{digest}"}}
-
-    def _blob(self, found: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
-        for name, labels in self.project.images.items():
-            if found[2] == f"sha256:{hashlib.sha256(name.encode()).hexdigest()}":
-                return 200, {"config": {"Labels": labels}}
-        return 404, {"errors": [{"code": "BLOB_UNKNOWN"}]}
+    def _secret(self, _: Asked, name: str) -> dict[str, Any]:
+        if name not in self.project.secrets:
+            raise Refused(403, f"Permission 'secretmanager.versions.access' denied for {name}")
+        data = base64.b64encode(self.project.secrets[name].encode()).decode()
+        return {"name": name, "payload": {"data": data}}
 
 
-def _error(code: int, message: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message}}
+def _bucket_of_quota(limit: int, region: str | None = None) -> dict[str, Any]:
+    place = {"dimensions": {"region": region}} if region else {}
+    return ({"effectiveLimit": str(limit)} if limit else {}) | place  # rule: zero
+
+
+def _handler(fake: FakeRest, scheme: str) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            site = f"{scheme}://{self.headers['Host']}"
+            answer = fake.answer(self.command, site, self.path, self.headers, body)
+            self.send_response(answer.code)
+            for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        do_GET = do_POST = _answer
+
+    return Handler

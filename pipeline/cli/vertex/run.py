@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cli.command_line import FAILED, SUCCEEDED
@@ -23,7 +24,8 @@ LOST_CONTACT = 4
 
 def run(session: Session) -> int:
     """Check, compile, upload and submit the pipeline, and wait for its end."""
-    if check(session) == FAILED:
+    code, session = _check(session)
+    if code == FAILED:
         return FAILED
     _compile(session)
     cloud, note = session.connect(), session.screen.note
@@ -37,16 +39,21 @@ def run(session: Session) -> int:
 
 def check(session: Session) -> int:
     """List what a run needs, and what is wrong with the command that corrects it."""
+    return _check(session)[0]
+
+
+def _check(session: Session) -> tuple[int, Session]:
+    """Check; return the exit code, and the session with its images by their digests."""
     vertex, screen = session.vertex, session.screen
     screen.start(session.config, f"{session.run_id}, on Vertex AI in {vertex.region}, project {vertex.project}")
-    findings = preflight.check(session.config, vertex, session.connect)
-    for finding in findings:
+    checked = preflight.check(session.config, vertex, session.connect)
+    for finding in checked.findings:
         screen.finding(finding.subject, finding.state, finding.text, finding.remedy)
     screen.note("")
-    wrong = sum(finding.state == "wrong" for finding in findings)
+    wrong = sum(finding.state == "wrong" for finding in checked.findings)
     if wrong:
         screen.note(f"{wrong} of these must be put right first. Nothing was submitted.")
-    return FAILED if wrong else SUCCEEDED
+    return FAILED if wrong else SUCCEEDED, replace(session, vertex=checked.vertex)
 
 
 def compile(session: Session) -> int:
@@ -71,7 +78,8 @@ def schedule(session: Session) -> int:
             f"the data is on this machine ({config.data.path}), and every run of a schedule would train on the copy "
             "that is uploaded now; put the data into a bucket or BigQuery and name it with data.path or --data"
         )
-    if check(session) == FAILED:
+    code, session = _check(session)
+    if code == FAILED:
         return FAILED
     _compile(session)
     with explaining("scheduling"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
@@ -17,52 +18,68 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
+from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE
 from pipeline.settings.target import Vertex
-from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
+from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line, is_googles
 from pipeline.vertex.endpoints.endpoint import push_of, shares
-from pipeline.vertex.pipelines.capacity import Finding, check_machines, check_quota
+from pipeline.vertex.images import Image, read_image
+from pipeline.vertex.pipelines import permissions
+from pipeline.vertex.pipelines.capacity import check_machines, check_quota
+from pipeline.vertex.pipelines.finding import Finding
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"
 VERSIONS_LABEL = "pipeline.lock-sha256"
-# Multi-regions and the regions in them: a bucket there is as good as one in the region.
-MULTI_REGIONS = {"us": "US", "europe": "EU", "asia": "ASIA"}
-MANIFESTS = (
-    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, "
-    "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json"
-)
-# Roles that allow a purpose, each of which is enough; so are editor and owner.
-ROLES = {
-    "run jobs": ("roles/aiplatform.user", "roles/aiplatform.admin"),
-    "read and write the bucket": ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/storage.admin"),
+# Regions of the predefined dual-regions; those of one that was configured are in the bucket's description:
+# cloud.google.com/storage/docs/locations
+DUAL_REGIONS = {
+    "ASIA1": ("ASIA-NORTHEAST1", "ASIA-NORTHEAST2"),
+    "EUR4": ("EUROPE-NORTH1", "EUROPE-WEST4"),
+    "EUR5": ("EUROPE-WEST1", "EUROPE-WEST2"),
+    "EUR7": ("EUROPE-WEST2", "EUROPE-WEST3"),
+    "EUR8": ("EUROPE-WEST3", "EUROPE-WEST6"),
+    "NAM4": ("US-CENTRAL1", "US-EAST1"),
 }
-ROLES_FOR_DATAFLOW = {
-    "be a Dataflow worker": ("roles/dataflow.worker",),
-    "start Dataflow jobs": ("roles/dataflow.developer", "roles/dataflow.admin"),
-}
-ROLES_FOR_BIGQUERY = {"run queries": ("roles/bigquery.jobUser", "roles/bigquery.user", "roles/bigquery.admin")}
-ROLES_FOR_ENDPOINT = {
-    "read the endpoint's errors and latencies": (
-        "roles/monitoring.viewer",
-        "roles/monitoring.editor",
-        "roles/monitoring.admin",
-        "roles/viewer",
-    ),
+# Multi-regions by the continent in a region's name, and the regions there that have none of their objects.
+MULTI_REGIONS = {
+    "ASIA": ("ASIA", {"ASIA-EAST2", "ASIA-SOUTHEAST2"}),
+    "EUROPE": ("EU", {"EUROPE-WEST2", "EUROPE-WEST6"}),
+    "US": ("US", set()),
 }
 
 
-def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> list[Finding]:
+# Built from this code, the same with root as its user, or one of the user's own for an endpoint.
+Kind = Literal["ours", "ours, as root", "another"]
+ROOT = ("", "0", "root", "0:0", "root:root")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks came to.
+
+    Attributes:
+        findings: Of all checks.
+        vertex: As it was given, with the images that were looked at by their digests: what runs is what was checked.
+    """
+
+    findings: list[Finding]
+    vertex: Vertex
+
+
+def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) -> Checked:
     """Check everything; ``connect`` raises UserError when there are no credentials."""
     try:
         cloud = connect()
     except UserError as error:
         text, _, remedy = str(error).partition(": ")
-        return [Finding("wrong", text, remedy, "credentials")]
+        return Checked([Finding("wrong", text, remedy, "credentials")], vertex)
+    pinned: dict[str, str] = {}
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "permissions": lambda: permissions.check_caller(vertex, cloud),
         "APIs": lambda: _apis(config, vertex, cloud),
         "bucket": lambda: _bucket(vertex, cloud),
-        "service account": lambda: _service_account(config, vertex, cloud),
-        "image": lambda: _image(vertex, cloud),
+        "service account": lambda: permissions.check_service_account(config, vertex, cloud),
+        "image": lambda: _images(vertex, cloud, pinned),
         "machines": lambda: check_machines(vertex, cloud),
         "quota": lambda: check_quota(vertex, cloud),
         "data": lambda: _data(config, cloud),
@@ -71,7 +88,36 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
     }
     with ThreadPoolExecutor(len(checks)) as pool:
         results = list(pool.map(lambda item: _findings(*item), checks.items()))
-    return [Finding("ok", cloud.caller, "", "credentials"), *(finding for findings in results for finding in findings)]
+    findings = [Finding("ok", cloud.caller, "", "credentials"), *(finding for result in results for finding in result)]
+    return Checked(findings, with_images(vertex, pinned))
+
+
+def images_of(vertex: Vertex) -> dict[str, Kind]:
+    """Return the images that a run takes."""
+    images: dict[str, Kind] = {vertex.image: "ours"}
+    if vertex.machines.tuning and vertex.machines.search_with == "vizier":
+        images[vertex.image_as_root] = "ours, as root"
+    if vertex.dataflow:
+        images[vertex.dataflow.image] = "ours, as root"
+    if vertex.endpoint and vertex.endpoint.image not in (PIPELINE_IMAGE, PREBUILT_IMAGE):
+        images.setdefault(vertex.endpoint.image, "another")
+    return images
+
+
+def with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
+    """Return the settings with other addresses of the images in ``images_of``."""
+
+    def other(image: str) -> str:
+        return addresses.get(image, image)
+
+    dataflow, endpoint = vertex.dataflow, vertex.endpoint
+    return replace(
+        vertex,
+        image=other(vertex.image),
+        root_image=other(vertex.image_as_root),
+        dataflow=dataflow and replace(dataflow, image=other(dataflow.image)),
+        endpoint=endpoint and replace(endpoint, image=other(endpoint.image)),
+    )
 
 
 def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -93,7 +139,8 @@ def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Find
         needed.append("monitoring")
     if vertex.webhook_secret:
         needed.append("secretmanager")
-    if "pkg.dev/" in vertex.image:
+    # gcr.io is Artifact Registry, too: cloud.google.com/artifact-registry/docs/transition/transition-from-gcr
+    if any(is_googles(f"https://{image}") for image in images_of(vertex)):
         needed.append("artifactregistry")
     if vertex.dataflow:
         needed.append("dataflow")
@@ -117,91 +164,64 @@ def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
         remedy = f"gcloud storage buckets create gs://{vertex.bucket} --location={vertex.region}"
         yield Finding("wrong", f"gs://{vertex.bucket} does not exist", remedy)
         return
-    location = (bucket.location or "").upper()
-    if location in (vertex.region.upper(), MULTI_REGIONS.get(vertex.region.partition("-")[0])):
-        yield Finding("ok", f"gs://{vertex.bucket} in {location.lower()}")
+    location, region = (bucket.location or "").upper(), vertex.region.upper()
+    shown = location.lower()
+    regions = bucket.data_locations or DUAL_REGIONS.get(location)
+    multi_region, outside = MULTI_REGIONS.get(region.partition("-")[0], ("", set()))
+    if regions:
+        shown = f"{shown}, {' and '.join(regions).lower()}"
+        # A zonal bucket has its zone there.
+        is_near = any(place == region or place.startswith(f"{region}-") for place in regions)
+    elif bucket.location_type == "dual-region":
+        yield Finding("unsure", f"gs://{vertex.bucket} is in the dual-region {shown}, whose regions are not known here")
+        return
     else:
+        is_near = location == region or (location == multi_region and region not in outside)
+    if is_near:
+        yield Finding("ok", f"gs://{vertex.bucket} in {shown}")
+    else:
+        other = f"--region {location.lower()}" if bucket.location_type == "region" else "a region there"
         yield Finding(
             "wrong",
-            f"gs://{vertex.bucket} is in {location.lower()}, the jobs are to run in {vertex.region}",
-            f"take --region {location.lower()}, or a bucket in {vertex.region}: "
+            f"gs://{vertex.bucket} is in {shown}, the jobs are to run in {vertex.region}",
+            f"take {other}, or a bucket in {vertex.region}: "
             f"gcloud storage buckets create gs://NAME --location={vertex.region}",
         )
 
 
-def _service_account(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    account = vertex.service_account
-    if account is None:
-        yield Finding("ok", "the project's default; name one with --service-account to allow it less")
-        return
-    address = f"v1/projects/-/serviceAccounts/{account}"
-    try:
-        cloud.request("iam", address)
-    except exceptions.NotFound:
-        name = account.partition("@")[0]
-        remedy = f"gcloud iam service-accounts create {name} --project={vertex.project}"
-        yield Finding("wrong", f"{account} does not exist", remedy)
-        return
-    act_as = "iam.serviceAccounts.actAs"
-    response = cloud.request("iam", f"{address}:testIamPermissions", {"permissions": [act_as]})
-    may_act = act_as in response.get("permissions", [])
-    if not may_act:
-        yield Finding(
-            "wrong",
-            f"you may not let jobs act as {account}",
-            f"gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
-            "--role=roles/iam.serviceAccountUser",
-        )
-    policy = cloud.request("cloudresourcemanager", f"v1/projects/{vertex.project}:getIamPolicy", {})
-    member = f"serviceAccount:{account}"
-    granted = {binding["role"] for binding in policy.get("bindings", []) if member in binding.get("members", [])}
-    needed = ROLES | (ROLES_FOR_DATAFLOW if vertex.dataflow else {})
-    needed = needed | (ROLES_FOR_BIGQUERY if config.data.query_source else {})
-    needed = needed | (ROLES_FOR_ENDPOINT if vertex.endpoint else {})
-    missing = {
-        purpose: roles[0] for purpose, roles in needed.items() if not granted & {*roles, "roles/editor", "roles/owner"}
-    }
-    for purpose, role in missing.items():
-        # It may be allowed all the same: by the bucket, a group, a folder, or a role of the project's own.
-        yield Finding(
-            "unsure",
-            f"no role in the project lets {account} {purpose}",
-            f"gcloud projects add-iam-policy-binding {vertex.project} --member={member} --role={role}",
-        )
-    if may_act and not missing:
-        yield Finding("ok", account)
+def _images(vertex: Vertex, cloud: Cloud, pinned: dict[str, str]) -> Iterator[Finding]:
+    """Check the images, and note their addresses by digest in ``pinned``."""
+    for address, kind in images_of(vertex).items():
+        build = f"make image IMAGE={vertex.image}"
+        remedy = build if kind == "ours" else f"{build} builds it, too" if kind == "ours, as root" else "push it first"
+        try:
+            image = read_image(address, cloud)
+        except exceptions.NotFound:
+            yield Finding("wrong", f"{address} does not exist", remedy)
+        except FAILURES as error:
+            yield Finding("unsure", f"{address} cannot be looked at, jobs name it by its tag: {first_line(error)}")
+        else:
+            pinned[address] = image.pinned
+            problems = list(_problems_of(image, kind))
+            if problems:
+                yield Finding("wrong", f"{address} {' and '.join(problems)}", remedy)
+            else:
+                same = "" if kind == "another" else ", the same packages and library as here"
+                yield Finding("ok", f"{address}{same}")
 
 
-def _image(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    host, _, rest = vertex.image.partition("/")
-    name, reference = rest.split("@", 1) if "@" in rest else rest.rsplit(":", 1)
-    # As docker does it: a registry on this machine is asked without TLS.
-    address = f"{'http' if host.startswith('localhost') else 'https'}://{host}/v2/{name}"
-    build = f"make image IMAGE={vertex.image}"
-    try:
-        manifest = cloud.request_url(f"{address}/manifests/{reference}", accept=MANIFESTS)
-        if "manifests" in manifest:  # one for each platform
-            digests = {
-                entry.get("platform", {}).get("architecture"): entry["digest"] for entry in manifest["manifests"]
-            }
-            if "amd64" not in digests:
-                yield Finding("wrong", f"{vertex.image} is not for x86-64, which Vertex AI runs", build)
-                return
-            manifest = cloud.request_url(f"{address}/manifests/{digests['amd64']}", accept=MANIFESTS)
-        config = cloud.request_url(f"{address}/blobs/{manifest['config']['digest']}")
-    except exceptions.NotFound:
-        yield Finding("wrong", f"{vertex.image} does not exist", build)
+def _problems_of(image: Image, kind: Kind) -> Iterator[str]:
+    if image.labels is None:
+        yield "is not for x86-64, which Vertex AI runs"
         return
-    labels = config.get("config", {}).get("Labels") or {}
-    differences = []
-    if labels.get(VERSIONS_LABEL) != fingerprints.lock_digest():
-        differences.append("other package versions than requirements.lock")
-    if labels.get(FINGERPRINT_LABEL) != fingerprints.library_fingerprint():
-        differences.append("another state of pipeline/ than here")
-    if differences:
-        yield Finding("wrong", f"{vertex.image} holds {' and '.join(differences)}", build)
-    else:
-        yield Finding("ok", f"{vertex.image}, the same packages and library as here")
+    if kind == "another":
+        return
+    if image.labels.get(VERSIONS_LABEL) != fingerprints.lock_digest():
+        yield "holds other package versions than here"
+    if image.labels.get(FINGERPRINT_LABEL) != fingerprints.library_fingerprint():
+        yield "holds another state of pipeline/ than here"
+    if kind == "ours, as root" and image.user not in ROOT:
+        yield f"runs as {image.user}, not as root"
 
 
 def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
@@ -210,7 +230,7 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         body = {"query": query_of(data), "useLegacySql": False, "dryRun": True}
         try:
             response = cloud.request("bigquery", f"bigquery/v2/projects/{cloud.project}/queries", body)
-        except exceptions.ClientError as error:
+        except (exceptions.BadRequest, exceptions.NotFound) as error:
             remedy = "correct the query or table in the config's data.path"
             yield Finding("wrong", f"BigQuery: {first_line(error)}", remedy)
             return
@@ -267,14 +287,18 @@ def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     secret = vertex.webhook_secret
     if secret is None:
         return
+    _, project, _, name, *_ = secret.split("/")
     try:
-        cloud.request("secretmanager", f"v1/{secret}")
+        version = cloud.request("secretmanager", f"v1/{secret}")
     except exceptions.NotFound:
-        _, project, _, name, *_ = secret.split("/")
         remedy = f"gcloud secrets create {name} --project={project} --data-file=FILE"
         yield Finding("wrong", f"there is no secret {secret}", remedy)
         return
-    yield Finding("ok", f"{secret}, which the service account of the tasks must be allowed to read")
+    if version.get("state") != "ENABLED":
+        remedy = f"gcloud secrets versions add {name} --project={project} --data-file=FILE"
+        yield Finding("wrong", f"{secret} is {str(version.get('state')).lower()}", remedy)
+    else:
+        yield Finding("ok", secret)
 
 
 def _matches(name: str, pattern: str) -> bool:
