@@ -66,7 +66,7 @@ class FakeVertex:
         self.requests: list[tuple[str, Any]] = []
         self.pipeline_jobs: dict[str, v1.PipelineJob] = {}
         self.operations = FakeOperations(self.script, self._numbers)
-        self.serving = FakeServing(self._parent, self._numbers)
+        self.serving = FakeServing(self._parent, self._numbers, self.operations, self.script, self._projects)
         self.jobs = FakeJobs(self._new, self.script, self.serving)
         self.schedules: dict[str, v1.Schedule] = {}
         self.stores: dict[str, v1.MetadataStore] = {}
@@ -157,7 +157,7 @@ class FakeVertex:
                 except KeyError as error:
                     context.abort(grpc.StatusCode.NOT_FOUND, f"{error.args[0]} does not exist")
                 except (Conflict, Busy) as error:
-                    context.abort(grpc.StatusCode.ABORTED, str(error))
+                    context.abort(getattr(error, "code", grpc.StatusCode.ABORTED), str(error))
                 except ConnectionError as error:
                     context.abort(grpc.StatusCode.INTERNAL, str(error))
                 except FileExistsError as error:
