@@ -18,7 +18,9 @@ import grpc
 import proto
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import empty_pb2
+from google.protobuf import any_pb2, empty_pb2
+from google.rpc import code_pb2, status_pb2
+from grpc_status import rpc_status
 
 from tests.fakes import checks, rules
 from tests.fakes.checks import require
@@ -29,7 +31,12 @@ from tests.fakes.script import Fault, Script
 from tests.fakes.serving import Conflict, FakeServing
 
 PACKAGE = "google.cloud.aiplatform.v1"
-PREFLIGHT = 'detail [type_url: "type.googleapis.com/CreatePipelineJobApiErrorDetail"\nvalue: "message={}, cause=null"]'
+# In this form the SDK looks for what validations have found (aiplatform/pipeline_jobs.py, submit).
+PREFLIGHT = "type.googleapis.com/CreatePipelineJobApiErrorDetail"
+
+
+class PreflightFailed(checks.InvalidArgument):
+    """A refusal with details."""
 
 
 class FakeVertex:
@@ -152,6 +159,11 @@ class FakeVertex:
                     context.abort(fault.code, fault.message)
                 try:
                     result = answer(ask)
+                except PreflightFailed as error:
+                    found = [f"code=INVALID_ARGUMENT, message={text}, cause=null".encode() for text in error.args]
+                    details = [any_pb2.Any(type_url=PREFLIGHT, value=value) for value in found]
+                    status = status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message="Bad job.", details=details)
+                    context.abort_with_status(rpc_status.to_status(status))
                 except checks.InvalidArgument as error:
                     context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 except KeyError as error:
@@ -206,7 +218,7 @@ class FakeVertex:
     def _of_project(self, ask: Any) -> Any:
         """A request whose names have the project's number."""
         for field in ("parent", "name", "context"):
-            if field in type(ask).meta.fields:
+            if field in type(ask).meta.fields and isinstance(getattr(ask, field), str):
                 setattr(ask, field, self._canonical(getattr(ask, field)))
         return ask
 
@@ -221,8 +233,7 @@ class FakeVertex:
         rules.check_display_name(job.display_name, "pipeline_job")
         checks.check_pipeline_job(job)
         if job.preflight_validations and self.script.preflight:
-            # In this form the SDK looks for them (pipeline_jobs.py, submit).
-            raise checks.InvalidArgument("\n".join(map(PREFLIGHT.format, self.script.preflight)))
+            raise PreflightFailed(*self.script.preflight)
         if name in self.pipeline_jobs:
             raise FileExistsError(name)
         job.name, job.state = name, v1.PipelineState.PIPELINE_STATE_PENDING

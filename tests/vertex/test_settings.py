@@ -113,7 +113,7 @@ def test_all_that_is_wrong_is_said_together():
             "--labels=team,Stage=x",
             "--caching=maybe",
             "--failure-policy=never",
-            "--experiment=Late Flights",
+            "--experiment=abc",
             "--dataflow-max-workers=none",
         )
     text = str(caught.value)
@@ -128,7 +128,7 @@ def test_all_that_is_wrong_is_said_together():
         "such as team=flights, got Stage=x",
         "--caching must be on or off, got 'maybe'",
         "--failure-policy must be fast or slow, got 'never'",
-        "vertex.experiment must be 4 to 128 lower-case letters, digits and -, got 'Late Flights'",
+        "vertex.experiment must be 4 to 128 lower-case letters, digits and -, got 'abc'",
         "--dataflow-max-workers must be a whole number of 1 or more, got 'none'",
     ):
         assert expected in text, expected

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Literal
 
+from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
@@ -42,7 +44,9 @@ def create(
         cron=cron,
         create_pipeline_job_request=v1.CreatePipelineJobRequest(parent=cloud.parent, pipeline_job=job),
         # A run that takes longer than the time between two is not joined by a second one, which would push as well.
+        # The first number only limits how many are being started, the second how many have not ended.
         max_concurrent_run_count=1,
+        max_concurrent_active_run_count=1,
     )
     client = cloud.client(v1.ScheduleServiceClient)
     existing = [schedule for schedule in list_schedules(cloud) if schedule.display_name == name]
@@ -51,7 +55,12 @@ def create(
         raise UserError(f"{len(existing)} schedules are called {name}; delete all but one: {names}")
     if existing:
         schedule.name = existing[0].name
-        paths = ["cron", "create_pipeline_job_request", "max_concurrent_run_count"]
+        paths = [
+            "cron",
+            "create_pipeline_job_request",
+            "max_concurrent_run_count",
+            "max_concurrent_active_run_count",
+        ]
         schedule = client.update_schedule(schedule=schedule, update_mask={"paths": paths}, retry=RETRY)
     else:
         schedule = client.create_schedule(parent=cloud.parent, schedule=schedule)
@@ -84,18 +93,24 @@ def change(name: str, change: Change, cloud: Cloud) -> v1.Schedule | None:
         The schedule after the change; None: it is deleted.
 
     Raises:
-        UserError: there is none of that name, or several.
+        UserError: there is none of that name, or several; or it takes too long.
     """
     client = cloud.client(v1.ScheduleServiceClient)
     schedules = list_schedules(cloud)
-    matching = [s for s in schedules if name in (s.display_name, s.name, s.name.rpartition("/")[2])]
+    # A resource name may have the project's id where Vertex AI's answers have its number.
+    matching = [s for s in schedules if name == s.display_name or name.rpartition("/")[2] == s.name.rpartition("/")[2]]
     if len(matching) != 1:
         names = ", ".join(sorted(schedule.display_name for schedule in schedules)) or "none"
         remedy = "give its resource name, as the command schedules shows it" if matching else f"there are: {names}"
         raise UserError(f"{len(matching) or 'no'} schedules are called {name}; {remedy}")
     (schedule,) = matching
     if change == "delete":
-        client.delete_schedule(name=schedule.name).result(timeout=SECONDS_TO_DELETE)
+        try:
+            client.delete_schedule(name=schedule.name).result(timeout=SECONDS_TO_DELETE)
+        except futures.TimeoutError as error:
+            raise UserError(
+                f"{schedule.name} is not deleted after {SECONDS_TO_DELETE:.0f} s; list the schedules later"
+            ) from error
         return None
     if change == "pause":
         client.pause_schedule(name=schedule.name, retry=RETRY)
@@ -119,7 +134,9 @@ def start_now(name: str, cloud: Cloud) -> str:
         )
     job = request.pipeline_job
     job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}"
-    created = cloud.client(v1.PipelineServiceClient).create_pipeline_job(
-        parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY
-    )
+    client = cloud.client(v1.PipelineServiceClient)
+    try:
+        created = client.create_pipeline_job(parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY)
+    except exceptions.AlreadyExists:  # the answer of the first try was lost
+        created = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{job_id}", retry=RETRY)
     return str(created.name)

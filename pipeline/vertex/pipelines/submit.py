@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +16,13 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
+from pipeline.errors import UserError
 from pipeline.settings.target import Vertex
 from pipeline.vertex import JOB, UPLOADS
 from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained, explaining
 
 SUBMISSION = "submission"
-SECONDS_FOR_CONTEXT = 60.0
+SECONDS_FOR_CONTEXT, SECONDS_FOR_STORE = 60.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,13 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], Non
     with explaining(f"uploading to gs://{vertex.bucket}"):
         upload(folder, cloud, note)
     job, fingerprint = job_of(folder, vertex)
+    job.preflight_validations = True  # what can be seen to be wrong is said before the job is made
     with explaining("submitting the job"):
         submitted = _create(job, fingerprint, cloud)
     if vertex.experiment and not submitted.already:
         try:
-            _add_to_experiment(submitted.name, vertex.experiment, cloud)
-        except FAILURES as error:
+            _add_to_experiment(submitted.name, vertex.experiment, vertex.encryption_key, cloud)
+        except (*FAILURES, futures.TimeoutError) as error:
             note(f"the job runs, but not in its experiment: {explained(error, f'adding it to {vertex.experiment}')}")
     return submitted
 
@@ -117,44 +121,69 @@ def _create(job: v1.PipelineJob, fingerprint: str, cloud: Cloud) -> Submitted:
     same_content = v1.ListPipelineJobsRequest(
         parent=cloud.parent,
         filter=f'labels.{SUBMISSION}="{fingerprint}"',
-        order_by="create_time desc",
-        page_size=1,
     )
-    newest = next(iter(client.list_pipeline_jobs(same_content, retry=RETRY)), None)
-    if newest and newest.state not in ENDED_STATES:
-        return Submitted(newest.name, already=True)
-    number = int(newest.name.rpartition("-")[2]) + 1 if newest else 1
-    job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{fingerprint}-{number}"
+    # Those that a schedule has started are among them; their ids are Vertex AI's.
+    jobs = list(client.list_pipeline_jobs(same_content, retry=RETRY))
+    running = next((job for job in jobs if job.state not in ENDED_STATES), None)
+    if running:
+        return Submitted(running.name, already=True)
+    stem = f"{job.pipeline_spec['pipelineInfo']['name']}-{fingerprint}-"
+    ours = [re.fullmatch(rf"{re.escape(stem)}(\d+)", job.name.rpartition("/")[2]) for job in jobs]
+    job_id = f"{stem}{1 + max((int(match[1]) for match in ours if match), default=0)}"
     try:
         created = client.create_pipeline_job(
             parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY, timeout=60.0
         )
     except exceptions.AlreadyExists:
         # Submitted at the same moment by someone else, or by us with the answer lost.
-        return Submitted(f"{cloud.parent}/pipelineJobs/{job_id}", already=True)
+        created = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{job_id}", retry=RETRY)
+        return Submitted(created.name, already=True)
+    except exceptions.InvalidArgument as error:
+        found = re.findall(r"message=(.*), cause=null", str(error))  # in the details of a refusal by the validations
+        if not found:
+            raise
+        raise UserError("\n  ".join(["Vertex AI's validations of the job found:", *found])) from error
     return Submitted(created.name, already=False)
 
 
-def _add_to_experiment(name: str, experiment: str, cloud: Cloud) -> None:
+def _add_to_experiment(name: str, experiment: str, encryption_key: str | None, cloud: Cloud) -> None:
     """Show the run in a Vertex AI Experiment, as the SDK's ``PipelineJob.submit(experiment=...)`` does."""
     client = cloud.client(v1.MetadataServiceClient)
-    store = f"{cloud.parent}/metadataStores/default"
+    store = _metadata_store(client, encryption_key, cloud)
     context = v1.Context(
         display_name=experiment,
         schema_title="system.Experiment",
         schema_version="0.0.1",
         metadata={"experiment_deleted": False},
     )
-    with contextlib.suppress(exceptions.AlreadyExists):
-        client.create_context(parent=store, context=context, context_id=experiment, retry=RETRY)
-    run = f"{store}/contexts/{name.rpartition('/')[2]}"
+    try:
+        created = client.create_context(parent=store, context=context, context_id=experiment, retry=RETRY)
+    except exceptions.AlreadyExists:
+        created = client.get_context(name=f"{store}/contexts/{experiment}", retry=RETRY)
+    if created.schema_title != context.schema_title:
+        raise exceptions.FailedPrecondition(f"{created.name} is there, and is no experiment: {created.schema_title}")
+    jobs = cloud.client(v1.PipelineServiceClient)
     until = time.monotonic() + SECONDS_FOR_CONTEXT
-    while True:
-        try:
-            client.get_context(name=run, retry=RETRY)
-            break
-        except exceptions.NotFound:  # Vertex AI makes it when it starts the job
-            if time.monotonic() > until:
-                raise
-            time.sleep(1)
-    client.add_context_children(context=f"{store}/contexts/{experiment}", child_contexts=[run], retry=RETRY)
+    # Vertex AI makes the context of the run when it starts the job.
+    while not (run := jobs.get_pipeline_job(name=name, retry=RETRY).job_detail.pipeline_run_context.name):
+        if time.monotonic() > until:
+            raise exceptions.NotFound(f"the job has no context after {SECONDS_FOR_CONTEXT:.0f} s")
+        time.sleep(1)
+    client.add_context_children(context=created.name, child_contexts=[run], retry=RETRY)
+
+
+def _metadata_store(client: v1.MetadataServiceClient, encryption_key: str | None, cloud: Cloud) -> str:
+    """Return the name of the default metadata store, which a new project does not have: then it is made."""
+    name = f"{cloud.parent}/metadataStores/default"
+    try:
+        client.get_metadata_store(name=name, retry=RETRY)
+    except exceptions.NotFound:
+        key = v1.EncryptionSpec(kms_key_name=encryption_key) if encryption_key else None
+        with contextlib.suppress(exceptions.AlreadyExists):  # the job has made it meanwhile
+            client.create_metadata_store(
+                parent=cloud.parent,
+                metadata_store=v1.MetadataStore(encryption_spec=key),
+                metadata_store_id="default",
+                retry=RETRY,
+            ).result(timeout=SECONDS_FOR_STORE)
+    return name

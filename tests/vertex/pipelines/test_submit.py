@@ -11,9 +11,14 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
+from pipeline.vertex.pipelines import schedules
 from pipeline.vertex.pipelines.submit import console_url, submit
 from tests.fakes.google_cloud import BUCKET, NUMBER, GoogleCloud
 from tests.fakes.script import Fault
+
+
+
+CONTEXTS = f"projects/{NUMBER}/locations/us-central1/metadataStores/default/contexts"
 
 
 def silent(_: str) -> None:
@@ -94,6 +99,28 @@ def test_a_job_that_has_ended_may_run_again(compiled, vertex, cloud, there: Goog
     assert not second.already
     assert first.name.endswith("-1")
     assert second.name == f"{first.name[:-1]}2"
+    there.vertex.pipeline_jobs[second.name].state = v1.PipelineState.PIPELINE_STATE_CANCELLED
+    assert submit(compiled, vertex, cloud, silent).name == f"{first.name[:-1]}3"
+
+
+def test_a_job_that_a_schedule_has_started_is_known_by_its_content_whatever_its_id(
+    compiled, vertex, cloud, there: GoogleCloud
+):
+    schedule = schedules.create(compiled, vertex, "flights", "0 3 * * 1", cloud, silent)
+    scheduled = there.vertex.run_schedule(schedule.name)
+    submitted = submit(compiled, vertex, cloud, silent)
+    assert (submitted.name, submitted.already) == (scheduled.name, True)
+    scheduled.state = v1.PipelineState.PIPELINE_STATE_SUCCEEDED
+    assert submit(compiled, vertex, cloud, silent).name.endswith("-1")
+
+
+def test_what_vertex_ai_finds_before_it_makes_the_job_is_said_and_nothing_is_submitted(
+    compiled, vertex, cloud, there: GoogleCloud
+):
+    there.vertex.script.preflight = ["image i does not exist", "the account lacks a role"]
+    with pytest.raises(UserError, match="found:\n  image i does not exist\n  the account lacks a role$"):
+        submit(compiled, vertex, cloud, silent)
+    assert there.vertex.pipeline_jobs == {}
 
 
 def test_another_setting_is_another_job(compiled, vertex, cloud, there: GoogleCloud):
@@ -112,11 +139,38 @@ def test_an_answer_that_is_lost_on_the_way_does_not_make_a_second_job(compiled, 
 
 def test_the_run_is_shown_in_its_experiment(compiled, vertex, cloud, there: GoogleCloud):
     # Vertex AI makes the run's context when it starts the job, which here is when the job is looked at.
-    there.vertex.script.starts_at_once = True
     submitted = submit(compiled, replace(vertex, experiment="late-flights"), cloud, silent)
-    store = "projects/demo/locations/us-central1/metadataStores/default/contexts"
-    run = f"{store}/{submitted.name.rpartition('/')[2]}"
-    assert there.vertex.children == {f"{store}/late-flights": [run]}
+    run = f"{CONTEXTS}/{submitted.name.rpartition('/')[2]}"
+    assert there.vertex.children == {f"{CONTEXTS}/late-flights": [run]}
+
+
+def test_the_first_experiment_of_a_project_makes_the_metadata_store_with_the_key(
+    compiled, vertex, cloud, there: GoogleCloud
+):
+    key = "projects/demo/locations/us-central1/keyRings/r/cryptoKeys/k"
+    there.vertex.script.operations_pend = 2
+    said: list[str] = []
+    submit(compiled, replace(vertex, experiment="late-flights", encryption_key=key), cloud, said.append)
+    (store,) = there.vertex.stores.values()
+    assert store.encryption_spec.kms_key_name == key
+    assert len(said) == 1, said
+    assert f"{CONTEXTS}/late-flights" in there.vertex.children
+
+
+def test_a_metadata_store_that_cannot_be_made_does_not_make_the_submission_fail(compiled, vertex, cloud, there):
+    there.vertex.script.failing_operations = {"CreateMetadataStore": "the key is in another region"}
+    said: list[str] = []
+    submitted = submit(compiled, replace(vertex, experiment="late-flights"), cloud, said.append)
+    assert submitted.name in there.vertex.pipeline_jobs
+    assert "not in its experiment: adding it to late-flights failed: the key is in another region" in said[-1]
+
+
+def test_a_name_that_is_no_experiments_is_said(compiled, vertex, cloud, there: GoogleCloud):
+    there.vertex.script.starts_at_once = True
+    first = submit(compiled, vertex, cloud, silent).name.rpartition("/")[2]
+    said: list[str] = []
+    submit(compiled, replace(vertex, experiment=first), cloud, said.append)
+    assert f"contexts/{first} is there, and is no experiment: system.PipelineRun" in said[-1]
 
 
 def test_an_experiment_that_cannot_be_reached_does_not_make_the_submission_fail(compiled, vertex, cloud, there):
