@@ -53,7 +53,7 @@ SERVICES = (
 # rule: metrics
 GPUS = "t4|p4|p100|v100|a100|a100_80gb|l4|h100|h100_mega|h200|b200"
 METRIC = re.compile(
-    rf"custom_model_(training|serving)_(preemptible_)?(nvidia_({GPUS})_gpus|tpu_v2|tpu_v3|tpu_v5e|cpus|n2_cpus)"
+    rf"custom_model_(training|serving)_(preemptible_)?(nvidia_({GPUS})_gpus|tpu_v2|tpu_v3|tpu_v5e|cpus|n2_cpus|c2_cpus)"
 )
 Binding = dict[str, Any]
 

@@ -24,6 +24,9 @@ METRICS = {
     "NVIDIA_H100_MEGA_80GB": "nvidia_h100_mega_gpus",
     "NVIDIA_H200_141GB": "nvidia_h200_gpus",
 }
+# CPUs count by the family of the machine; of other families, and of spot machines but these, no name is written down.
+CPU_METRICS = {"n1": "cpus", "e2": "cpus", "n2": "n2_cpus", "c2": "c2_cpus"}
+CPUS = r"(n1|e2|n2|c2)-(?:standard|highmem|highcpu)-(\d+)"
 TPU_V5E = r"ct5lp-hightpu-(\d)t"  # and its number of chips
 
 
@@ -65,7 +68,7 @@ def _needed(vertex: Vertex) -> tuple[set[str], set[str]]:
 
 
 def check_quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    """Check the limits of accelerators in training jobs and on the endpoint; those of CPUs are not looked at.
+    """Check the limits of CPUs and accelerators in training jobs, and of accelerators on the endpoint.
 
     A limit is no promise: what else runs in the project counts, too, and the region may have no machine left.
     """
@@ -76,6 +79,10 @@ def check_quota(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
         _add(needed, "custom_model_training", resources.accelerator, resources.accelerators)
     for job in filter(None, (table.training, table.tuning)):
         use = "custom_model_training_preemptible" if job.spot else "custom_model_training"
+        cpus = re.fullmatch(CPUS, job.machine_type)
+        if cpus and (not job.spot or CPU_METRICS[cpus[1]] == "cpus"):
+            metric = f"{use}_{CPU_METRICS[cpus[1]]}"
+            needed[metric] = max(needed.get(metric, 0), job.replicas * int(cpus[2]))
         _add(needed, use, job.accelerator, job.replicas * job.accelerators)
         if chips := re.fullmatch(TPU_V5E, job.machine_type):
             _add(needed, use, "TPU_V5E", job.replicas * int(chips[1]))

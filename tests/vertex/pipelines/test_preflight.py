@@ -220,6 +220,16 @@ def test_a_role_of_the_bucket_alone_is_enough_and_one_with_a_condition_is_not(ch
     assert account.text.startswith("only a role with a condition in the project or gs://demo-bucket lets")
 
 
+def test_a_role_of_the_project_with_a_condition_is_named_as_one(about_account, there: GoogleCloud):
+    there.rest.project.roles.pop("roles/aiplatform.user")
+    condition = {"title": "until May", "expression": "request.time < timestamp('2026-05-01T00:00:00Z')"}
+    user = {"role": "roles/aiplatform.user", "members": [f"serviceAccount:{ACCOUNT}", "group:ml@example.com"]}
+    there.rest.project.policies["project"] = [{**user, "condition": condition}]
+    assert about_account() == [f"only a role with a condition in the project lets {ACCOUNT} run jobs"]
+    there.rest.project.policies["project"] = [{**user, "members": ["group:ml@example.com"]}]
+    assert about_account() == [f"no role in the project lets {ACCOUNT} run jobs"], "who is in a group cannot be seen"
+
+
 def test_an_editor_of_the_project_may_use_a_bucket_by_the_policy_that_new_buckets_have(checked, there: GoogleCloud):
     there.rest.project.roles = {"roles/editor": {f"serviceAccount:{ACCOUNT}"}}
     assert checked()["service account"].state == "ok"
@@ -491,6 +501,9 @@ def test_the_endpoint_s_machines_must_be_in_the_region_and_within_the_quota(all_
 @pytest.mark.parametrize(
     ("job", "metric"),
     [
+        (Job("n1-highmem-8"), "custom_model_training_cpus"),
+        (Job("e2-standard-8", spot=True), "custom_model_training_preemptible_cpus"),
+        (Job("n2-standard-8"), "custom_model_training_n2_cpus"),
         (Job("g2-standard-8", "NVIDIA_L4", 1), "custom_model_training_nvidia_l4_gpus"),
         (Job("g2-standard-8", "NVIDIA_L4", 1, spot=True), "custom_model_training_preemptible_nvidia_l4_gpus"),
         (Job("a2-highgpu-1g", "NVIDIA_TESLA_A100", 1), "custom_model_training_nvidia_a100_gpus"),
