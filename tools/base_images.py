@@ -61,7 +61,7 @@ def look_up(images: Iterable[str], registry: str = REGISTRY) -> list[str]:
     from pipeline.vertex.cloud import Cloud
     from pipeline.vertex.images import read_image
 
-    nobody = Cloud("none", "none", AnonymousCredentials(), {})  # type: ignore[no-untyped-call]
+    nobody = Cloud("none", "none", AnonymousCredentials(), {})
     locked = read()
     for image in images:
         # Docker Hub keeps the images without an owner below "library".

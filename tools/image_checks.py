@@ -33,9 +33,9 @@ def main() -> None:
 
 def pip_check() -> list[str]:
     """Return the requirements that the packages have and the image does not meet."""
-    command = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check", "--no-cache-dir"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (checked.stdout + checked.stderr).splitlines() if checked.returncode else []
+    return (checked.stdout or checked.stderr).splitlines() if checked.returncode else []
 
 
 def packages_twice() -> list[str]:

@@ -35,17 +35,17 @@ def shell_script(root: Path, config: dict[str, Any], variables: dict[str, str], 
     """Return what is run in a mount namespace of its own: it mounts the folders, gives root up and runs the command."""
     process = config["process"]
     points = [f"{root}{mount['destination']}" for mount in config["mounts"]]
-    lines = [["mount", "--bind", root, root]]
+    lines: list[list[str | Path]] = [["mount", "--bind", root, root]]
     for mount, point in zip(config["mounts"], points, strict=True):
         lines.append(["mkdir", "-p", point])
-        lines.append(_mount(mount, point))
+        lines.append([*_mount(mount, point)])
         if "ro" in mount.get("options", ()):
             lines.append(["mount", "-o", "remount,bind,ro", point])
     lines.append(["mount", "-o", "remount,bind,ro", root])
     user = process["user"]["uid"]
     environment = dict(variable.split("=", 1) for variable in process["env"]) | variables
     given = [f"{name}={value}" for name, value in environment.items()]
-    chroot = ["chroot", f"--userspec={user}:{user}", f"--groups={user}", root]
+    chroot: list[str | Path] = ["chroot", f"--userspec={user}:{user}", f"--groups={user}", root]
     lines.append(["exec", *chroot, "env", "-i", "-C", process["cwd"], *given, *command])
     return "\n".join(shlex.join(map(str, line)) for line in lines)
 
