@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms import userstate
@@ -15,6 +15,8 @@ from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
 # Milliseconds between two samples of a worker's state.
 SAMPLING_PERIOD = 10
+# Beam's runners that compute on this machine; DirectRunner is Beam's default.
+HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 _get_dofn_specs = userstate.get_dofn_specs
 _known_specs: weakref.WeakKeyDictionary[beam.DoFn, Any] = weakref.WeakKeyDictionary()
 
@@ -45,6 +47,14 @@ class BeamExecutor(BaseBeamExecutor):
         if self._make_beam_pipeline_fn is not None:
             return super()._make_beam_pipeline()
         return beam.Pipeline(options=Options(self._beam_pipeline_args))
+
+    @property
+    def _runs_here(self) -> bool:
+        """Return whether the pipelines compute on this machine, so that their workers see its folders."""
+        if self._make_beam_pipeline_fn is not None:
+            return False
+        runner = Options(self._beam_pipeline_args).view_as(StandardOptions).runner or "DirectRunner"
+        return runner.rpartition(".")[2] in HERE
 
 
 def patch_beam_overheads() -> None:

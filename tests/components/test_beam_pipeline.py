@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 
 import apache_beam as beam
+import pytest
 from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions, StandardOptions, WorkerOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
@@ -14,7 +15,7 @@ from apache_beam.transforms import userstate
 
 from pipeline.components.beam_pipeline import SAMPLING_PERIOD, BeamExecutor, Options
 from pipeline.components.statistics_gen import StatisticsGenExecutor
-from pipeline.settings.target import IN_PROCESS
+from pipeline.settings.target import IN_PROCESS, Dataflow
 
 FLAGS = [*IN_PROCESS, "--project=p", "--labels=one=1", "--labels=two=2"]
 
@@ -102,3 +103,18 @@ def test_no_bundle_measures_what_it_caches_for_others(monkeypatch):
     with executor._make_beam_pipeline() as pipeline:
         _ = pipeline | beam.Create([1])
     assert set(sizes) == {0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "here"),
+    [
+        ((), True),
+        (IN_PROCESS, True),
+        (Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "docker.pkg.dev/p/r/i:1").beam_args, False),
+        (("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",), True),
+        (("--runner=FlinkRunner",), False),
+    ],
+)
+def test_an_executor_knows_whether_its_workers_see_this_machines_folders(flags, here):
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(flags)))
+    assert executor._runs_here is here

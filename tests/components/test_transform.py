@@ -21,11 +21,13 @@ from tfx.proto import example_gen_pb2, transform_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
+from pipeline import filesystem
 from pipeline.components import transform
 from pipeline.packaging import user_code
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
+from tests.fakes.buckets import fake_buckets
 
 MODULE = """\
 import tensorflow as tf
@@ -123,6 +125,24 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
     outputs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
     assert outputs[0].raw_feature_spec() == outputs[1].raw_feature_spec()
     assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
+
+
+@pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])
+def test_what_passes_between_phases_is_not_in_the_artifact_and_reaches_a_bucket_from_dataflow_only(
+    where, tmp_path, monkeypatch
+):
+    fake_buckets(monkeypatch, tmp_path / "buckets")
+    dataflow = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
+    flags = dataflow.beam_args if "Dataflow" in where else Target.local(tmp_path, "").beam_args
+    executor = transform.TransformExecutor(BaseBeamExecutor.Context(beam_pipeline_args=list(flags)))
+    graph = str(tmp_path / "graph") if where == "here" else "gs://some-bucket/graph"
+    with executor._beam_folder(graph) as folder:
+        assert (folder == graph) == (where != "in a bucket")
+        for name in (f"{transform.TEMPORARY}/1/assets/a", "transform_fn/saved_model.pb", "metadata/schema.pbtxt"):
+            filesystem.write(f"{folder}/{name}", name)
+    root = tmp_path / "graph" if where == "here" else tmp_path / "buckets/some-bucket/graph"
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    assert files == ["metadata/schema.pbtxt", "transform_fn/saved_model.pb"]
 
 
 def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
