@@ -1,0 +1,54 @@
+"""The default run on gs://, as the job is compiled for Vertex AI, beside the local one: AUC, and requests by step.
+
+    python benchmarks/cloud_storage.py
+
+Takes the default config and data through every task with a Cloud Storage on this machine at Google's addresses, so that
+TensorFlow's, Beam's and Google's own clients do what they do on Vertex AI. It needs Linux with user namespaces. Exits 1
+when the AUC is not that of the last local run (make run), or Transform sends more than 250 requests.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from pipeline.evaluation.tfma_config import read_metrics  # noqa: E402
+from tests.vertex.rehearsal.on_cloud_storage import rehearse, table  # noqa: E402
+
+MOST_OF_TRANSFORM = 250
+DIGITS = 4
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    evaluations = (ROOT / "output/flights/artifacts/Evaluator/evaluation").glob("[0-9]*")
+    newest = max(evaluations, key=lambda path: int(path.name), default=None)
+    if newest is None:
+        sys.exit("no local run: make run first")
+    local = read_metrics(str(newest))["overall"]["auc"]
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            rehearsal, text = rehearse(ROOT / "configs/flights.py", Path(out))
+        except RuntimeError as error:
+            sys.exit(str(error))
+        if rehearsal.error:
+            sys.exit(f"{text}\n{rehearsal.error}")
+    console = Console()
+    console.print(table(rehearsal))
+    auc, requests = rehearsal.metrics["auc"], sum(rehearsal.requests["Transform"].values())
+    passed = round(auc, DIGITS) == round(local, DIGITS) and requests <= MOST_OF_TRANSFORM
+    console.print(
+        f"must reach: the AUC of the local run ({local:.{DIGITS}f}; {auc:.{DIGITS}f} on gs://) and at most "
+        f"{MOST_OF_TRANSFORM} requests of Transform ({requests}): {'reached' if passed else 'falls short'}"
+    )
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
