@@ -11,6 +11,7 @@ import datetime
 import graphlib
 import hashlib
 import json
+import os
 import re
 import tempfile
 import time
@@ -24,7 +25,16 @@ from pipeline import filesystem
 from pipeline.errors import UserError
 from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
 from pipeline.settings.target import IN_PROCESS, Target, Vertex
-from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, LAST_OF_RESOLVER, REPORT, REPORT_TASK, tasks_of_spec
+from pipeline.vertex import (
+    ALL_NODES,
+    FIRST_OF_RESOLVER,
+    JOB_NAME,
+    LAST_OF_RESOLVER,
+    REPORT,
+    REPORT_TASK,
+    RUN_IN_IMAGE,
+    tasks_of_spec,
+)
 from pipeline.vertex.pipelines.artifacts import as_tfx
 from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_containers import LocalContainers
@@ -285,7 +295,9 @@ def not_rehearsed(vertex: Vertex) -> Iterator[str]:
     """Yield what a run on Vertex AI has that a rehearsal has not, a phrase each."""
     machines = vertex.machines
     yield "permissions, quotas and networks"
-    yield "the image (these are the packages of this environment) and the bucket (these are folders here)"
+    in_image = RUN_IN_IMAGE in os.environ
+    image = "the bases of the image (these are stand-ins)" if in_image else "the image (these are the packages here)"
+    yield f"{image} and the bucket (these are folders here)"
     yield "machine types, memory and accelerators"
     yield "Dataflow, if the data steps run there (here they ran in their tasks)"
     if vertex.endpoint:
