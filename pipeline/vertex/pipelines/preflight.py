@@ -22,10 +22,10 @@ from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line, is_googles
 from pipeline.vertex.endpoints.endpoint import push_of, shares
-from pipeline.vertex.images import Image, read_image
 from pipeline.vertex.pipelines import permissions
 from pipeline.vertex.pipelines.capacity import check_machines, check_quota
 from pipeline.vertex.pipelines.finding import Finding
+from pipeline.vertex.pipelines.images import Image, read_image
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"

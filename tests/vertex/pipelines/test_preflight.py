@@ -16,8 +16,8 @@ from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Job, Machines
 from pipeline.settings.target import Dataflow, Target
 from pipeline.vertex.cloud import Cloud, is_googles, is_private
-from pipeline.vertex.images import read_image
 from pipeline.vertex.pipelines import capacity, preflight
+from pipeline.vertex.pipelines.images import read_image
 from pipeline.vertex.pipelines.preflight import Finding, check
 from tests.fakes.google_cloud import BUCKET, NUMBER, PROJECT, REGION, GoogleCloud
 from tests.fakes.image_registry import STRANGER, THIEF
