@@ -53,10 +53,11 @@ def _needed(vertex: Vertex) -> tuple[set[str], set[str]]:
     """Return the machine and accelerator types, as Compute Engine names them."""
     table = vertex.machines
     types, accelerators = set(), {resources.accelerator for resources in table.tasks.values()}
-    users: list[Job | Endpoint | None] = [table.training, table.tuning, vertex.endpoint]
-    for user in filter(None, users):
-        types.add(user.machine_type)
-        accelerators.add(user.accelerator)
+    users: tuple[Job | Endpoint | None, ...] = (table.training, table.tuning, vertex.endpoint)
+    for user in users:
+        if user:
+            types.add(user.machine_type)
+            accelerators.add(user.accelerator)
     for job in filter(None, (table.training, table.tuning)):
         if job.reduction_servers:
             types.add(job.reduction_machine_type)

@@ -144,16 +144,15 @@ def needs_of(config: PipelineConfig, vertex: Vertex, cloud: Cloud, account: str)
             # A worker pulls its image itself: cloud.google.com/dataflow/docs/guides/using-custom-containers
             yield Need("pull the image as a Dataflow worker", (*READ_IMAGES, *BASIC), repository)
     if vertex.endpoint:
-        roles = ("roles/monitoring.viewer", "roles/monitoring.editor", "roles/monitoring.admin", "roles/viewer", *BASIC)
-        yield Need("read the endpoint's errors and latencies", roles)
+        monitoring = ("roles/monitoring.viewer", "roles/monitoring.editor", "roles/monitoring.admin", "roles/viewer")
+        yield Need("read the endpoint's errors and latencies", (*monitoring, *BASIC))
     if vertex.webhook_secret:
         # An editor may not: cloud.google.com/secret-manager/docs/access-control
-        roles = ("roles/secretmanager.secretAccessor", "roles/secretmanager.admin", "roles/owner")
-        yield Need("read the webhook's secret", roles, _secret(vertex.webhook_secret, cloud))
+        readers = ("roles/secretmanager.secretAccessor", "roles/secretmanager.admin", "roles/owner")
+        yield Need("read the webhook's secret", readers, _secret(vertex.webhook_secret, cloud))
     for other in sorted(_acted_as(vertex, account)):
-        itself = "itself" if other == account else other
-        roles = ("roles/iam.serviceAccountUser", *BASIC)
-        yield Need(f"act as {itself}, as the tasks do that start jobs", roles, _account(other, vertex, cloud))
+        purpose = f"act as {'itself' if other == account else other}, as the tasks do that start jobs"
+        yield Need(purpose, ("roles/iam.serviceAccountUser", *BASIC), _account(other, vertex, cloud))
 
 
 def default_account(vertex: Vertex, cloud: Cloud) -> str:
