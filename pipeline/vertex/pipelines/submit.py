@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -12,6 +13,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 
+import google_crc32c
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
@@ -68,26 +70,48 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], Non
 
 
 def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
-    """Upload the files of a compiled job; pass over those in the bucket, whose addresses hold a digest.
+    """Upload the files of a compiled job; pass over those that are in the bucket already, byte for byte.
 
     Args:
         folder: With uploads.json, {file here: gs://bucket/name}.
         cloud: Project of the bucket.
         note: Receives a line about how much there is to upload.
+
+    Raises:
+        UserError: somebody else writes other content at the same moment.
     """
     client = cloud.storage()
     missing = []
     for name_here, address in json.loads((folder / UPLOADS).read_text(encoding="utf-8")).items():
-        file = Path(name_here)
+        file, checksum = Path(name_here), _crc32c(name_here)
         bucket, _, name = address.removeprefix("gs://").partition("/")
         blob = client.bucket(bucket).get_blob(name)
-        if blob is None or blob.size != file.stat().st_size:
-            missing.append((file, client.bucket(bucket).blob(name)))
+        if blob is None or (blob.size, blob.crc32c) != (file.stat().st_size, checksum):
+            # Written only if nobody else has written it since; 0 means that there was nothing.
+            generation = blob.generation if blob else 0
+            missing.append((file, checksum, client.bucket(bucket).blob(name), generation))
     if missing:
-        size = sum(file.stat().st_size for file, _ in missing)
+        size = sum(file.stat().st_size for file, *_ in missing)
         note(f"uploading {len(missing)} files, {size / 1e6:,.1f} MB")
-    for file, blob in missing:
-        blob.upload_from_filename(str(file))
+    for file, checksum, blob, generation in missing:
+        try:
+            blob.upload_from_filename(str(file), if_generation_match=generation)
+        except exceptions.PreconditionFailed as error:
+            blob.reload()
+            if blob.crc32c != checksum:
+                raise UserError(
+                    f"gs://{blob.bucket.name}/{blob.name} was written by somebody else at the same moment, with other "
+                    "content; submit again, and if that does not help look for who else writes there"
+                ) from error
+
+
+def _crc32c(path: str) -> str:
+    """Return the checksum of a file as Cloud Storage writes it: cloud.google.com/storage/docs/data-validation."""
+    checksum = google_crc32c.Checksum()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            checksum.update(block)
+    return base64.b64encode(checksum.digest()).decode()
 
 
 def console_url(name: str) -> str:

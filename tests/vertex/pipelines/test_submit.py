@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,6 @@ from pipeline.vertex.pipelines import schedules
 from pipeline.vertex.pipelines.submit import console_url, submit
 from tests.fakes.google_cloud import BUCKET, NUMBER, GoogleCloud
 from tests.fakes.script import Fault
-
-
 
 CONTEXTS = f"projects/{NUMBER}/locations/us-central1/metadataStores/default/contexts"
 
@@ -71,7 +70,41 @@ def test_a_file_that_was_cut_short_is_uploaded_again(compiled, vertex, cloud, th
     said: list[str] = []
     submit(compiled, vertex, cloud, said.append)
     assert said[0].startswith("uploading 1 files")
-    assert blob.download_as_bytes() != b"half"
+    assert there.buckets.read(wheel) != b"half"
+
+
+def test_a_file_of_the_right_size_with_other_bytes_is_uploaded_again(compiled, vertex, cloud, there: GoogleCloud):
+    submit(compiled, vertex, cloud, silent)
+    wheel = next(address for address in uploads(compiled) if address.endswith(".whl"))
+    blob = there.storage.bucket(BUCKET).blob(wheel.removeprefix(f"gs://{BUCKET}/"))
+    whole = there.buckets.read(wheel)
+    blob.upload_from_string(whole[:-1] + bytes([whole[-1] ^ 1]))
+    said: list[str] = []
+    submit(compiled, vertex, cloud, said.append)
+    assert said[0].startswith("uploading 1 files")
+    assert there.buckets.read(wheel) == whole
+
+
+def test_a_file_that_somebody_else_uploads_at_the_same_moment_is_kept_if_it_is_the_same(
+    compiled, vertex, cloud, there: GoogleCloud
+):
+    files = uploads_of(compiled)
+    wheel = next(file for file, address in files.items() if address.endswith(".whl"))
+    blob = there.storage.bucket(BUCKET).blob(files[wheel].removeprefix(f"gs://{BUCKET}/"))
+    # Between our look and our upload.
+    submit(compiled, vertex, cloud, lambda _: blob.upload_from_filename(wheel))
+    theirs = there.buckets.buckets[BUCKET][blob.name].generation
+    assert theirs == blob.generation, "it was not written over"
+
+
+def test_a_file_that_somebody_else_writes_over_at_the_same_moment_stops_the_submission(
+    compiled, vertex, cloud, there: GoogleCloud
+):
+    wheel = next(address for address in uploads(compiled) if address.endswith(".whl"))
+    blob = there.storage.bucket(BUCKET).blob(wheel.removeprefix(f"gs://{BUCKET}/"))
+    with pytest.raises(UserError, match=re.escape(f"{wheel} was written by somebody else")):
+        submit(compiled, vertex, cloud, lambda _: blob.upload_from_string(b"something else"))
+    assert there.vertex.pipeline_jobs == {}
 
 
 def test_submitting_twice_is_one_job_while_it_runs(compiled, vertex, cloud, there: GoogleCloud):
