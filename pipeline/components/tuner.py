@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import keras_tuner
@@ -26,8 +27,10 @@ class TunerExecutor(BaseExecutor):
         Raises:
             InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
         """
-        tuner = search(input_dict, exec_properties, self._get_tmp_dir())
-        tfx_tuner.write_best_hyperparameters(tuner, output_dict)
+        # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
+        with tempfile.TemporaryDirectory() as folder:
+            tuner = search(input_dict, exec_properties, folder)
+            tfx_tuner.write_best_hyperparameters(tuner, output_dict)
 
 
 def prepare(
