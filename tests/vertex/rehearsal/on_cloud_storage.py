@@ -100,7 +100,7 @@ def table(rehearsal: Rehearsal) -> Table:
 def _rehearse_here(config_file: Path, out: Path, data: Path | None) -> Rehearsal:
     """Rehearse on this machine, which ``cloud_machine`` makes one of Google Cloud."""
     from pipeline.errors import UserError
-    from pipeline.runs.results import read_results
+    from pipeline.runs.results import outcome_of
     from pipeline.runs.run_graph import Step, StepFailed
     from pipeline.settings.config import load_config
     from pipeline.settings.target import Target, Vertex
@@ -133,7 +133,7 @@ def _rehearse_here(config_file: Path, out: Path, data: Path | None) -> Rehearsal
         submit.upload(out / "job", Cloud.connect(PROJECT, REGION), print)
         try:
             steps = task_runner.run(job, "1", out, Path(config.module), start, end)
-            rehearsal.metrics = read_results(steps).metrics["overall"]
+            rehearsal.metrics = outcome_of(steps).metrics["overall"]
         except StepFailed as failure:
             rehearsal.error = f"{failure.step}: {failure.__cause__}"
         except UserError as error:
