@@ -163,6 +163,22 @@ def test_an_answer_that_is_lost_while_the_endpoint_is_made_does_not_make_a_secon
     assert there.vertex.serving.traffic() == {"1": 100}
 
 
+def test_operations_that_fail_after_they_were_accepted_are_one_message_with_vertex_ais_reason(pushes, there):
+    failing = there.vertex.script.failing_operations
+    failing["UploadModel"] = "the image cannot be pulled"
+    with pytest.raises(UserError, match="deploying to .* failed: .*the image cannot be pulled. What to do: python"):
+        pushes.push(1)
+    assert there.vertex.serving.models == {}
+    del failing["UploadModel"]
+    failing["DeployModel"] = "Model server exited unexpectedly"
+    with pytest.raises(UserError, match="version 1 does not take over: .*exited unexpectedly. The traffic"):
+        pushes.push(1)
+    assert there.vertex.serving.deployed() == []
+    del failing["DeployModel"]
+    pushes.push(1)
+    assert there.vertex.serving.traffic() == {"1": 100}
+
+
 def test_metrics_that_cannot_be_shown_do_not_keep_a_model_back(pushes: Pushes, there: GoogleCloud):
     there.vertex.script.faults.append(Fault("ImportModelEvaluation", grpc.StatusCode.PERMISSION_DENIED, "no", times=9))
     pushes.push(1)
