@@ -29,8 +29,13 @@ RUN case "${VARIANT}" in \
         --build-constraints requirements-image.lock --requirement requirements-image.lock "$@"
 COPY setup.py pyproject.toml ./
 COPY pipeline pipeline
-RUN /uv/bin/uv pip install --python /usr/local/bin/python --no-cache --compile-bytecode --no-deps --no-build-isolation .
+ARG PYTHON=3.11
+# The lock beside the library, whose fingerprint is over both: the report of a run names it.
+RUN /uv/bin/uv pip install --python /usr/local/bin/python --no-cache --compile-bytecode --no-deps \
+        --no-build-isolation . \
+    && cp requirements-image.lock "/usr/local/lib/python${PYTHON}/site-packages/"
 # The tag says which library is inside; an image that lies is not built.
+WORKDIR /
 ARG FINGERPRINT
 RUN test "$(python -m pipeline.packaging.fingerprints fingerprint)" = "${FINGERPRINT}"
 

@@ -326,6 +326,10 @@ def rehearse(bundle: Path, folder: Path, arguments: Sequence[str]) -> None:
     if code:
         logs = shutil.copytree(output / "rehearsal/logs", folder / "logs", dirs_exist_ok=True)
         raise NotClean(f"the rehearsal in the image ended with {code}; its logs are in {logs}")
+    # Its task ends well on Vertex AI, whatever becomes of it.
+    if not list(output.glob("rehearsal/artifacts/0/*/Report_*/report.html")):
+        logs = shutil.copytree(output / "rehearsal/logs", folder / "logs", dirs_exist_ok=True)
+        raise NotClean(f"the rehearsal in the image wrote no report; its logs are in {logs}")
 
 
 def in_image(bundle: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +44,9 @@ class LocalContainers:
         self._module = module
         self._image = scratch / "image"
         self._image.mkdir()
-        (self._image / "pipeline").symlink_to(REPOSITORY / "pipeline")
+        # A copy: through a link the library would find the rest of the repository, which the image has not.
+        shutil.copytree(REPOSITORY / "pipeline", self._image / "pipeline")
+        shutil.copy(REPOSITORY / "requirements-image.lock", self._image)
         (self._image / "sitecustomize.py").write_text(HIDES_THE_REPOSITORY)
 
     def run(
