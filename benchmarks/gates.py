@@ -1,4 +1,4 @@
-"""What the gates cost in the default run.
+"""Measure the cost of the gates in the default run.
 
     python benchmarks/gates.py
 

@@ -1,4 +1,4 @@
-"""What the default pipeline's components run on, on Vertex AI: settings: pipeline/settings/machines.py."""
+"""Machines of the default pipeline's components on Vertex AI; the settings: pipeline/settings/machines.py."""
 
 from pipeline.config import Machines, Resources
 

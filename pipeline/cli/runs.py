@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,38 +78,30 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def list_runs(console: Console, runs: list[Run]) -> None:
     """Print a line for each run, the oldest first."""
-    measured = {name for run in runs if run.record for name in run.record.metrics}
+    measured = {name for run in runs for name in run.record.metrics}
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []
     for run in runs:
-        metrics = run.record.metrics if run.record else {}
+        values = [_number(run.record.metrics.get(name)) for name in names]
         states = [run.state(node) for node in run.executions]
-        rows.append(
-            (
-                run.name,
-                _data(run),
-                run.verdict,
-                *(_number(metrics.get(name)) for name in names),
-                f"{run.seconds:,.0f} s",
-                f"{states.count('ran')} of {len(states)}",
-            )
-        )
+        executed = f"{states.count('ran')} of {len(states)}"
+        rows.append((run.name, _data(run), run.verdict, *values, f"{run.seconds:,.0f} s", executed))
     print_table(console, ("run", "data", "verdict", *names, "took", "executed"), rows, left=3)
 
 
 def show(console: Console, run: Run, output: Path) -> None:
     """Print one run in full."""
     console.print(f"{run.name}: {run.verdict}", style="bold")
-    for sentence in run.record.failed if run.record else ():
+    for sentence in run.record.failed:
         console.print(f"  {sentence}", soft_wrap=True)
     report = output / "runs" / run.name / "report.html"
     facts = {
         "started": f"{run.started:%Y-%m-%d %H:%M:%S}",
         "took": f"{run.seconds:,.1f} s",
-        "command": run.record.command if run.record else "",
-        "pushed to": shown(run.record.pushed_to) if run.record and run.record.pushed_to else "",
+        "command": run.record.command,
+        "pushed to": shown(run.record.pushed_to) if run.record.pushed_to else "",
         "data": _fingerprint(run).replace("\n", "; "),
-        "code": run.record.code if run.record else "",
+        "code": run.record.code,
         "report": shown(report) if report.is_file() else "",
         "log": shown(log) if (log := output / "logs" / f"{run.name}.log").is_file() else "",
     }
@@ -120,38 +112,33 @@ def show(console: Console, run: Run, output: Path) -> None:
     for node, execution in run.executions.items():
         seconds = (execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
         console.print(f"  {node:<20}{run.state(node):<12}{seconds:7.1f} s")
-    if run.record:
-        console.print()
-        for name, metric in run.record.metrics.items():
-            console.print(f"  {name:<24}{_number(metric)}")
+    console.print()
+    for name, metric in run.record.metrics.items():
+        console.print(f"  {name:<24}{_number(metric)}")
 
 
 def diff(console: Console, earlier: Run, later: Run) -> None:
     """Print the differences between two runs, and the steps that the later one re-used."""
     console.print(f"{earlier.name} ({earlier.verdict}) -> {later.name} ({later.verdict})", style="bold")
-    parts: dict[str, Callable[[], list[str]]] = {
-        "settings": lambda: changes(_config(earlier), _config(later)),
-        "code": lambda: code_changes(earlier, later),
-        "schema": lambda: _text_diff("schema.pbtxt", _schema(earlier), _schema(later)),
-        "data": lambda: changes(_data_of(earlier), _data_of(later)),
-        "packages and machine": lambda: changes(_environment(earlier), _environment(later)),
-        "metrics": lambda: metric_changes(earlier, later),
+    parts = {
+        "settings": changes(flat(earlier.record.config), flat(later.record.config)),
+        "code": code_changes(earlier, later),
+        "schema": _text_diff("schema.pbtxt", _schema(earlier), _schema(later)),
+        "data": changes(_data_of(earlier), _data_of(later)),
+        "packages and machine": changes(_environment(earlier), _environment(later)),
+        "metrics": metric_changes(earlier, later),
     }
-    same = []
-    for title, of_part in parts.items():
-        lines = of_part()
-        if not lines:
-            same.append(title)
-            continue
-        console.print(f"\n{title}", style="bold")
+    for title, lines in parts.items():
+        if lines:
+            console.print(f"\n{title}", style="bold")
         for line in lines:
             console.print(f"  {line}", soft_wrap=True)
+    same = [title for title, lines in parts.items() if not lines]
     if same:
         console.print(f"\nthe same: {', '.join(same)}")
-    used = [node for node in later.executions if later.state(node) == "cached"]
-    ran = [node for node in later.executions if later.state(node) == "ran"]
-    console.print(f"executed:  {', '.join(ran) or 'nothing'}", soft_wrap=True)
-    console.print(f"re-used:   {', '.join(used) or 'nothing'}", soft_wrap=True)
+    for title, state in (("executed:", "ran"), ("re-used:", "cached")):
+        nodes = [node for node in later.executions if later.state(node) == state]
+        console.print(f"{title:<11}{', '.join(nodes) or 'nothing'}", soft_wrap=True)
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -166,8 +153,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 def metric_changes(earlier: Run, later: Run) -> list[str]:
     """Return the metrics over all rows that have changed."""
-    before = earlier.record.metrics if earlier.record else {}
-    after = later.record.metrics if later.record else {}
+    before, after = earlier.record.metrics, later.record.metrics
     lines = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, math.nan), after.get(name, math.nan)
@@ -187,9 +173,9 @@ def code_changes(earlier: Run, later: Run) -> list[str]:
             differences = _text_diff(name, before.get(name, ""), after.get(name, ""))
             if not set(differences) <= set(lines):
                 lines += differences
-    codes = [run.record.code if run.record else "" for run in (earlier, later)]
-    if all(codes) and codes[0] != codes[1]:
-        lines.append(f"library pipeline/: {codes[0]} -> {codes[1]} (fingerprints)")
+    old, new = earlier.record.code, later.record.code
+    if old and new and old != new:
+        lines.append(f"library pipeline/: {old} -> {new} (fingerprints)")
     return lines
 
 
@@ -220,12 +206,8 @@ def _schema(run: Run) -> str:
     return file.read_text(encoding="utf-8") if file and file.is_file() else ""
 
 
-def _config(run: Run) -> dict[str, str]:
-    return flat(run.record.config) if run.record else {}
-
-
 def _environment(run: Run) -> dict[str, str]:
-    return {**run.record.packages, **run.record.machine} if run.record else {}
+    return {**run.record.packages, **run.record.machine}
 
 
 def _fingerprint(run: Run) -> str:
@@ -251,7 +233,7 @@ def _number(value: Any) -> str:
 
 def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
     """Show the plan of a cleaning, and carry it out if asked to; return the exit code."""
-    with store.opened(output), only_run_in(output), store.opened(output, write=yes) as metadata:
+    with only_run_in(output), store.opened(output, write=yes) as metadata:
         plan = cleaning.plan(metadata, output, keep)
         for name, (count, size) in plan.by_kind.items():
             console.print(f"  {name:<24}{count:>6}  {size / 2**20:>10,.1f} MiB")

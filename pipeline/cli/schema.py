@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
     with silence_stderr():
         # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
-        import pipeline.validation.schema_text  # noqa: F401
+        from pipeline.validation.schema_text import changes, parse, proposed
     statistics = read_statistics(str(folder))
     if arguments.command == "write":
         write_inferred(statistics, config, arguments.to, arguments.replace)
@@ -42,9 +42,12 @@ def main(argv: list[str]) -> int:
     if not schema_file.is_file():
         named = f"no reviewed schema {shown(schema_file)}" if schema_file.name else "the config names no schema"
         raise UserError(f"{named}; write one: python -m pipeline schema write{which} --to FILE")
+    before = parse(schema_file)
+    after = proposed(before, statistics)
+    found = changes(before, after)
     if arguments.command == "diff":
-        return diff(schema_file, statistics, which)
-    accept(schema_file, statistics, arguments.columns)
+        return diff(schema_file, found, which)
+    accept(schema_file, before, after, found, arguments.columns)
     return 0
 
 
@@ -103,18 +106,14 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 
-def diff(schema_file: Path, statistics: list[Any], which: str) -> int:
+def diff(schema_file: Path, found: Mapping[str, list[str]], which: str) -> int:
     """Print what the data would change in the reviewed schema; return 3 if that is anything, else 0.
 
     Args:
         schema_file: The reviewed one.
-        statistics: Of every split.
+        found: Changes by column.
         which: Flags that name the pipeline, for the command that accepts it.
     """
-    from pipeline.validation.schema_text import changes, parse, proposed
-
-    before = parse(schema_file)
-    found = changes(before, proposed(before, statistics))
     print_changes(found)
     if not found:
         print(f"The data fits {shown(schema_file)}.")
@@ -124,17 +123,14 @@ def diff(schema_file: Path, statistics: list[Any], which: str) -> int:
     return 3
 
 
-def accept(schema_file: Path, statistics: list[Any], columns: list[str]) -> None:
+def accept(schema_file: Path, before: Any, after: Any, found: Mapping[str, list[str]], columns: list[str]) -> None:
     """Change the schema file for some columns, or all; the rest of its text stays.
 
     Raises:
         UserError: a column is not among the differences.
     """
-    from pipeline.validation.schema_text import changes, parse, proposed, rewritten
+    from pipeline.validation.schema_text import rewritten
 
-    before = parse(schema_file)
-    after = proposed(before, statistics)
-    found = changes(before, after)
     unknown = [column for column in columns if column not in found]
     if unknown:
         raise UserError(

@@ -34,17 +34,11 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 60  # characters of a slice's name in a table
 STATE_STYLES = {
-    "ran": "green",
-    "ok": "green",
+    **dict.fromkeys(("ran", "ok"), "green"),
     "cached": "cyan",
-    "looked up": "dim",
-    "skipped": "dim",
-    "not run": "dim",
-    "running": "dim",
+    **dict.fromkeys(("looked up", "skipped", "not run", "running"), "dim"),
     "unsure": "yellow",
-    "failed": "bold red",
-    "cancelled": "bold red",
-    "wrong": "bold red",
+    **dict.fromkeys(("failed", "cancelled", "wrong"), "bold red"),
 }
 
 

@@ -186,7 +186,7 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
     good = ~blank
     good[list(reasons)] = False
     if not good.all():
-        body = b"".join(map(text, np.flatnonzero(good)))
+        body = b"".join(map(text, np.flatnonzero(good).tolist()))
     return Block(body, numbers[good].astype(np.int64), start, length, bad)
 
 

@@ -143,6 +143,11 @@ def number(value: float) -> str:
     return f"{value:,.4f}" if abs(value) < 1_000 else f"{value:,.1f}"
 
 
+def between(interval: tuple[float, float] | None) -> str:
+    """Return an interval of a metric as text; "-" where there is none."""
+    return f"{number(interval[0])} to {number(interval[1])}" if interval else "-"
+
+
 def short(value: float) -> str:
     """Return a number of unknown size as text."""
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"

@@ -29,15 +29,11 @@ SETTINGS = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "grid.color": GRID,
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
     "grid.linewidth": 0.5,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "lines.linewidth": 1.5,
 }
 # A line of more points looks the same.
@@ -97,7 +93,8 @@ def densities(histograms: Mapping[str, Sequence[tuple[float, float, float]]], al
             edges = [low, *(high for _, high, _ in buckets)]
             heights = [count / total / (high - low) if high > low else 0.0 for low, high, count in buckets]
             axes.stairs(heights, edges, color=color, label=name, linestyle=dash, linewidth=1.3)
-        whole = all(float(edge).is_integer() for one in histograms.values() for edge in (one[0][0], one[-1][1]))
+        ends = (edge for buckets in histograms.values() for edge in (buckets[0][0], buckets[-1][1]))
+        whole = all(float(edge).is_integer() for edge in ends)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
         axes.set_yticks([])
         axes.grid(False)

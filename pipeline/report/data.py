@@ -58,15 +58,16 @@ def missing_share(feature: Feature) -> float:
 
 def _constant(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> float | None:
     """Return the number that a feature is in every row that has one; None when there are several, or text."""
-    numbers = [features[name].num_stats for features in by_split.values() if name in features]
-    values = {value for one in numbers if one.histograms for value in (one.min, one.max)}
+    statistics = [features[name].num_stats for features in by_split.values() if name in features]
+    values = {value for numbers in statistics if numbers.histograms for value in (numbers.min, numbers.max)}
     return values.pop() if len(values) == 1 else None
 
 
 def _anomalies(findings: Sequence[Finding]) -> Block:
     if not findings:
         return Text("No anomalies: the data is as the schema and the checks of the data want it.", "good")
-    rows = [(one.severity, one.kind, charts.shown(str(one), 600), one.remedy) for one in findings[:MOST_FINDINGS]]
+    shown = findings[:MOST_FINDINGS]
+    rows = [(finding.severity, finding.kind, charts.shown(str(finding), 600), finding.remedy) for finding in shown]
     more = f", the first {MOST_FINDINGS} of {len(findings):,}" if len(findings) > MOST_FINDINGS else ""
     return Table(("Comes to", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
 
@@ -82,31 +83,32 @@ def _drift(run: FinishedRun) -> list[Block]:
         anomalies = anomalies_pb2.Anomalies.FromString(content)
         for info in anomalies.drift_skew_info:
             kinds = (("the train split", info.skew_measurements), ("the pushed model's data", info.drift_measurements))
-            for against, values in kinds:
-                for one in values:
-                    kind = anomalies_pb2.DriftSkewInfo.Measurement.Type.Name(one.type).replace("_", " ").lower()
-                    limit = f"{one.threshold:.3g}" if one.threshold else "-"
-                    row = (".".join(info.path.step), split, against, f"{one.value:.4f}", limit, kind)
-                    measured.append((-one.value / one.threshold if one.threshold else 0.0, row))
+            for against, measurements in kinds:
+                for measurement in measurements:
+                    value, threshold = measurement.value, measurement.threshold
+                    kind = anomalies_pb2.DriftSkewInfo.Measurement.Type.Name(measurement.type).replace("_", " ").lower()
+                    limit = f"{threshold:.3g}" if threshold else "-"
+                    row = (".".join(info.path.step), split, against, f"{value:.4f}", limit, kind)
+                    measured.append((-value / threshold if threshold else 0.0, row))
     if not measured:
         return [Text("No drift was measured: the schema has no skew_comparator and no drift_comparator.", "quiet")]
-    measured.sort(key=lambda one: one[0])
+    measured.sort(key=lambda pair: pair[0])
     header = ("Feature", "Split", "Against", "Distance", "Limit", "Kind")
     return [Table(header, [row for _, row in measured], "Drift, nearest to its limit first", len(measured) > 10)]
 
 
 def _figure(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> Figure | None:
     of_split = {split: features[name] for split, features in by_split.items() if name in features}
-    missing = ", ".join(f"{split} {100 * missing_share(one):.1f} %" for split, one in of_split.items())
+    missing = ", ".join(f"{split} {100 * missing_share(feature):.1f} %" for split, feature in of_split.items())
     note = f"missing: {missing}" if any(map(missing_share, of_split.values())) else ""
     shown = charts.shown(name, 40)
     alt = f"Distribution of {shown} by split"
-    numbers = {split: _histogram(one) for split, one in of_split.items()}
+    numbers = {split: _histogram(feature) for split, feature in of_split.items()}
     numbers = {split: buckets for split, buckets in numbers.items() if buckets}
     if numbers:
         buckets = [(split, short(a), short(b), f"{n:,.0f}") for split, bs in numbers.items() for a, b, n in bs]
         return Figure(charts.densities(numbers, alt), shown, Table(("Split", "From", "To", "Rows"), buckets), note)
-    texts = {split: _values(one) for split, one in of_split.items()}
+    texts = {split: _values(feature) for split, feature in of_split.items()}
     values = list(next((of_train for of_train in texts.values() if of_train), {}))[:VALUES]
     if not values:
         return None
@@ -115,7 +117,7 @@ def _figure(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> Figure 
         (charts.shown(value), *(f"{100 * shares[place]:.2f} %" for shares in by_name.values()))
         for place, value in enumerate(values)
     ]
-    kinds = max(one.string_stats.unique for one in of_split.values())
+    kinds = max(feature.string_stats.unique for feature in of_split.values())
     if kinds > len(values):
         note = f"{len(values)} of {kinds:,} values; {note}".removesuffix("; ")
     return Figure(charts.shares(values, by_name, alt), shown, Table(("Value", *by_name), rows), note)
@@ -125,7 +127,7 @@ def _histogram(feature: Feature) -> list[tuple[float, float, float]]:
     """Return buckets of equal width (low, high, rows); none for a feature that is not a number."""
     for histogram in feature.num_stats.histograms:
         if histogram.type == statistics_pb2.Histogram.STANDARD:
-            return [(one.low_value, one.high_value, one.sample_count) for one in histogram.buckets]
+            return [(bucket.low_value, bucket.high_value, bucket.sample_count) for bucket in histogram.buckets]
     return []
 
 
@@ -133,7 +135,8 @@ def _values(feature: Feature) -> dict[str, float]:
     """Return the share of the rows by value, the most frequent first."""
     common = feature.string_stats.common_stats
     rows = common.num_missing + common.num_non_missing or 1
-    return {one.label: one.sample_count / rows for one in feature.string_stats.rank_histogram.buckets[:VALUES]}
+    buckets = feature.string_stats.rank_histogram.buckets[:VALUES]
+    return {bucket.label: bucket.sample_count / rows for bucket in buckets}
 
 
 def _table(features: Sequence[str], by_split: Mapping[str, Mapping[str, Feature]]) -> Table:
@@ -143,13 +146,13 @@ def _table(features: Sequence[str], by_split: Mapping[str, Mapping[str, Feature]
             if name not in of_split:
                 rows.append((charts.shown(name), split, "", "", "", "", "not there"))
                 continue
-            one = of_split[name]
-            common = (charts.shown(name), split, f"{100 * missing_share(one):.2f} %")
-            if one.WhichOneof("stats") == "num_stats":
-                numbers = one.num_stats
+            feature = of_split[name]
+            common = (charts.shown(name), split, f"{100 * missing_share(feature):.2f} %")
+            if feature.WhichOneof("stats") == "num_stats":
+                numbers = feature.num_stats
                 middle = (short(numbers.mean), short(numbers.std_dev))
                 rows.append((*common, *middle, f"{short(numbers.min)} to {short(numbers.max)}", ""))
             else:
-                top = ", ".join(charts.shown(value, 20) for value in list(_values(one))[:3])
-                rows.append((*common, "", "", "", f"{one.string_stats.unique:,} values: {top}"))
+                top = ", ".join(charts.shown(value, 20) for value in list(_values(feature))[:3])
+                rows.append((*common, "", "", "", f"{feature.string_stats.unique:,} values: {top}"))
     return Table(("Feature", "Split", "Missing", "Mean", "Deviation", "Range", "Values"), rows, "All features", True)

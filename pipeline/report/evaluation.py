@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.evaluation import intervals
 from pipeline.report import charts
-from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number
+from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number
 from pipeline.report.run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
 
@@ -25,16 +25,9 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     task = run.config.label.task
     for name in shown_metrics(task):
         value, other = overall.get(name, math.nan), run.baseline.get(name, math.nan)
-        within = intervals.interval(name, overall, CONFIDENCE)
-        rows.append(
-            (
-                name,
-                number(value),
-                f"{number(within[0])} to {number(within[1])}" if within else "-",
-                number(other),
-                f"{value - other:+.4f}" if math.isfinite(value - other) else "-",
-            )
-        )
+        within = between(intervals.interval(name, overall, CONFIDENCE))
+        change = f"{value - other:+.4f}" if math.isfinite(value - other) else "-"
+        rows.append((name, number(value), within, number(other), change))
     header = ("Metric", "New model", "95 % interval", "Baseline", "Change")
     threshold = f", threshold {run.config.evaluation.threshold:g}" if task == "binary" else ""
     note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
@@ -162,15 +155,7 @@ def _slices(run: FinishedRun) -> list[Block]:
     for name, values in slices.items():
         within = intervals.interval(main, values, CONFIDENCE)
         texts = [number(values.get(metric, math.nan)) for metric in columns]
-        shown = charts.shown(name, 40)
-        rows.append(
-            (
-                shown,
-                *texts,
-                f"{number(within[0])} to {number(within[1])}" if within else "-",
-                f"{values['example_count']:,.0f}",
-            )
-        )
+        rows.append((charts.shown(name, 40), *texts, between(within), f"{values['example_count']:,.0f}"))
         if within and len(points) < MOST_SLICES:
             points[name] = (values[main], *within)
     header = ("Slice", *columns, f"{main}, 95 % interval", "Examples")

@@ -38,7 +38,7 @@ def graph(run: FinishedRun) -> list[Block]:
     header = ("Step", "State", "Seconds", "Share of time", "Note")
     noted = len(header) if any(reason for *_, reason in lines) else -1
     table = Table(header[:noted], [line[:noted] for line in lines])
-    alt = "Steps of the graph with state and time: " + ", ".join(f"{one.name} {one.state}" for one in nodes.values())
+    alt = "Steps of the graph with state and time: " + ", ".join(f"{node.name} {node.state}" for node in nodes.values())
     pairs = [(nodes[before], nodes[name]) for name, befores in arrows.items() for before in befores]
     return [Diagram(list(nodes.values()), pairs, columns, len(rows), alt, table)]
 

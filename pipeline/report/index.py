@@ -57,16 +57,12 @@ def _table(records: Sequence[Record], folder: Path) -> Table:
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []
     for record in reversed(records):
-        report = Link(record.run, f"{quote(record.run)}/{REPORT}")
-        rows.append(
-            (
-                report if (folder / record.run / REPORT).is_file() else record.run,
-                record.verdict,
-                *(number(record.metrics.get(name, math.nan)) for name in names),
-                duration(record.seconds),
-                charts.shown("; ".join(record.failed), 300),
-            )
-        )
+        run: str | Link = record.run
+        if (folder / record.run / REPORT).is_file():
+            run = Link(record.run, f"{quote(record.run)}/{REPORT}")
+        metrics = [number(record.metrics.get(name, math.nan)) for name in names]
+        failed = charts.shown("; ".join(record.failed), 300)
+        rows.append((run, record.verdict, *metrics, duration(record.seconds), failed))
     header = ("Run", "Verdict", *(METRICS[name].title for name in names), "Took", "Why")
     columns = None if any(record.failed for record in records) else -1
     return Table(header[:columns], [row[:columns] for row in rows])

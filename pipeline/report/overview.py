@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from pipeline.evaluation import intervals
-from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, duration, number
+from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, between, duration, number
 from pipeline.report.evaluation import CONFIDENCE
 from pipeline.report.run import FinishedRun
 from pipeline.runs.record import flat
@@ -27,7 +27,7 @@ def headline(run: FinishedRun) -> list[Block]:
         metric = gate["metric"]
         limits = [f"{name} {gate[name]:g}" for name in ("floor", "ceiling") if gate.get(name) is not None]
         within = intervals.interval(metric, run.results.metrics["overall"], CONFIDENCE)
-        notes = [f"{number(within[0])} to {number(within[1])} (95 % interval)"] if within else []
+        notes = [f"{between(within)} (95 % interval)"] if within else []
         before = run.baseline.get(metric, math.nan)
         change = f"{value - before:+.4f} against the baseline" if math.isfinite(before) else "no baseline"
         title = METRICS[metric].title

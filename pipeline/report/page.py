@@ -56,7 +56,8 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
     examples, model = run.artifact("ExampleGen", "examples"), run.artifact("Trainer", "model")
     if run.results is None or examples is None or model is None:
         return {}
-    baseline = _model_of(run, "LatestBlessedModel") or _model_of(run, "BaselineModel")
+    found = (run.folder_of("LatestBlessedModel", "model"), run.folder_of("BaselineModel", "result"))
+    baseline = next(filter(None, found), None)
     config = run.config
     decisive = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
     decisive += [config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
@@ -76,7 +77,3 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
     except Exception as error:  # a model of another kind, or deleted by hand: the page says so and has the rest
         logger.warning("The model could not be asked.", exc_info=error)
         return {}
-
-
-def _model_of(run: FinishedRun, step: str) -> str | None:
-    return run.folder_of(step, "model") or run.folder_of(step, "result")

@@ -26,15 +26,10 @@ def tuning(run: FinishedRun) -> list[Block]:
     if not trials:
         return [Text("No trial has a score.")]
     names = [name for name in trials[0] if name not in ("trial_id", "score")]
-    rows = [
-        (
-            str(trial["trial_id"]),
-            number(trial["score"]),
-            *(_value(trial.get(name)) for name in names),
-            "chosen" if place == 0 else "",
-        )
-        for place, trial in enumerate(trials)
-    ]
+    rows = []
+    for place, trial in enumerate(trials):
+        values = [short(value) if isinstance(value, float) else str(value) for value in map(trial.get, names)]
+        rows.append((str(trial["trial_id"]), number(trial["score"]), *values, "" if place else "chosen"))
     table = Table(("Trial", "Score", *names, ""), rows, f"{len(trials)} trials, the best first")
     figures = []
     for name in names:
@@ -96,7 +91,3 @@ def _columns(text: str) -> dict[str, Sequence[float]]:
     return {
         name: [float(row[place]) if row[place] else float("nan") for row in rows] for place, name in enumerate(header)
     }
-
-
-def _value(value: object) -> str:
-    return short(value) if isinstance(value, float) else str(value)

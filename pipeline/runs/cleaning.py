@@ -82,7 +82,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
         if folder.exists():
             folders.setdefault("/".join(folder.relative_to(root).parts[:2]), []).append(folder)
     for run in runs:
-        if run not in kept and not (run.record and _exists(run.record.pushed_to)):
+        if run not in kept and not _exists(run.record.pushed_to):
             for kind, path in (("reports", output / "runs" / run.name), ("logs", output / "logs" / f"{run.name}.log")):
                 if path.exists():
                     folders.setdefault(kind, []).append(path)
@@ -113,8 +113,8 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
         events = store.get_events_by_artifact_ids(list(found)) if found else []
         makers = {event.execution_id for event in events if event.type == Event.OUTPUT}
         events = store.get_events_by_execution_ids(list(makers)) if makers else []
-        artifacts = store.get_artifacts_by_id(list({event.artifact_id for event in events}))
-        found |= {artifact.id for artifact in artifacts if artifact.type not in ("Examples", "ExampleStatistics")}
+        made = store.get_artifacts_by_id(list({event.artifact_id for event in events}))
+        found |= {artifact.id for artifact in made if artifact.type not in ("Examples", "ExampleStatistics")}
     return found
 
 

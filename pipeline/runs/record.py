@@ -11,7 +11,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -32,7 +32,7 @@ RUN_CONTEXT = "pipeline_run"
 
 @dataclass(frozen=True)
 class Record:
-    """One run.
+    """One run; empty but for its name as long as it has not ended.
 
     Attributes:
         run: Its name.
@@ -40,7 +40,7 @@ class Record:
         config: All settings.
         started: Local time, ISO 8601.
         seconds: From start to end.
-        exit_code: Of the runner.
+        exit_code: Of the runner; None of a run that has not ended.
         failed: Why it failed or its model was not blessed, in sentences.
         metrics: Over all rows of the test split; empty when nothing was evaluated.
         pushed_to: Folder of the pushed model.
@@ -51,18 +51,18 @@ class Record:
     """
 
     run: str
-    command: str
-    config: Mapping[str, Any]
-    started: str
-    seconds: float
-    exit_code: int
-    failed: tuple[str, ...]
-    metrics: Mapping[str, float]
-    pushed_to: str | None
-    steps: Mapping[str, str]
-    code: str
-    packages: Mapping[str, str]
-    machine: Mapping[str, str]
+    command: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+    seconds: float = 0.0
+    exit_code: int | None = None
+    failed: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    pushed_to: str | None = None
+    steps: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main_gate(self) -> Mapping[str, Any]:
@@ -127,20 +127,20 @@ def keep(store: MetadataStore, record: Record) -> None:
 def records_of(store: MetadataStore) -> list[Record]:
     """Return the records of all runs that have ended, the oldest first."""
     contexts = sorted(store.get_contexts_by_type(RUN_CONTEXT), key=lambda context: context.id)
-    return [record for context in contexts if (record := of_context(context))]
+    return [record for context in contexts if (record := of_context(context)).exit_code is not None]
 
 
-def of_context(context: metadata_store_pb2.Context) -> Record | None:
-    """Return the record of a run; None of one that was cut off, or that an earlier version made."""
+def of_context(context: metadata_store_pb2.Context) -> Record:
+    """Return the record of a run; an empty one of a run that was cut off, or that an earlier version made."""
     text = context.custom_properties[PROPERTY].string_value if PROPERTY in context.custom_properties else ""
     if not text:
-        return None
+        return Record(context.name)
     return Record(**{**json.loads(text), "failed": tuple(json.loads(text)["failed"])})
 
 
 def flat(values: object, name: str = "") -> dict[str, str]:
     """Return nested settings as {"training.epochs": "3"}."""
-    if isinstance(values, dict) and values:
+    if isinstance(values, dict) and (values or not name):
         inner = {f"{name}.{key}" if name else str(key): value for key, value in values.items()}
     elif isinstance(values, (list, tuple)) and any(isinstance(value, dict) for value in values):
         inner = {f"{name}[{place}]": value for place, value in enumerate(values)}

@@ -27,7 +27,7 @@ class Run:
     Attributes:
         name: Such as "2026-11-21T09-47-15".
         started: Local time.
-        record: Written at its end; None of one that is running or was cut off.
+        record: Written at its end; empty of one that is running or was cut off.
         executions: By node of the graph, in the order in which they started.
         makers: The same, but of a cached step the execution that made its artifacts: TFX keeps settings of that only.
         outputs: Artifacts by node, then by output name.
@@ -35,7 +35,7 @@ class Run:
 
     name: str
     started: datetime.datetime
-    record: Record | None
+    record: Record
     executions: Mapping[str, Execution]
     makers: Mapping[str, Execution]
     outputs: Mapping[str, Mapping[str, list[Artifact]]]
@@ -43,14 +43,14 @@ class Run:
     @property
     def verdict(self) -> str:
         """Return the outcome in a word or two."""
-        if self.record:
+        if self.record.exit_code is not None:
             return self.record.verdict
         return "unfinished" if "Verdict" not in self.executions else "not recorded"
 
     @property
     def seconds(self) -> float:
         """Return its seconds; of a run that has not ended, until its last sign of life."""
-        if self.record:
+        if self.record.exit_code is not None:
             return self.record.seconds
         times = (execution.last_update_time_since_epoch for execution in self.executions.values())
         return max(0.0, max(times, default=0) / 1000 - self.started.timestamp())
@@ -61,7 +61,7 @@ class Run:
 
     def state(self, node: str) -> str:
         """Return how a step ended, in a word or two."""
-        if self.record and node in self.record.steps:
+        if node in self.record.steps:
             return self.record.steps[node]
         state = self.executions[node].last_known_state
         words = {Execution.COMPLETE: "ran", Execution.CACHED: "cached", Execution.RUNNING: "unfinished"}

@@ -142,15 +142,11 @@ def _scan(files: tuple[str, ...], format: str, label: str) -> list[shards.FileSc
     job = shards.Job(tuple(("all", file) for file in files), format, output_splits=(), uri="")
     scans = []
     for split, file in job.files:
-        known = {}
-        if format == "csv":
-            known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT)
-            _check_columns(file, list(known), label)
+        known = dict.fromkeys(csv_files.read_header(file), csv_files.TEXT) if format == "csv" else {}
         scan = shards.scan((split, file), dataclasses.replace(job, types=known))
         if scan.problem:
             raise UserError(scan.problem)
-        if scan.types and format != "csv":
-            _check_columns(file, list(scan.types), label)
+        _check_columns(file, list(scan.types), label)
         scans.append(scan)
     shards.merge_types([(scan.file, scan.types) for scan in scans], job)
     return scans

@@ -220,16 +220,9 @@ class PipelineConfig:
         def absolute(path: str) -> str:
             return path if "://" in path else str(root / path)
 
-        return dataclasses.replace(
-            self,
-            data=dataclasses.replace(
-                self.data,
-                path=absolute(self.data.path),
-                prepare=self.data.prepare and absolute(self.data.prepare),
-            ),
-            module=absolute(self.module),
-            schema=self.schema and absolute(self.schema),
-        )
+        prepare, schema = self.data.prepare and absolute(self.data.prepare), self.schema and absolute(self.schema)
+        data = dataclasses.replace(self.data, path=absolute(self.data.path), prepare=prepare)
+        return dataclasses.replace(self, data=data, module=absolute(self.module), schema=schema)
 
 
 def load_config(path: Path) -> PipelineConfig:

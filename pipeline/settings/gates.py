@@ -161,7 +161,7 @@ AnyGate = Gate | SliceGate | FairnessGate
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the Evaluator judges, on the test split.
+    """Settings of the Evaluator, which judges on the test split.
 
     Attributes:
         gates: All must hold; at least one.
@@ -209,7 +209,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ModelChecks:
-    """What the exported model must do before it is pushed.
+    """Limits that the exported model must keep before it is pushed.
 
     Attributes:
         tolerance: Largest difference of a probability between the signatures, between batch sizes, and from what the

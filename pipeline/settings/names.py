@@ -10,7 +10,7 @@ from collections.abc import Iterable
 LONGEST = 64
 
 
-def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+def plain_names(names: Iterable[str]) -> dict[str, str]:
     """Map each name to an identifier of ASCII letters, digits and "_"; one that is so already stays.
 
     The results differ also when case is ignored, because they become names of files and TensorFlow operations. None is
@@ -18,10 +18,8 @@ def plain_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
 
     Args:
         names: Such as the headers of a CSV file: "Bill length (mm)" becomes "Bill_length__mm_".
-        taken: What none of them may become.
     """
-    columns, renamed = sorted(names), dict[str, str]()
-    used = {name.casefold() for name in taken}
+    columns, renamed, used = sorted(names), dict[str, str](), set[str]()
     for name in filter(_is_plain, columns):
         if name.casefold() not in used:
             renamed[name] = name

@@ -34,7 +34,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class TaskTraits:
-    """What follows from the kind of label.
+    """Names and metrics that follow from the kind of label.
 
     Attributes:
         label: The label in words.

@@ -1,4 +1,4 @@
-"""How a model is trained; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
+"""Settings of a training; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained. One step takes batch_size x replicas x accumulate examples.
+    """Settings of a training. One step takes batch_size x replicas x accumulate examples.
 
     Attributes:
         epochs: Most passes over the train split.

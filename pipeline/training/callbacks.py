@@ -11,16 +11,14 @@ from pipeline.settings.tasks import objective_direction
 from pipeline.training.settings import Settings
 
 
-def every_training(settings: Settings) -> list[keras.callbacks.Callback]:
-    """Return the callbacks of every training, a trial of the search or the final one."""
-    return [
-        keras.callbacks.EarlyStopping(
-            monitor=f"val_{settings.objective}",
-            mode=objective_direction(settings.objective),
-            patience=settings.patience,
-            restore_best_weights=True,
-        ),
-    ]
+def early_stopping(settings: Settings) -> keras.callbacks.EarlyStopping:
+    """Return the callback that ends every training, a trial of the search or the final one."""
+    return keras.callbacks.EarlyStopping(
+        monitor=f"val_{settings.objective}",
+        mode=objective_direction(settings.objective),
+        patience=settings.patience,
+        restore_best_weights=True,
+    )
 
 
 def redirect_output(callbacks: Sequence[Any], folder: str) -> None:

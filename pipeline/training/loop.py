@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from pipeline.errors import first_line
 from pipeline.progress import Progress
-from pipeline.training.callbacks import every_training, redirect_output
+from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
@@ -94,7 +94,7 @@ class Fit:
         tensorboard = tensorboard or logs
         self.journal = Journal(logs if chief else None, tensorboard if chief else None)
         self.tensorboard = tensorboard
-        self.callbacks = [*every_training(settings), *callbacks]
+        self.callbacks = [early_stopping(settings), *callbacks]
         if tensorboard:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not distribution.is_chief:

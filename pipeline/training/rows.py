@@ -25,7 +25,7 @@ WRONG_LABEL = "a label that is none of the classes, in column"
 
 
 class Rows:
-    """How examples are parsed, packed and unpacked.
+    """Parser and packer of examples.
 
     Args:
         spec: How to parse a record; float32 and int64 features of fixed shape.

@@ -31,5 +31,6 @@ class Settings(Training):
     @classmethod
     def of(cls, fn_args: Any) -> Settings:
         """Return the settings that ``pipeline.graph`` put there, as JSON has them: without tuples."""
-        given = fn_args.custom_config or {}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        given: dict[str, Any] = fn_args.custom_config or {}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return cls(**given)

@@ -1,12 +1,9 @@
-"""Rows that a served model was sent, and the report on how they compare with the training data."""
+"""Rows that a served model was sent, to be compared with its training data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from pipeline.validation.findings import Finding
 
 WITHIN, CROSSED = 0, 4
 # Newest rows that are judged, and the least to judge by.
@@ -32,17 +29,3 @@ class RequestRows:
     last: str
     others: int
     broken: int
-
-
-def lines_of(requests: RequestRows, findings: Sequence[Finding]) -> list[str]:
-    """Return the report: the rows compared, the findings, and the features that crossed a limit."""
-    more = f", {requests.others:,} rows of other versions passed over" if requests.others else ""
-    more += f", {requests.broken:,} lines that are no row" if requests.broken else ""
-    lines = [
-        f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}{more}"
-    ]
-    for finding in findings:
-        word = "crossed" if finding.severity == "stop" else "warning"
-        lines += [f"  {word}  {finding}", f"           {finding.remedy}"]
-    stops = list(dict.fromkeys(finding.feature for finding in findings if finding.severity == "stop"))
-    return [*lines, f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema"]

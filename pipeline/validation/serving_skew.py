@@ -16,7 +16,7 @@ from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import shown
 from pipeline.validation import findings
-from pipeline.validation.request_rows import RequestRows, lines_of
+from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.statistics import SERVING, Remedies, Statistics, validate
 from pipeline.validation.wrong_values import with_values
 
@@ -63,8 +63,16 @@ def report(
     found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
-    lines = [*lines_of(requests, found), f"statistics and findings: {shown(folder)}"]
-    return lines, any(finding.severity == "stop" for finding in found)
+    rows = f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}"
+    rows += f", {requests.others:,} rows of other versions passed over" if requests.others else ""
+    rows += f", {requests.broken:,} lines that are no row" if requests.broken else ""
+    lines = [rows]
+    for finding in found:
+        word = "crossed" if finding.severity == "stop" else "warning"
+        lines += [f"  {word}  {finding}", f"           {finding.remedy}"]
+    stops = list(dict.fromkeys(finding.feature for finding in found if finding.severity == "stop"))
+    lines.append(f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema")
+    return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
 
 
 def statistics_of(table: pa.Table) -> Statistics:

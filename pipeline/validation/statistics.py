@@ -18,26 +18,15 @@ Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
 TRAINING, SERVING = "TRAINING", "SERVING"
 # In the text of a finding about values, until wrong_values.py has counted the rows.
 ROWS = "{rows}"
-# TFDV's reasons by the words in their names, most special first.
+# Words in the names of TFDV's reasons by the kind of finding, most special first.
 KINDS = {
-    "SCHEMA_NEW_COLUMN": "new_column",
-    "SCHEMA_MISSING_COLUMN": "missing_column",
-    "FEATURE_TYPE_NOT_PRESENT": "missing_column",
-    "FRACTION_PRESENT": "presence",
-    "NUMBER_PRESENT": "presence",
-    "UNEXPECTED_STRING": "domain",
-    "NUMBER_VALUES": "value_count",
-    "NO_VALUES": "value_count",
-    "REPEATED": "value_count",
-    "INVALID_FEATURE_SHAPE": "value_count",
-    "BIG_": "range",
-    "SMALL_": "range",
-    "DATA_TYPE": "type",
-    "BOOL_TYPE": "type",
-    "ENUM_TYPE": "type",
-    "INT_TYPE": "type",
-    "FLOAT_TYPE": "type",
-    "STRING_TYPE": "type",
+    "new_column": ("SCHEMA_NEW_COLUMN",),
+    "missing_column": ("SCHEMA_MISSING_COLUMN", "FEATURE_TYPE_NOT_PRESENT"),
+    "presence": ("FRACTION_PRESENT", "NUMBER_PRESENT"),
+    "domain": ("UNEXPECTED_STRING",),
+    "value_count": ("NUMBER_VALUES", "NO_VALUES", "REPEATED", "INVALID_FEATURE_SHAPE"),
+    "range": ("BIG_", "SMALL_"),
+    "type": ("DATA_TYPE", "BOOL_TYPE", "ENUM_TYPE", "INT_TYPE", "FLOAT_TYPE", "STRING_TYPE"),
 }
 MEASURES = {
     anomalies_pb2.DriftSkewInfo.Measurement.L_INFTY: "L-infinity",
@@ -208,7 +197,7 @@ class _Translator:
                 yield Finding("constant", self.split, name, f"{value} in every row", limit, remedy)
 
     def _kind_of(self, type_name: str, name: str) -> str:
-        kind = next((kind for part, kind in KINDS.items() if part in type_name), "other")
+        kind = next((kind for kind, parts in KINDS.items() if any(part in type_name for part in parts)), "other")
         is_label = name == self.label_name and self.classes and kind in ("range", "type", "domain")
         return "label" if is_label else kind
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.console import Console
 from pipeline.__main__ import main
 from pipeline.cli.runs import list_runs
 from pipeline.runs import store
+from pipeline.runs.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,9 +51,9 @@ def test_one_run_is_not_compared_with_itself(tmp_path, monkeypatch, capsys):
 def test_the_list_of_runs_is_whole_in_a_narrow_terminal():
     started = datetime.datetime(2026, 11, 21, 9, 47, 15)
     metrics = {"auc": 0.7142, "precision": 0.4522, "recall": 0.54}
-    record = SimpleNamespace(metrics=metrics, seconds=127.0, verdict="not blessed", steps={})
+    record = Record("2026-11-21T09-47-15", metrics=metrics, seconds=127.0, exit_code=3)
     text = io.StringIO()
-    run = store.Run("2026-11-21T09-47-15", started, record, {}, {}, {})  # type: ignore[arg-type]
+    run = store.Run("2026-11-21T09-47-15", started, record, {}, {}, {})
     list_runs(Console(file=text, width=40), [run])
     assert text.getvalue().splitlines() == [
         " run                  data  verdict         auc  precision  recall   took  executed",

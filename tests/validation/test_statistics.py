@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import reference
+from pipeline.validation import reference, serving_skew
 from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
 from pipeline.validation.schema_text import parse
 from pipeline.validation.statistics import Remedies, validate
@@ -128,3 +130,21 @@ def test_the_command_that_accepts_a_column_can_be_pasted_whatever_its_name():
     command = remedies.accept("mean radius; rm -rf ~").removeprefix("accept it: ")
     assert shlex.split(command)[5:8] == ["mean radius; rm -rf ~", "--schema", "schema/some/schema.pbtxt"]
     assert shlex.split(remedies.accept(""))[6:9] == ["accept", "--schema", "schema/some/schema.pbtxt"]
+
+
+def test_logged_values_are_read_as_the_server_reads_them():
+    schema = text_format.Parse(
+        'feature { name: "n" type: INT } feature { name: "x" type: FLOAT } feature { name: "t" type: BYTES }',
+        schema_pb2.Schema(),
+    )
+    rows = [
+        {"n": True, "x": 1, "t": {"b64": "/w=="}},
+        {"n": 2.0, "x": True, "t": 3},
+        {"n": [1, 2]},
+        {"n": 1.5, "x": float("nan"), "t": "ü"},
+    ]
+    assert serving_skew._as_table(rows, schema).to_pydict() == {
+        "n": [[1], [2], [1, 2], None],
+        "x": [[1.0], None, None, None],
+        "t": [[b"\xff"], None, None, ["ü".encode()]],
+    }
