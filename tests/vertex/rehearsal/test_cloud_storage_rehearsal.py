@@ -55,7 +55,7 @@ def test_transform_writes_what_passes_between_its_phases_on_its_machine(rehearse
 
         Console(width=140).print(table(rehearsed))
     # 2,057 when TensorFlow Transform wrote its temporary files to the bucket.
-    assert sum(rehearsed.requests["Transform"].values()) < 250
+    assert sum(rehearsed.requests["Transform"].values()) < 120
 
 
 def test_a_machine_without_namespaces_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
