@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import grpc
 import pytest
+from google.cloud import aiplatform_v1 as v1
 
 from pipeline.vertex.pipelines.submit import submit
 from tests.fakes.google_cloud import GoogleCloud
@@ -74,7 +76,17 @@ def test_a_failed_job_is_watched_to_its_end_by_its_id(runner, submitted: str, th
     assert code == 1, text
     assert "Transform           failed" in text
     assert "out of memory" in text
-    assert f"job  {submitted}" in text
+    # As it was asked for: Vertex AI's own name has the project's number.
+    assert f"job  projects/demo/locations/us-central1/pipelineJobs/{submitted.rpartition('/')[2]}" in text
+
+
+def test_a_cancelled_job_is_reported_by_who_watches_it(runner, submitted: str, there: GoogleCloud):
+    there.vertex.pipeline_jobs[submitted].state = v1.PipelineState.PIPELINE_STATE_CANCELLING
+    code, text = runner("watch", submitted)
+    assert code == 1, text
+    assert "the job cancelled: The PipelineJob was cancelled." in text
+    (page,) = re.findall(r"report (/.*/report\.html)", text)
+    assert "The PipelineJob was cancelled." in Path(page).read_text(encoding="utf-8")
 
 
 def test_a_model_that_is_not_blessed_has_an_exit_code_of_its_own(runner, submitted: str):
