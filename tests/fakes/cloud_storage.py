@@ -15,7 +15,7 @@ in the code:
     roles      cloud.google.com/storage/docs/access-control/iam-roles: roles/storage.objectAdmin, which the tasks have,
                is without storage.buckets.get
     rate       cloud.google.com/storage/quotas: one write a second to the same object name. The service "might" answer
-               429; here such writes are only counted
+               429; here such writes are counted, and refused where the test wants it
 """
 
 from __future__ import annotations
@@ -120,18 +120,19 @@ class CloudStorage:
     Args:
         token: The access token that every request must carry; None takes requests of anybody.
         bucket_reader: Whether the caller has storage.buckets.get.
+        throttles: Whether an object that is written twice in a second is refused the second time.
 
     Attributes:
         requests: All that were answered so far.
         hurried: By address, how often an object was written within a second of the last time.
     """
 
-    def __init__(self, token: str | None = None, bucket_reader: bool = True) -> None:
+    def __init__(self, token: str | None = None, bucket_reader: bool = True, throttles: bool = False) -> None:
         self.buckets: dict[str, dict[str, Object]] = {}
         self.requests: list[Request] = []
         self.hurried: Counter[str] = Counter()
         self._bucket_properties: dict[str, dict[str, Any]] = {}
-        self._token, self._bucket_reader = token, bucket_reader
+        self._token, self._bucket_reader, self._throttles = token, bucket_reader, throttles
         self._sessions: dict[str, Session] = {}
         self._generations = itertools.count(time.time_ns() // 1000)
         self._lock = threading.RLock()
@@ -339,6 +340,8 @@ class CloudStorage:
         now = _now()
         if name in objects and (now - objects[name].created).total_seconds() < 1:  # rule: rate
             self.hurried[f"gs://{bucket}/{name}"] += 1
+            if self._throttles:
+                raise Refused(429, f"The object {bucket}/{name} exceeded the rate limit.", "rateLimitExceeded")
         objects[name] = Object(
             bucket, name, content, next(self._generations), properties, now, now, md5=md5, crc32c=crc32c
         )
@@ -385,8 +388,8 @@ class CloudStorage:
             if session.length not in (None, str(total)):
                 raise Refused(400, f"X-Upload-Content-Length was {session.length}, and {total} bytes came.")
             content = bytes(session.received)
-            session.received.clear()
             session.finished = self._insert(session.bucket, session.name, content, session.properties, session.query)
+            session.received.clear()
         return Answer.json(session.finished.resource(), call)
 
     def _compose(self, call: Call, bucket: str, name: str) -> Answer:

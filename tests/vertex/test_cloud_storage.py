@@ -152,3 +152,12 @@ def test_requests_need_the_token_and_the_role_of_tasks_does_not_read_buckets():
         assert code("/storage/v1/b/some-bucket/o", "right") == 200
         assert code("/storage/v1/b/some-bucket/o", "wrong") == 401
         assert code("/storage/v1/b/some-bucket", "right") == 403
+
+
+def test_an_object_that_is_written_again_within_a_second_is_refused_where_the_test_wants_it():
+    there = CloudStorage(throttles=True)
+    there.create_bucket("some-bucket")
+    with there.serve() as url:
+        address = f"{url}/upload/storage/v1/b/some-bucket/o?uploadType=media&name="
+        codes = [requests.post(f"{address}{name}", b"x", timeout=5).status_code for name in ("a", "a", "b")]
+    assert (codes, dict(there.hurried)) == ([200, 429, 200], {"gs://some-bucket/a": 1})

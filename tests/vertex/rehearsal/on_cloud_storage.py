@@ -109,7 +109,7 @@ def _rehearse_here(config_file: Path, out: Path, data: Path | None) -> Rehearsal
     from pipeline.vertex.pipelines.compile import compile
     from pipeline.vertex.rehearsal import task_runner
 
-    storage = CloudStorage(TOKEN, bucket_reader=False)
+    storage = CloudStorage(TOKEN, bucket_reader=False, throttles=True)
     storage.create_bucket(BUCKET_NAME, REGION)
     rehearsal = Rehearsal()
     before = 0
