@@ -56,6 +56,7 @@ EXPECTED = {
         "pyfarmhash": "the override of pyproject.toml: TFDV's own range has no wheels (docs/decisions/0004)",
     },
     "ldd": {
+        "libcuda.so.1": "NVIDIA's driver, which the service mounts",
         "h5py.libs/": "loaded by h5py's own modules, whose RPATH names their folder; these find everything",
     },
 }
