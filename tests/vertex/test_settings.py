@@ -65,9 +65,7 @@ def test_dataflow_and_vizier_get_the_image_with_root_as_its_user_and_the_tasks_d
 
 @pytest.mark.parametrize("needs_root", [["--dataflow=on"], ["--tuner-workers=2", "--search-with=vizier"]])
 def test_an_image_named_by_its_digest_needs_the_name_of_the_one_with_root(needs_root):
-    with pytest.raises(
-        UserError, match=r"^--root-image \(or VERTEX_ROOT_IMAGE\) is missing: eu.gcr.io/p/i@sha256:12"
-    ):
+    with pytest.raises(UserError, match=r"^--root-image \(or VERTEX_ROOT_IMAGE\) is missing: eu.gcr.io/p/i@sha256:12"):
         read(*COMPLETE, "--image=eu.gcr.io/p/i@sha256:12", *needs_root)
     assert read(*COMPLETE, "--image=eu.gcr.io/p/i@sha256:12").image.endswith("12")
 
