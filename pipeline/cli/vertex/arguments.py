@@ -108,8 +108,13 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     )
     if arguments.command == "batch-predict" and not arguments.to:
         arguments.needed = BUCKET
-    if arguments.command == "watch" and arguments.job.startswith("projects/"):  # the full name says where it is
-        _, arguments.project, _, arguments.region, *_ = arguments.job.split("/")
+    if arguments.command == "watch" and "/" in arguments.job:  # the full name says where it is
+        place = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)/pipelineJobs/[^/]+", arguments.job)
+        if not place:
+            parsers["watch"].error(
+                f"JOB must be an id, or projects/PROJECT/locations/REGION/pipelineJobs/ID, got {arguments.job!r}"
+            )
+        arguments.project, arguments.region = place.groups()
     return arguments
 
 

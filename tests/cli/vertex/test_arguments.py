@@ -30,6 +30,7 @@ def test_without_a_command_the_pipeline_runs(argv):
         (["pause", "flights", "--bucket", "b"], "unrecognized arguments: --bucket"),
         (["schedule", "every monday"], "must be a cron line of five fields"),
         (["watch"], "the following arguments are required: JOB"),
+        (["watch", "projects/demo"], "or projects/PROJECT/locations/REGION/pipelineJobs/ID, got 'projects/demo'"),
     ],
 )
 def test_a_mistake_is_answered_with_what_to_type(argv, message, capsys):
