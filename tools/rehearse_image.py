@@ -1,6 +1,6 @@
 """Build the Dockerfile on stand-ins of its base images, look into the image, and run a rehearsal in it.
 
-    make rehearse-image ARGS="--no-tune"
+    make rehearse-image ARGS="--tuning=off"
 
 For a machine without a registry, without docker and without Google Cloud. Debian's debootstrap makes the stand-ins: a
 trixie with its own Python in place of python:...-slim-trixie, and a program that asks for what Beam's asks for in place
@@ -84,6 +84,7 @@ def main() -> int:
         help="for the stand-ins, which stay, and the image, which does not (%(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the image there, unpacked")
+    parser.add_argument("--data", type=Path, help="of the rehearsal, in place of the config's")
     parser.add_argument("--variant", choices=build_image.VARIANTS, default="cpu", help="(%(default)s)")
     arguments, rehearsal = parser.parse_known_args()
     if problem := why_not_here():
@@ -99,7 +100,7 @@ def main() -> int:
         problems = [*look_into(bundle, folder), *service_folders(bundle)]
         for problem in problems:
             print(f"  wrong: {problem}", flush=True)
-        rehearse(bundle, folder, rehearsal)
+        rehearse(bundle, folder, rehearsal, arguments.data)
     except NotClean as error:
         print(f"make rehearse-image: {error}", file=sys.stderr)
         return 1
@@ -308,7 +309,7 @@ def service_folders(bundle: Path) -> Iterator[str]:
                 yield f"{what} as user {user}: {worked}, expected {not expected}. {last}"
 
 
-def rehearse(bundle: Path, folder: Path, arguments: Sequence[str]) -> None:
+def rehearse(bundle: Path, folder: Path, arguments: Sequence[str], data: Path | None) -> None:
     """Run the rehearsal with every container in the image.
 
     Raises:
@@ -317,20 +318,21 @@ def rehearse(bundle: Path, folder: Path, arguments: Sequence[str]) -> None:
     output = folder / "output"
     output.mkdir(exist_ok=True)
     config = json.loads((bundle / "config.json").read_text())
-    named = [Path(value.partition("=")[2]).absolute() for value in arguments if value.startswith("--data=")]
+    named = [data.absolute()] if data else []
     write_config(bundle, config["image"], shared=[ROOT / "data", *named, output])
     command = [sys.executable, "vertex_runner.py", "rehearse", f"--output={output}", *arguments]
+    command += [f"--data={path}" for path in named]
     print(f"+ {shlex.join(command)}", flush=True)
     # A bucket knows no owners: what one container writes, the next may read and delete.
     variables = {**os.environ, RUN_IN_IMAGE: shlex.join(in_image(bundle))}
     code = subprocess.run(command, cwd=ROOT, env=variables, umask=0).returncode
-    if code:
-        logs = shutil.copytree(output / "rehearsal/logs", folder / "logs", dirs_exist_ok=True)
-        raise NotClean(f"the rehearsal in the image ended with {code}; its logs are in {logs}")
-    # Its task ends well on Vertex AI, whatever becomes of it.
-    if not list(output.glob("rehearsal/artifacts/0/*/Report_*/report.html")):
-        logs = shutil.copytree(output / "rehearsal/logs", folder / "logs", dirs_exist_ok=True)
-        raise NotClean(f"the rehearsal in the image wrote no report; its logs are in {logs}")
+    # The report's task ends well on Vertex AI, whatever becomes of it.
+    if code or not list(output.glob("rehearsal/artifacts/0/*/Report_*/report.html")):
+        logs = folder / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        if (output / "rehearsal/logs").exists():
+            shutil.copytree(output / "rehearsal/logs", logs)
+        raise NotClean(f"the rehearsal in the image ended with {code} or without a report; its logs are in {logs}")
 
 
 def in_image(bundle: Path) -> list[str]:
