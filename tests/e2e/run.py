@@ -20,6 +20,7 @@ CODE = (
     "schema",
     "tests/e2e",
     "local_runner.py",
+    "requirements-image.lock",
     "requirements.lock",
     "vertex_runner.py",
 )
