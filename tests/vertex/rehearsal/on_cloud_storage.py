@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     print(text)
-    Console().print(table(rehearsal))
+    Console(width=140).print(table(rehearsal))
     print(rehearsal.error or json.dumps(rehearsal.metrics))
     return 1 if rehearsal.error else 0
 
