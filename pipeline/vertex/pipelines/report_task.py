@@ -51,7 +51,7 @@ OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
 
 @dataclasses.dataclass(frozen=True)
 class StepOutcomes:
-    """How the steps of a job outcomes.
+    """Outcomes of the steps of a job.
 
     Attributes:
         steps: Those that succeeded, in the order in which they started.
