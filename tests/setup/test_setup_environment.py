@@ -217,6 +217,7 @@ def test_make_help_lists_every_target():
         "bench",
         "gauntlet",
         "image",
+        "rehearse-image",
         "lock",
         "tensorboard",
         "clean",
