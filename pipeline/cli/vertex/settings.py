@@ -154,10 +154,6 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
             problems.append(f"{setting.flag} must be {' or '.join(setting.choices)}, got {value!r}")
             values[setting.name] = None
     max_workers, machines, endpoint, dataflow = 1, Machines(), None, None
-    items = [item.strip() for item in (values["labels"] or "").split(",") if item.strip()]
-    problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
-    pairs = (item.split("=", 1) for item in items if "=" in item)
-    labels = {key.strip(): value.strip() for key, value in pairs}
     with _collected(problems):
         max_workers = _positive("--dataflow-max-workers", values["dataflow_max_workers"] or "10")
     with _collected(problems):
@@ -170,17 +166,9 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     elsewhere = endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
     region = values["region"] or elsewhere
     bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
-    default_image = fingerprints.image_name("gpu" if machines.gpus else "cpu")
-    image = values["image"] or f"{region}-docker.pkg.dev/{project.replace(':', '/')}/{default_image}"
-    root_image = values["root_image"] or as_root(image)
-    if "@" in image and not values["root_image"] and (values["dataflow"] == "on" or machines.search_with == "vizier"):
-        problems.append(
-            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
-            "and Vizier's trials need the same image with root as its user"
-        )
-        root_image = image
+    image, root_image = _images(values, f"{region}-docker.pkg.dev/{project.replace(':', '/')}", machines, problems)
     account: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
-    account |= {"project": project, "region": region, "labels": labels}
+    account |= {"project": project, "region": region, "labels": _labels(values["labels"] or "", problems)}
     with _collected(problems):
         if values["dataflow"] == "on":
             dataflow = Dataflow(
@@ -210,6 +198,30 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     return vertex
+
+
+def _labels(text: str, problems: list[str]) -> dict[str, str]:
+    """Return the labels in "key=value,key=value"; add what is wrong to ``problems``."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
+    pairs = (item.split("=", 1) for item in items if "=" in item)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _images(
+    values: Mapping[str, str | None], registry: str, machines: Machines, problems: list[str]
+) -> tuple[str, str]:
+    """Return the image of the tasks and the one with root as its user; add what is wrong to ``problems``."""
+    default = fingerprints.image_name("gpu" if machines.gpus else "cpu")
+    image = values["image"] or f"{registry}/{default}"
+    if values["root_image"] or "@" not in image:
+        return image, values["root_image"] or as_root(image)
+    if values["dataflow"] == "on" or machines.search_with == "vizier":
+        problems.append(
+            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
+            "and Vizier's trials need the same image with root as its user"
+        )
+    return image, image
 
 
 @contextlib.contextmanager
