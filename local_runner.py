@@ -78,4 +78,4 @@ def run_pipeline(run: LocalRun, target: Target, verbose: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.until_enough_read(main))

@@ -75,6 +75,8 @@ def run_command(arguments: argparse.Namespace, config: PipelineConfig, vertex: V
     log = folder / "log"
     if arguments.command == "compile":
         folder = Path(arguments.out).absolute()
+        if folder.is_file():
+            raise UserError(f"OUT must be a folder, and {folder} is a file")
         log = folder / "compile.log"
     elif arguments.command == "rehearse":
         folder = output / "rehearsal"
@@ -87,4 +89,4 @@ def run_command(arguments: argparse.Namespace, config: PipelineConfig, vertex: V
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.until_enough_read(main))

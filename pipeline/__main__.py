@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
-import signal
 import sys
 
-from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS
+from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS, until_enough_read
 from pipeline.errors import UserError
 from pipeline.settings.names import printable
 
-ENOUGH_READ = 128 + signal.SIGPIPE  # the exit code of Unix tools
 # In the order in which a user needs them; each is a module of pipeline.cli with a function main(argv).
 COMMANDS = {
     "new": "make a pipeline from your data: config, module file and schema",
@@ -27,14 +24,7 @@ COMMANDS = {
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
     name, *rest = argv or ["--help"]
-    try:
-        try:
-            return _run(name, rest)
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ENOUGH_READ
+    return until_enough_read(lambda: _run(name, rest))
 
 
 def _run(name: str, rest: list[str]) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import shlex
-from collections.abc import Mapping
+import signal
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -21,6 +24,19 @@ from pipeline.settings.repository import shown
 
 PIPELINE = "flights"
 SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
+ENOUGH_READ = 128 + signal.SIGPIPE  # the exit code of Unix tools
+
+
+def until_enough_read(command: Callable[[], int]) -> int:
+    """Run a command; end it quietly when whoever reads its output, such as head, has seen enough."""
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ENOUGH_READ
 
 
 def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note: str = "") -> argparse.ArgumentParser:

@@ -31,11 +31,12 @@ Percent = Annotated[int, whole(1, 100, "percent")]
 Ratio = Annotated[float, number("a number of 1 or more", lambda value: value >= 1)]
 # Requests carry an access token.
 Address = Annotated[str, text("the address that leads to the endpoint over TLS, https://HOST", r"https://[^/\s]+")]
+IMAGE_NAME = r"(?!\w+://)[^/\s]+/.*\S[:@]\S+"  # HOST/PATH:TAG; no https:// before it
 ServingImage = Annotated[
     str,
     text(
         '"pipeline", "prebuilt" or an image with its tag or digest',
-        rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|[^/\s]+/.*\S[:@]\S+",
+        rf"{PIPELINE_IMAGE}|{PREBUILT_IMAGE}|{IMAGE_NAME}",
     ),
 ]
 RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"

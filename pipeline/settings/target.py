@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pipeline.errors import UserError
 from pipeline.settings.checks import Count, check_settings, number, problems_of, text
-from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.endpoint import IMAGE_NAME, Endpoint
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
@@ -38,9 +38,7 @@ Region = Annotated[str, text("a region, such as europe-west4", r"[a-z]+-[a-z]+\d
 Bucket = Annotated[
     str, text("the name of a bucket without gs://, such as my-bucket", r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 ]
-Image = Annotated[
-    str, text("an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag", r"[^/\s]+/.*\S[:@]\S+")
-]
+Image = Annotated[str, text("an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag", IMAGE_NAME)]
 Network = Annotated[
     str, text("projects/PROJECT_NUMBER/global/networks/NAME", r"projects/\d+/global/networks/[a-z0-9-]+")
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from tests.vertex.serving import Pushes
 
 # Each starts Python anew with Google's clients; one compiles.
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 ENDPOINT_FILE = """\
 from pipeline.settings.endpoint import Canary, Endpoint
 
@@ -91,3 +96,20 @@ def test_wrong_arguments_are_refused(runner, arguments, message):
     code, text = runner(*arguments)
     assert code == 2, text
     assert message in text
+
+
+def test_a_job_is_not_compiled_into_a_file(runner, tmp_path):
+    (tmp_path / "job.json").write_text("{}")
+    code, text = runner("compile", str(tmp_path / "job.json"))
+    assert code == 1, text
+    assert text == f"vertex_runner.py: OUT must be a folder, and {tmp_path / 'job.json'} is a file\n"
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    settings = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--output={tmp_path}")
+    command = [sys.executable, "vertex_runner.py", "check", *settings]
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

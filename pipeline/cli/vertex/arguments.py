@@ -103,9 +103,14 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
         close = difflib.get_close_matches(as_flag or first, COMMANDS, 1)
         hint = f"did you mean python vertex_runner.py {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
         parser.error(f"--{as_flag} is a command, no flag; {hint}" if as_flag else f"no command {first!r}; {hint}")
-    arguments = parser.parse_args(
+    arguments, rest = parser.parse_known_args(
         argv if argv[:1] == [first] and first in (*COMMANDS, "-h", "--help") else ["run", *argv]
     )
+    late = next((word for word in rest if word in COMMANDS), None)
+    if late:
+        parser.error(f"the command comes first: python vertex_runner.py {late} ...")
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if arguments.command == "batch-predict" and not arguments.to:
         arguments.needed = BUCKET
     if arguments.command == "watch" and "/" in arguments.job:  # the full name says where it is

@@ -37,6 +37,9 @@ def rehearse(session: Session) -> int:
             steps = task_runner.run(job, session.run_id, folder, module, screen.step_starts, screen.step_ends)
         except StepFailed as failure:
             screen.failure(failure.step, failure.seconds, failure.__cause__, config)
+            page = task_runner.report_of(folder, session.run_id)
+            if page:
+                screen.note(f"report {page}")
             return FAILED
         except UserError:
             raise

@@ -28,6 +28,7 @@ def test_without_a_command_the_pipeline_runs(argv):
         (["--project", "demo", "--check"], "--check is a command, no flag"),
         (["watch", "1", "--no-wait"], "unrecognized arguments: --no-wait"),
         (["pause", "flights", "--bucket", "b"], "unrecognized arguments: --bucket"),
+        (["--project", "demo", "check"], "the command comes first: python vertex_runner.py check"),
         (["schedule", "every monday"], "must be a cron line of five fields"),
         (["watch"], "the following arguments are required: JOB"),
         (["watch", "projects/demo"], "or projects/PROJECT/locations/REGION/pipelineJobs/ID, got 'projects/demo'"),
