@@ -56,7 +56,7 @@ def test_editing_a_test_the_readme_or_an_unrelated_file_executes_nothing(clone, 
     (clone / "README.md").write_text("# Another README\n")
     (clone / "notes.py").write_text("print('unrelated')\n")
     (clone / "models/other.py").write_text("VALUE = 1\n")
-    edit(clone / "pipeline/cli/terminal.py", '"ran": "green"', '"ran": "blue"')
+    edit(clone / "pipeline/cli/terminal.py", '("ran", "ok"), "green"', '("ran", "ok"), "blue"')
     again = run(clone)
     assert again.code == 0, again.text
     assert again.ran == set()
