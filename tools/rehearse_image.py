@@ -35,7 +35,6 @@ PROGRAMS = ("buildah", "debootstrap", "unshare", "chroot")
 # Python of trixie, the Debian that the Dockerfile asks for.
 PYTHON = "3.13"
 DEBIAN = "trixie"
-MIRROR = "http://deb.debian.org/debian"
 DEBIAN_PACKAGES = "ca-certificates,netbase,tzdata,python3,python3-venv"
 # Where a trial of Vertex AI Vizier reports, and the folder that Dataflow names to Beam's start-up: of root's.
 METRIC_FILE = "/var/hypertune/output.metrics"
@@ -138,7 +137,7 @@ def stand_ins(folder: Path) -> dict[str, str]:
     if buildah(folder, "inspect", "--type=image", names["PYTHON_IMAGE"], fails=True) is None:
         root = folder / "debian"
         shutil.rmtree(root, ignore_errors=True)
-        run(folder, "debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN, root, MIRROR)
+        run(folder, "debootstrap", "--variant=minbase", f"--include={DEBIAN_PACKAGES}", DEBIAN, root)
         # Python in /usr/local, as the image has it that it stands for.
         run(folder, "chroot", root, "python3", "-m", "venv", "/usr/local")
         version = run(folder, "chroot", root, "/usr/local/bin/python", "--version").strip()
