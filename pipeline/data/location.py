@@ -65,7 +65,8 @@ def prepare(config: PipelineConfig) -> None:
     """
     if config.data.prepare and not Path(config.data.path).exists():
         command = [sys.executable, config.data.prepare, "--output", config.data.path]
-        if subprocess.run(command, check=False).returncode:
+        # Standard output is the command's own; whoever reads it may have closed it.
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
             raise UserError(f"{config.data.prepare} failed; its message stands above")
 
 

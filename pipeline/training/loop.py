@@ -172,7 +172,9 @@ class Fit:
             f"epoch {self.epoch + 1} of {self.settings.epochs}, step {step - self.epoch * self.steps_per_epoch:,} of "
         )
         text += f"{self.steps_per_epoch:,}, loss {loss:.4f}"
-        text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
+        # Several workers exchange messages to read a metric, all at the same step; each has a clock of its own.
+        if self.distribution.workers == 1:
+            text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
         if step > from_step:
             seconds = (now - began) / (step - from_step)
             examples = self.batch_size * self.part.replicas / seconds

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data.location import check_data, find_files
+from pipeline.data.location import check_data, find_files, prepare
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import Evaluation, Gate
 from pipeline.settings.target import only_run_in
@@ -185,3 +185,13 @@ def test_decimals_are_numbers_to_predict(tmp_path):
             evaluation=Evaluation(gates=(Gate("rmse", ceiling=1.0),)),
         )
     )
+
+
+def test_what_a_script_that_makes_the_data_prints_is_not_the_commands_output(tmp_path, capfd):
+    script = tmp_path / "make_data.py"
+    script.write_text("import sys; print('made', *sys.argv[1:])")
+    data = Data(str(tmp_path / "none"), prepare=str(script))
+    gate = Evaluation(gates=(Gate("auc", floor=0.5),))
+    prepare(PipelineConfig("some", data, Label("late"), "models/some.py", evaluation=gate))
+    output, errors = capfd.readouterr()
+    assert (output, errors) == ("", f"made --output {tmp_path / 'none'}\n")

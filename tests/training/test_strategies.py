@@ -72,6 +72,19 @@ def test_two_workers_learn_what_one_device_learns_and_export_one_model(transform
     assert not [file for file in folders[1].rglob("*") if file.is_file()]
 
 
+def test_workers_that_report_progress_at_different_times_train_on(transformed, tmp_path):
+    job = {"settings": {"batch_size": 32, "epochs": 1, "strategy": "multi_worker", "steps_per_call": 1}}
+    folders = [tmp_path / "often", tmp_path / "seldom"]
+    workers = [
+        start(transformed, folder, environment, clock=clock, **job)
+        for folder, environment, clock in zip(folders, cluster(2), (1000, 0.001), strict=True)
+    ]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    often, seldom = (logs(folder).count("epoch 1 of 1, step ") for folder in folders)
+    assert often > 10
+    assert seldom <= 1
+
+
 @pytest.mark.parametrize("kind", ["sequential", "subclassed"])
 def test_models_that_are_no_graph_of_layers_are_exported_too(transformed, tmp_path, kind):
     folder = tmp_path / kind

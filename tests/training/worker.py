@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,8 +139,12 @@ def main(job: dict[str, Any]) -> None:
     if job.get("devices"):
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * job["devices"])
+    if job.get("clock"):
+        real_clock = time.monotonic
+        time.monotonic = lambda: real_clock() * job["clock"]
     logging.basicConfig(format="%(message)s")
-    logging.getLogger("pipeline.training").setLevel(logging.INFO)
+    for name in ("pipeline.training", "pipeline.progress"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
     hyperparameters = keras_tuner.HyperParameters()
     for name, value in job.get("hyperparameters", {}).items():

@@ -105,11 +105,11 @@ def test_a_job_is_not_compiled_into_a_file(runner, tmp_path):
     assert text == f"vertex_runner.py: OUT must be a folder, and {tmp_path / 'job.json'} is a file\n"
 
 
-def test_a_reader_that_has_seen_enough_ends_a_command_quietly(tmp_path):
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(few_flights, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     settings = ("--project=demo", "--region=us-central1", "--bucket=demo-bucket", f"--output={tmp_path}")
-    command = [sys.executable, "vertex_runner.py", "check", *settings]
+    command = [sys.executable, "vertex_runner.py", "check", f"--data={few_flights}", *settings]
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
