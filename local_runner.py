@@ -4,8 +4,6 @@ A runner makes two values of its arguments: WHAT runs (a PipelineConfig) and WHE
 the two, runs it step by step, and shows and keeps the outcome.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

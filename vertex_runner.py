@@ -4,8 +4,6 @@ A runner makes two values of the command line and the environment: WHAT runs (a 
 its machines and its endpoint). The command, ``run`` if none is named, does its work with these two.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -7,8 +7,6 @@ TensorFlow's, Beam's and Google's own clients do what they do on Vertex AI. It n
 when the AUC is not that of the last local run (make run), or Transform sends more than 120 requests.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

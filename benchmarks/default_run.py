@@ -6,8 +6,6 @@ Runs local_runner.py in a new output folder, then three times more, each time be
 when a second run executes a step, or takes more than twice the import (the medians of three).
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 import subprocess

@@ -8,8 +8,6 @@ takes more than 1.2 times as long among 10 times the rows, or the memory at 10 t
 that at 2 times.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json

@@ -8,8 +8,6 @@ with the metrics alone that are shown, the smaller of two times each. (The predi
 ModelCheck are one batch.) Exits 1 when the sum is more than 15 % of the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

@@ -6,8 +6,6 @@ Takes each table of tests/e2e/gauntlet_tables.py through all commands in a fresh
 what comes of it with what is expected. Exits 1 when one of them ends otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -14,8 +14,6 @@ a first epoch starts when the step is compiled, and counts the waiting for data 
 must be reached is in the last lines; exits 1 when it is not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os
@@ -74,7 +72,7 @@ class OneBatch:
     chunk: tf.Tensor
 
     @classmethod
-    def of(cls, split: Split, batch_size: int) -> OneBatch:
+    def of(cls, split: Split, batch_size: int) -> "OneBatch":
         """Takes the first batch of a split whose batches are packed ahead: nothing is left to do for a step."""
         chunk = next(iter(split.training(batch_size, Part(), seed=1)))
         return cls(split.rows, split.examples, tf.repeat(chunk[:1], len(chunk), axis=0))

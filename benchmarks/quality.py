@@ -9,8 +9,6 @@ aside by the seed, and one seed or another moves the AUC by up to 0.009. The var
 test months count, so the rival may choose by them; ours has not seen them. Exits 1 when ours is below.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Runs local_runner.py in a new output folder, then again. Exits 1 when the report
 of the rest of that run, or is larger than 3 MB.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

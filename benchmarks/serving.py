@@ -9,8 +9,6 @@ malformed requests made an error of the server, predicting files is at least hal
 in memory, and four times the rows take no more memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

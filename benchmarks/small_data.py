@@ -7,8 +7,6 @@ Makes a table of 1,500 rows and 64 columns (40 of whole numbers from 0 to 16, as
 repository. Exits 1 when local_runner.py takes 60 seconds or more, or does not push a model.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

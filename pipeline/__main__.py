@@ -1,7 +1,5 @@
 """Run one of the commands: python -m pipeline COMMAND --help."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """The one exception whose message is meant for the person at the terminal."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """Something the user can put right.

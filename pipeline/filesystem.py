@@ -5,8 +5,6 @@ tasks have as well; Beam is imported when the first address is met. Any other pa
 TensorFlow itself reads and writes (checkpoints, SavedModels, records for ``tf.data``) stays with ``tf.io.gfile``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -4,8 +4,6 @@ ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate →
 Evaluator → Pusher → Verdict
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

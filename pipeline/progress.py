@@ -1,7 +1,5 @@
 """Progress within a step, for the log and the running line of a terminal."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -1,7 +1,5 @@
 """Real flights for tests: the prepared data set, a thin sample of it, and one run of the pipeline over that sample."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

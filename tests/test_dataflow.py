@@ -1,7 +1,5 @@
 """The data steps as Dataflow jobs: their graphs are built and translated offline; none is submitted."""
 
-from __future__ import annotations
-
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions

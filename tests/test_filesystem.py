@@ -1,7 +1,5 @@
 """Files on this machine and in a bucket behave alike."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 from pathlib import Path

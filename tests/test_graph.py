@@ -1,7 +1,5 @@
 """The graph's first step for every source of data."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

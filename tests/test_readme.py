@@ -1,7 +1,5 @@
 """What the documents promise is there: files, targets, options, benchmarks."""
 
-from __future__ import annotations
-
 import functools
 import re
 import subprocess

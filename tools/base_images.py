@@ -6,8 +6,6 @@ make image does it for an image that the lock does not name yet; make lock UPGRA
 that its owner moves: with the digest, two builds from one commit start from the same bytes.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import sys

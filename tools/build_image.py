@@ -6,8 +6,6 @@ Without --image the name is the one that vertex_runner.py looks for. A second on
 with root as its user. The images that both are built on are those of base-images.lock, by their digests.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

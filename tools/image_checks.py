@@ -4,8 +4,6 @@ The names are modules, or classes of modules, that must be importable, beside ev
 library only. Prints JSON: a list of findings by check.
 """
 
-from __future__ import annotations
-
 import collections
 import importlib
 import importlib.metadata

@@ -12,8 +12,6 @@ Does nothing on glibc 2.39 and later or to an object that is already done, and l
 newer symbol it does not know. See docs/decisions/0003-wheels-for-older-glibc.md.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import platform

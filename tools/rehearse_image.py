@@ -9,8 +9,6 @@ all that the tasks import is imported, and vertex_runner.py rehearse runs every 
 variables, its files, which are read-only, and folders of the service that belong to root. Needs root and 20 GB.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -7,8 +7,6 @@ process.env, process.cwd and mounts. The files are read-only. This process' own 
 the service sets. Needs root, and util-linux.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -5,8 +5,6 @@ environment was made from: the same inputs need no work, a new lock only its dif
 Python, a moved folder, an interrupted set-up) a new environment. Standard library only: nothing is installed yet.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Shared parts of the command lines: help texts, the flags that choose a pipeline, and its config."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

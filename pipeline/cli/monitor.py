@@ -1,7 +1,5 @@
 """Compare the requests to a served model with its training data: python -m pipeline monitor --help."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -4,8 +4,6 @@ Writes configs/NAME.py, models/NAME.py and schema/NAME/schema.pbtxt, for you to 
 python local_runner.py --pipeline NAME trains and pushes a model.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re

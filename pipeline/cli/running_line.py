@@ -1,7 +1,5 @@
 """Last line of a terminal while a step runs: its name, the seconds so far, and its progress."""
 
-from __future__ import annotations
-
 import time
 
 from rich.console import Console

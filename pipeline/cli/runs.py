@@ -1,7 +1,5 @@
 """The runs of a pipeline: python -m pipeline runs list, show, diff, clean."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import math

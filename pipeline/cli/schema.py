@@ -5,8 +5,6 @@ python -m pipeline schema accept carrier       changes it for this column; witho
 python -m pipeline schema write --to FILE      an inferred schema, for data that has no reviewed one yet
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ In a container on Vertex AI it needs no arguments: the AIP_* variables name the 
 (https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

@@ -6,8 +6,6 @@ or many. A shard takes its parts from all over the files and mixes its rows, bec
 collected, by time mostly, would reach the training in that order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Read the statistics of a run and what its gates have written beside their artifacts."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

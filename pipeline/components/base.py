@@ -4,8 +4,6 @@ TFX's cache compares the inputs and execution properties of a step, not the code
 one property, ``code``: a fingerprint of the module that defines them and of all that it imports from this repository.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The model that a candidate is compared with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

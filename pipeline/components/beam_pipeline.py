@@ -1,7 +1,5 @@
 """Beam pipelines that are built and run faster."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Hashable
 from typing import Any

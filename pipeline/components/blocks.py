@@ -3,8 +3,6 @@
 TFX passes single records between steps in Python, and makes batches whose sizes depend on the clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

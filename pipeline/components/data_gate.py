@@ -3,8 +3,6 @@
 Two, because TFX deletes what a failed step has written, and the anomalies are to be read afterwards.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -3,8 +3,6 @@
 TFMA's own thresholds know neither a minimum of examples nor intervals, and do not explain a failure.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The first node of the graph, for files and for BigQuery."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions

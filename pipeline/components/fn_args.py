@@ -4,8 +4,6 @@ With TFX alone ``fn_args.train_steps`` is then None, and Keras trains for ever o
 ``steps_per_epoch`` is None.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +29,7 @@ class FnArgs(fn_args_utils.FnArgs):
         super().__init__()
 
     @classmethod
-    def of(cls, stock: fn_args_utils.FnArgs) -> FnArgs:
+    def of(cls, stock: fn_args_utils.FnArgs) -> "FnArgs":
         """Return the arguments that TFX made, with steps."""
         fn_args = cls()
         for name, value in vars(stock).items():

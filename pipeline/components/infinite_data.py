@@ -3,8 +3,6 @@
 TFX's dataset factory repeats its data by default. Without a number of steps, Keras trains on such data for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

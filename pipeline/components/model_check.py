@@ -4,8 +4,6 @@ TFX's needs Docker for a model server and does not run on Vertex AI. Here a new 
 but TensorFlow loads the model (``model_probe``).
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import importlib.metadata

@@ -7,8 +7,6 @@
 This file is run by its path and imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import itertools

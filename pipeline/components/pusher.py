@@ -1,7 +1,5 @@
 """A Pusher that never shows a model server an incomplete version, and writes a manifest for each version."""
 
-from __future__ import annotations
-
 import datetime
 import platform
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The schema that a person has reviewed, as an artifact."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

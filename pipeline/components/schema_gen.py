@@ -3,8 +3,6 @@
 TFX's marks such a column as deprecated, and a ``preprocessing_fn`` that names it fails with a KeyError.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfx.components.schema_gen.executor import DEFAULT_FILE_NAME

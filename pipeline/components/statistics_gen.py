@@ -1,7 +1,5 @@
 """StatisticsGen without a record-by-record step; the statistics are TFDV's own."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

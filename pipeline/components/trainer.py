@@ -1,7 +1,5 @@
 """TFX's Trainer, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfx import components as tfx_components

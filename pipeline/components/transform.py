@@ -6,8 +6,6 @@ decoded, transformed and written in blocks of a fixed size, one file for each fi
 analysis itself is TensorFlow Transform's own, on any Beam runner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

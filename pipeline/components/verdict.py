@@ -1,7 +1,5 @@
 """The last step: the results of all gates and the push in one artifact, and the reference for the next run's data."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

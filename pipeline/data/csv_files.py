@@ -1,7 +1,5 @@
 """Scan CSV files with a header for parts and types; read the parts with types that are fixed."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

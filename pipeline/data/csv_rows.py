@@ -4,8 +4,6 @@ Vectorised over blocks. A row ends at a line break outside quotes; quotes enclos
 it (RFC 4180). A row that breaks these rules ends where its line ends, and the next line is a row again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
@@ -82,7 +80,7 @@ class _Rows:
     broken: dict[int, str]
 
     @classmethod
-    def find(cls, data: bytes, at_end: bool) -> _Rows:
+    def find(cls, data: bytes, at_end: bool) -> "_Rows":
         codes = np.frombuffer(data, np.uint8)
         breaks = codes == NEWLINE
         if b"\r" in data:

@@ -13,8 +13,6 @@
 A null is a missing value and nothing else is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -1,7 +1,5 @@
 """Find the files that hold the rows, on this machine or in a bucket, and open them."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """Encode the classes that files hold in words as the numbers that examples hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Find the raw data and check its label before anything heavy starts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Scan the footers of Parquet files for row groups and types; read them row group by row group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

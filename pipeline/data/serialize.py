@@ -8,8 +8,6 @@ An example is ``features { feature { key: name value { int64_list | float_list |
 format each of these is a tag byte, a length and the content.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Functions on plain values, so that any Beam runner can carry them to any worker.
 Beam would retry it and bury its message.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -1,7 +1,5 @@
 """Assign rows to splits by their content: the same on every machine, in every release, for every format."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +58,7 @@ class Points:
     weight: float
 
     @classmethod
-    def of(cls, times: np.ndarray) -> Points:
+    def of(cls, times: np.ndarray) -> "Points":
         """Summarise int64 or float64 times."""
         kept = min(POINTS, len(times))
         at = (np.arange(kept) + 0.5) / max(kept, 1) * len(times)

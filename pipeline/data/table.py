@@ -1,7 +1,5 @@
 """Hold what every reader yields: typed rows with their numbers, and rejected rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

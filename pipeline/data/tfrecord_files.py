@@ -1,7 +1,5 @@
 """Read TFRecords of tf.Examples as tables; their checksums are verified."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

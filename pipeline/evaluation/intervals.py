@@ -4,8 +4,6 @@ TensorFlow Model Analysis computes them by resampling, which took 15 times as lo
 no usable intervals for small slices (docs/decisions/0010). These are closed forms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from statistics import NormalDist

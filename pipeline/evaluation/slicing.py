@@ -6,8 +6,6 @@ prediction after the other (``flatten`` in TFMA's ``to_label_prediction_example_
 and a slice at once, and give the same values (tests/evaluation/test_slicing.py).
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

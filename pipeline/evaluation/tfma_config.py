@@ -1,7 +1,5 @@
 """The TFMA config of an evaluation, and the metrics that TFMA has written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

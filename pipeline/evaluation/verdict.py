@@ -1,7 +1,5 @@
 """Judge metrics by the gates: a sentence for each condition that failed or could not be judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -41,7 +39,7 @@ class GateResult:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> GateResult:
+    def from_json(cls, text: str) -> "GateResult":
         """Return the result that ``to_json`` wrote."""
         fields = json.loads(text)
         return cls(fields["blessed"], *(tuple(fields[name]) for name in ("failed", "passed_over", "notes")))

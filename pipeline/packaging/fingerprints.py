@@ -3,8 +3,6 @@
 Comments, line breaks and a module's docstring do not count.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

@@ -9,8 +9,6 @@ The fingerprint covers that code, every module of this repository it imports (``
 versions of the packages that decide what a model learns. Comments and line breaks do not count.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.metadata

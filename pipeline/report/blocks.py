@@ -1,7 +1,5 @@
 """Blocks that a section of a page is made of; the template decides how each looks, and needs no network."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

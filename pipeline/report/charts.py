@@ -1,7 +1,5 @@
 """Charts as SVG to put inside a page, drawn by matplotlib, in colours that the page's style sheet decides."""
 
-from __future__ import annotations
-
 import io
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The data of a run: distributions by split, missing values, findings and drift."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, statistics_pb2

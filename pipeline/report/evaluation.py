@@ -1,7 +1,5 @@
 """The model on the test split: metrics against the baseline and by slice, important features, largest errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The graph of a run as a diagram: what each step waited for, how it ended, and how long it took."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pipeline.report.blocks import Block, Diagram, Node, Table, Text, duration

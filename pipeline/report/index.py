@@ -1,7 +1,5 @@
 """Write the page over all runs of an output folder, beside their reports."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The headline numbers, the verdict with its reasons, and what it takes to get the same again."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write the page of a run: its parts, in the order in which a person wants to know them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

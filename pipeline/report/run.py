@@ -1,7 +1,5 @@
 """The subject of the page: a run that has ended, and its artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

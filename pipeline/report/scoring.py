@@ -1,7 +1,5 @@
 """Ask a model the test split: curves, confusion, importance of features, and the rows with the largest errors."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

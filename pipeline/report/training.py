@@ -1,7 +1,5 @@
 """Sections on the search and the training."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Plan and carry out the deletion of old artifacts that no kept run, pushed model or cache entry needs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The results of a run: metrics, verdict, and the folder of the model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The same launcher and metadata as TFX's LocalDagRunner, which reports in log lin
 inputs cannot be resolved. Here a step that fails ends the run.
 """
 
-from __future__ import annotations
-
 import datetime
 import gc
 import os

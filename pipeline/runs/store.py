@@ -1,7 +1,5 @@
 """Read the runs from a metadata store: their steps, states and artifacts."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 from collections.abc import Iterator, Mapping

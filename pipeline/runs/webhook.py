@@ -4,8 +4,6 @@ Form and signature are those of Standard Webhooks (standardwebhooks.com, version
 libraries: the header ``webhook-signature`` is "v1," and the base64 of HMAC-SHA256 over "id.timestamp.body".
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

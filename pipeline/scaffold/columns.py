@@ -1,7 +1,5 @@
 """Infer from a column's values what it holds and how a model can use it."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from dataclasses import dataclass, replace

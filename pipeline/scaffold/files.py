@@ -4,8 +4,6 @@ Text from the data (names of columns, classes, paths) stands in literals only, a
 statement by statement, with the same files of harmless data: no cell of a table becomes code.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Infer the label of somebody's data: its classes, or that it is a number."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

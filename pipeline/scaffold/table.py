@@ -1,7 +1,5 @@
 """Read somebody's data: typed rows, the label, the columns, and the splits that a run will assign them to."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import shlex

@@ -4,8 +4,6 @@ https://www.tensorflow.org/tfx/serving/api_rest
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -4,8 +4,6 @@ Nobody waits for company: while the model is busy others come together by themse
 5 ms for a hundred (flights, 2 cores), so under load the answers per second grow and the delay hardly does.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Keep the version that answers; a newer one takes its place when it is loaded, without losing a request."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

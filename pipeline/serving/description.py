@@ -1,7 +1,5 @@
 """Describe the predict call in OpenAPI, with the features that the model takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.serving.inputs import KINDS, Input

@@ -7,8 +7,6 @@ without the label. ``input`` is the name in the signature; types are integers, f
 number.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

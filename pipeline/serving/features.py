@@ -3,8 +3,6 @@
 A missing value is ``null`` or left out; a signature takes NaN for it or, for text, "".
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence

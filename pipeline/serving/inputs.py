@@ -1,7 +1,5 @@
 """Inputs of a signature: kinds of values, and the conversion of values from JSON."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Metrics of the server, for Prometheus."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 

@@ -1,7 +1,5 @@
 """Load a SavedModel and call its signatures: numpy in, numpy out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

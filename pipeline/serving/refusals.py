@@ -1,7 +1,5 @@
 """Answer calls that the server does not have with a JSON error that says what to call instead."""
 
-from __future__ import annotations
-
 import http
 import logging
 from typing import Any

@@ -3,8 +3,6 @@
 ``{"time": "2026-11-21T15:00:00+00:00", "version": 1795275791, "instance": {...}, "prediction": {...}}``, a file a day.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import logging

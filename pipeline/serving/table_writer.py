@@ -1,7 +1,5 @@
 """Write tables, one after the other, to one Parquet, CSV or JSON lines file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

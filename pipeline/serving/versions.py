@@ -4,8 +4,6 @@ A version appears whole or not at all. A rollback takes the newest out of the fo
 it, TensorFlow Serving or ours, changes over: nothing but the folder decides what is served.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -35,7 +33,7 @@ class Versions:
     folder: Path
 
     @property
-    def withdrawn(self) -> Versions:
+    def withdrawn(self) -> "Versions":
         """Return the versions that were taken back by rollbacks."""
         return Versions(self.folder / WITHDRAWN)
 

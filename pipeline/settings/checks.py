@@ -1,7 +1,5 @@
 """Check settings by rules in their types; a wrong one is refused in one sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -4,8 +4,6 @@ Frozen and checked when built, standard library only. WHERE it runs is ``pipelin
 as ``configs/flights.py`` holds one ``CONFIG = PipelineConfig(...)``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -214,7 +212,7 @@ class PipelineConfig:
         """Return the metric that early stopping and the search judge by."""
         return self.training.objective or TASKS[self.label.task].objective
 
-    def with_paths_from(self, root: Path) -> PipelineConfig:
+    def with_paths_from(self, root: Path) -> "PipelineConfig":
         """Return the config with its relative paths made absolute, starting at ``root``."""
 
         def absolute(path: str) -> str:

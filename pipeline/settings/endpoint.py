@@ -4,8 +4,6 @@ Frozen and checked when built, standard library only. A file such as ``configs/e
 ``ENDPOINT = Endpoint(...)``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

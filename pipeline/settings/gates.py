@@ -3,8 +3,6 @@
 Frozen and checked when built, standard library only. ``pipeline.settings.config`` takes them up in ``PipelineConfig``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

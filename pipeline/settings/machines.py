@@ -4,8 +4,6 @@ Frozen and checked when built, standard library only. A file such as ``configs/m
 ``MACHINES = Machines(...)``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

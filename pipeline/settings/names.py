@@ -1,7 +1,5 @@
 """Names of columns as TensorFlow, Keras, files and messages take them; standard library only."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The clone that a command works on, and paths as whoever stands in a folder reads them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

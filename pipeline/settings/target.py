@@ -3,8 +3,6 @@
 Frozen, standard library only. The graph is the same for every target; WHAT it does is ``pipeline.settings.config``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -94,14 +92,14 @@ class Target:
     beam_args: tuple[str, ...] = ()
     staging: str | None = None
     caching: bool = True
-    vertex: Vertex | None = None
+    vertex: "Vertex | None" = None
     keep_versions: Versions = 5
 
     def __post_init__(self) -> None:
         check_settings("", self)
 
     @classmethod
-    def local(cls, output: Path, name: str, keep_versions: int = 5) -> Target:
+    def local(cls, output: Path, name: str, keep_versions: int = 5) -> "Target":
         """Return this machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
         return cls(
             pipeline_root=str(output / "artifacts"),
@@ -112,7 +110,7 @@ class Target:
         )
 
     @classmethod
-    def on_vertex(cls, vertex: Vertex, name: str, staging: Path) -> Target:
+    def on_vertex(cls, vertex: "Vertex", name: str, staging: Path) -> "Target":
         """Return Vertex AI, everything below ``gs://<bucket>/<name>``; ``staging`` is a folder here."""
         root = f"gs://{vertex.bucket}/{name}"
         # BigQuery asks for the first two, whatever engine Beam runs on.
@@ -177,7 +175,7 @@ class Vertex:
     webhook_url: WebhookUrl | None = None
     webhook_secret: WebhookSecret | None = None
     failure_policy: FailurePolicy = "slow"
-    dataflow: Dataflow | None = None
+    dataflow: "Dataflow | None" = None
     machines: Machines = field(default_factory=Machines)
     endpoint: Endpoint | None = None
 

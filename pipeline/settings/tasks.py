@@ -3,8 +3,6 @@
 Settings, training, evaluation, reports and terminal derive from it. Standard library only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Settings of a training; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

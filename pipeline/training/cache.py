@@ -1,7 +1,5 @@
 """Where the parsed examples of a split are kept between epochs: in memory, on disk, or not at all."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import shutil

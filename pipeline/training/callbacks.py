@@ -1,7 +1,5 @@
 """Keras callbacks: those of every training, and where those of a worker that is not the chief write."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

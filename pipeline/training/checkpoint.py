@@ -1,7 +1,5 @@
 """The state of a training on disk: killed at any moment, it goes on from there."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

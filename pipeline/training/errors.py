@@ -1,7 +1,5 @@
 """Errors of a training that cannot go on."""
 
-from __future__ import annotations
-
 
 class TrainingError(ValueError):
     """A setting, the data or the model makes training impossible; says what was found and what to do."""

@@ -1,7 +1,5 @@
 """The model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The model's inputs, as Transform made them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import keras
@@ -24,7 +22,7 @@ class Features:
     places: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, transform_output: tft.TFTransformOutput, label: str) -> Features:
+    def of(cls, transform_output: tft.TFTransformOutput, label: str) -> "Features":
         """Return the kinds in the schema that Transform wrote: a category is an integer with a known range.
 
         Raises:

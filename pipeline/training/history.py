@@ -1,7 +1,5 @@
 """The history of a training, by epoch and by step: for people, TensorBoard and the run report."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ What a training sees depends on the seed alone: step s gets the same examples on
 workers, and after a restart in the middle of an epoch.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

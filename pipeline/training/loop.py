@@ -1,7 +1,5 @@
 """Fitting one model: the same loop on one device, on several and on several machines, resumable."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import tempfile

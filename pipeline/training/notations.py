@@ -3,8 +3,6 @@
 Standard library only.
 """
 
-from __future__ import annotations
-
 import re
 
 # Dates by the order of their parts, as ``strftime`` writes it; a time of day and a zone may follow. "%H:%M" is a time

@@ -1,7 +1,5 @@
 """The trained model's answers for the first rows of eval, to compare the exported model's with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import keras

@@ -3,8 +3,6 @@
 They travel with the model, so that a server takes dates and amounts as they stand in the data.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

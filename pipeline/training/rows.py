@@ -4,8 +4,6 @@ Moving one tensor costs a fraction of what moving one per feature does, in tf.da
 at random touches memory once for each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

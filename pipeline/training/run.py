@@ -1,7 +1,5 @@
 """The final training: best hyperparameters in, served model out."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The learning rate of every step, as a multiple of the model's own."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

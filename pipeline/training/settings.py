@@ -1,7 +1,5 @@
 """Settings of one training job, read from ``fn_args.custom_config``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +27,7 @@ class Settings(Training):
         """Check nothing: the config was checked, and a trial may have fewer epochs than the warm-up."""
 
     @classmethod
-    def of(cls, fn_args: Any) -> Settings:
+    def of(cls, fn_args: Any) -> "Settings":
         """Return the settings that ``pipeline.graph`` put there, as JSON has them: without tuples."""
         given: dict[str, Any] = fn_args.custom_config or {}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

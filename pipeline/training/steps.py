@@ -3,8 +3,6 @@
 Keras' own ``fit`` fails under MultiWorkerMirroredStrategy, and its gradient accumulation under MirroredStrategy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

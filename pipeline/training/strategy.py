@@ -1,7 +1,5 @@
 """The devices that train, and the reason for their choice."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The search for hyperparameters."""
 
-from __future__ import annotations
-
 import functools
 import os
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Starting from the weights of an earlier model."""
 
-from __future__ import annotations
-
 import logging
 
 import keras

@@ -1,7 +1,5 @@
 """A finding: one thing that is wrong with the data, and how grave it is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ files and no artifact: TFX's resolvers find the newest artifact, whether that mo
 would make an unchanged pipeline run again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

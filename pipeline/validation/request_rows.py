@@ -1,7 +1,5 @@
 """Rows that a served model was sent, to be compared with its training data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

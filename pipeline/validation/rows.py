@@ -1,7 +1,5 @@
 """Find what only the rows tell: repeated rows, and columns that contain a leaked label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any

@@ -1,7 +1,5 @@
 """Compare a schema with data for a person to read, and change some columns in its text."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

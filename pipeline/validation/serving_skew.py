@@ -1,7 +1,5 @@
 """Compare the requests to a served model with its training data, by the limits of the schema."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

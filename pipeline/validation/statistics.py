@@ -1,7 +1,5 @@
 """Compare statistics with the schema, by TensorFlow Data Validation, and turn its anomalies into findings."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Mapping

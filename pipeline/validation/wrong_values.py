@@ -1,7 +1,5 @@
 """Count the values that the schema does not allow; statistics tell only that there are some."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

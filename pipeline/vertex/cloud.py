@@ -1,7 +1,5 @@
 """Connections to Google Cloud: credentials, clients, waiting through outages, and messages for its errors."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -74,7 +72,7 @@ class Cloud:
     endpoints: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def connect(cls, project: str, region: str) -> Cloud:
+    def connect(cls, project: str, region: str) -> "Cloud":
         """Connect with the application default credentials.
 
         The environment may name other addresses of the services, by gcloud's variables, for networks that reach Google
@@ -109,7 +107,7 @@ class Cloud:
         return cls(project, region, credentials, endpoints)
 
     @classmethod
-    def connect_to(cls, name: str) -> Cloud:
+    def connect_to(cls, name: str) -> "Cloud":
         """Connect to the project and region of a resource, "projects/P/locations/R" and what follows."""
         _, project, _, region, *_ = name.split("/")
         return cls.connect(project, region)

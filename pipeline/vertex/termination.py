@@ -1,7 +1,5 @@
 """Turn SIGTERM, which Vertex AI sends some seconds before it kills a task, into an exception."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command lines: one form of help, and an answer to a wrong command, from any folder."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

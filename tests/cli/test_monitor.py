@@ -1,7 +1,5 @@
 """What was asked against what was trained on: within the limits, or the features named and code 4."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

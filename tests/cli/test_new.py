@@ -1,7 +1,5 @@
 """python -m pipeline new: what it writes, and the names it refuses."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs read from a metadata store, and cleaned up: real steps over a few rows, run by the local runner."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import io

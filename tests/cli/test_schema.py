@@ -1,7 +1,5 @@
 """The reviewed schema fits the flights, catches what does not, and the inferred one can be written out."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a person sees on a real terminal, and what a file gets."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

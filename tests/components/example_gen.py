@@ -1,7 +1,5 @@
 """Runs our ExampleGen's real executor, as TFX does, and reads what it wrote."""
 
-from __future__ import annotations
-
 import glob
 import json
 from pathlib import Path

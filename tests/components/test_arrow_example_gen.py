@@ -1,7 +1,5 @@
 """Our ExampleGen, through Beam: what its examples are, which split and which shard they lie in."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """Files that are damaged, differ or hold what they should not: refused with file, row and column, never read amiss."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Components made from a declaration, and the fingerprint of their code."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which model a candidate is compared with."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The options our executors give Beam behave as Beam's own."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 

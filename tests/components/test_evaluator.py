@@ -1,7 +1,5 @@
 """What the Evaluator leaves out before it takes batches apart, and which baselines it compares with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

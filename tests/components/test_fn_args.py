@@ -1,7 +1,5 @@
 """The steps that a module file for stock TFX asks for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Trainings that would never end."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What an exported model is asked before it is pushed, each defect with its own sentence."""
 
-from __future__ import annotations
-
 import glob
 import json
 import shutil

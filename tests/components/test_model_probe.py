@@ -1,7 +1,5 @@
 """The questions of the model check themselves, asked of a model that is right for every kind of column."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A version is there whole, or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The inferred schema keeps columns that have no value in one of the splits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Our StatisticsGen describes the data as TFX's does, and the same way every time."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

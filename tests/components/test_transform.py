@@ -1,7 +1,5 @@
 """Our Transform gives what TFX's gives, and the same bytes every time."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable
 from pathlib import Path

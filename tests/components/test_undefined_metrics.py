@@ -1,7 +1,5 @@
 """Slices in which a metric is undefined: no number, no failed gate, and JSON that any reader takes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

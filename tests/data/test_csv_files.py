@@ -1,7 +1,5 @@
 """CSV files as people have them: every row arrives as it stands, or is refused with its file, row and column."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Which files hold the rows, span by span, here and on a filesystem that Beam reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Classes in words become their numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Rows of many megabytes, such as images, are read a few at a time."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad data is named, with file and row, before anything heavy is imported and with nothing pushed."""
 
-from __future__ import annotations
-
 import decimal
 import shutil
 import subprocess

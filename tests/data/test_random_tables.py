@@ -1,7 +1,5 @@
 """Random tables with nulls, unicode and extreme numbers, written as CSV and Parquet: equal examples come back."""
 
-from __future__ import annotations
-
 import csv
 import math
 

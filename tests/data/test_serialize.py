@@ -1,7 +1,5 @@
 """Columns that no row has a value in."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from pipeline.data.serialize import serialize

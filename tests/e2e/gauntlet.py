@@ -8,8 +8,6 @@
 The tables are in gauntlet_tables.py; benchmarks/gauntlet.py runs all of them, test_gauntlet.py a few.
 """
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal
@@ -453,7 +451,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}/v1/models/{name}"
         self.name, self.copy, self.config, self.log = name, copy, config, logs / "serve.log"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> "Server":
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         command = [sys.executable, "-m", "pipeline", "serve", "--config", self.config, "--port", str(self.port)]
         with self.log.open("wb") as log:

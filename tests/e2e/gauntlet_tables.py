@@ -5,8 +5,6 @@ label of a table that no package brings depends on its columns so strongly that 
 above `reach`.
 """
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import importlib.util

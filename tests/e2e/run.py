@@ -1,7 +1,5 @@
 """Calls local_runner.py as a user does, and reads what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What runs again after which edit. One clone lives through all of it, in the order of the tests."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -3,8 +3,6 @@
 A model is pushed first, so that there is one to stay and data to drift away from.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

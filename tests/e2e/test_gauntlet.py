@@ -1,7 +1,5 @@
 """A few of the gauntlet's tables, with a label of each kind; benchmarks/gauntlet.py takes all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The README's "Make it yours" as it is, with its search, on taxi trips; other tables are in test_gauntlet.py."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

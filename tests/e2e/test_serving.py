@@ -1,7 +1,5 @@
 """The pushed model: in a process that imports nothing but TensorFlow, and behind the commands of the README."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

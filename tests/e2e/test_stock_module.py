@@ -1,7 +1,5 @@
 """Module files written for stock TFX run unchanged: one as its documentation writes them, and those it ships."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the Evaluator is asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tensorflow_model_analysis.proto import config_pb2

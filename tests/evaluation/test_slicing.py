@@ -1,7 +1,5 @@
 """Rows of a slice together give TFMA the same metrics as its own way, one example at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the gates make of metrics."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Types of CSV cells, and the body of the requests: cloud.google.com/vertex-ai/docs/predictions/get-batch-predictions.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import gzip

@@ -10,8 +10,6 @@ The rules, by their marks in the code; paths are of cloud.google.com/storage/doc
     pages       json_api/v1/objects/list: a page may have fewer items than asked for
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """gs:// as folders here, for TFX's and Beam's file functions: TensorFlow's own client asks Google and no emulator."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path

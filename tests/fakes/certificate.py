@@ -1,7 +1,5 @@
 """A certificate for localhost, and a service account that only the fake Google Cloud knows."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Sequence

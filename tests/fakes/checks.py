@@ -1,7 +1,5 @@
 """What Vertex AI refuses: the checks of a request that its documentation names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -10,8 +10,6 @@ Vertex AI.
                metadata.google.internal; google/auth/compute_engine/_metadata.py: also 169.254.169.254
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -18,8 +18,6 @@ in the code:
                429; here such writes are counted, and refused where the test wants it
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import datetime

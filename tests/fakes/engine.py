@@ -10,8 +10,6 @@
   whole pipeline is a task with the job's id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from google.cloud import aiplatform_v1 as v1

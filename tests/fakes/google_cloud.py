@@ -1,7 +1,5 @@
 """A Google Cloud on this machine: Vertex AI, Cloud Storage, and what preflight asks, for the real clients."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ The rules, by their marks in the code:
                which refuse a second way to authenticate (cloud.google.com/storage/docs/access-control/signed-urls)
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -43,7 +41,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def json(cls, content: Mapping[str, Any], code: int = 200, **headers: str) -> Answer:
+    def json(cls, content: Mapping[str, Any], code: int = 200, **headers: str) -> "Answer":
         return cls(code, json.dumps(content).encode(), headers)
 
 

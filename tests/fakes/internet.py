@@ -1,7 +1,5 @@
 """A proxy that leads every host to one server here, for clients that heed HTTPS_PROXY."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Training, tuning and batch jobs of the fake Vertex AI: they train nothing, and go a step on when asked for."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

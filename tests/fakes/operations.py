@@ -1,7 +1,5 @@
 """Long-running operations: they pend, fail and conflict, as google.aip.dev/151 has it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

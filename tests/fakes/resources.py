@@ -1,7 +1,5 @@
 """Rules for the resources of models, endpoints and jobs: names with the project's number, ids, keys, accounts."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Mapping

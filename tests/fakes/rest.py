@@ -21,8 +21,6 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -182,7 +180,7 @@ class FakeRest:
         self.port = self._server.server_address[1]
         self.port_of_hosts = self._hosts.server_address[1]
 
-    def __enter__(self) -> FakeRest:
+    def __enter__(self) -> "FakeRest":
         for server in (self._server, self._hosts):
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return self

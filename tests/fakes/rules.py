@@ -1,7 +1,5 @@
 """Rules that hold for every resource of Vertex AI, read from Google's own comments where they are written there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What will happen in the fake Vertex AI: faults, failing tasks, jobs that are slow or stuck."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Models, endpoints and predictions of the fake Vertex AI: what is registered and deployed, and who answers."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """Requests, answers and errors of Cloud Storage on the wire; the marks of rules are those of ``cloud_storage``."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -34,7 +32,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def json(cls, content: Mapping[str, Any], call: Call) -> Answer:
+    def json(cls, content: Mapping[str, Any], call: Call) -> "Answer":
         """Return JSON with the fields that the request asks for. Rule: fields."""
         if "fields" in call.query:
             content = _only(content, call.query["fields"])

@@ -4,8 +4,6 @@ Requests are checked as Vertex AI checks them (``tests.fakes.checks`` and ``rule
 it is asked for (``tests.fakes.engine``). Tests inject faults.
 """
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import threading
@@ -85,7 +83,7 @@ class FakeVertex:
         """Host and port."""
         return f"localhost:{self._port}"
 
-    def __enter__(self) -> FakeVertex:
+    def __enter__(self) -> "FakeVertex":
         self._server.start()
         return self
 

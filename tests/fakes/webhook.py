@@ -1,7 +1,5 @@
 """A receiver of webhooks, which checks signatures as Standard Webhooks wants it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

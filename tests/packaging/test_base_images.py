@@ -1,7 +1,5 @@
 """The digests of the base images: looked up once, kept in a lock, passed to every build."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

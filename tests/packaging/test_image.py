@@ -1,7 +1,5 @@
 """The image of the Vertex tasks, as far as it can be looked at without docker."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import py_compile

@@ -1,7 +1,5 @@
 """The part of a module file that each step gets, and what its fingerprint notices."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """The system's Chromium, and runs to make pages of."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The picture of the graph: which arrows it has, and the states of steps in it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pandas as pd

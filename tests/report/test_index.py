@@ -1,7 +1,5 @@
 """The page over all runs: a row for each, links to the reports that are there, and the main metric over time."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page of a run in a browser, and pages of runs and data that one does not wish for."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil

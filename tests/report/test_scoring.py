@@ -1,7 +1,5 @@
 """Permutation importance, of a model that is a function of one feature."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The report's sections on the search and the training."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a run says whose model is no longer where it was pushed to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The webhook: what a receiver gets, what is tried again, and that nothing of it reaches the run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

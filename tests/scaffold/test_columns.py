@@ -1,7 +1,5 @@
 """What pipeline new makes of columns and labels, and the data that it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

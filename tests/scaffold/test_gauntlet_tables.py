@@ -1,7 +1,5 @@
 """python -m pipeline new on the gauntlet's small tables: what it writes compiles, what it refuses it says why."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.gauntlet import Outcome, new_only

@@ -1,7 +1,5 @@
 """Small models that answer in a way one can compute, and know their version."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

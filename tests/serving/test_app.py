@@ -1,7 +1,5 @@
 """The server's answers: TensorFlow Serving's calls and Vertex AI's, and one clear message for a bad request."""
 
-from __future__ import annotations
-
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor

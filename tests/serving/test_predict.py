@@ -1,7 +1,5 @@
 """Answers for files: the same for the same rows in every format, or a message and no file."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

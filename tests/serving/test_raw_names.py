@@ -1,7 +1,5 @@
 """A model whose columns have names that no tensor can have: people and files use the names of the columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command: a server of its own process, told to end, and the way back."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

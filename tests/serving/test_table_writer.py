@@ -1,7 +1,5 @@
 """Tables of answers in files: CSV without lists, numbers with the fewest digits, JSON that any reader takes."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

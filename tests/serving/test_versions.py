@@ -1,7 +1,5 @@
 """The folder of versions: whole ones only, the newest few, and a way back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

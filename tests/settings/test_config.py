@@ -1,7 +1,5 @@
 """Settings are checked when they are made, and the message says what to write instead."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of an endpoint are checked when built, and say what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of machines: what exists, what agrees, and what a wrong setting says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

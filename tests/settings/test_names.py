@@ -1,7 +1,5 @@
 """Names that TensorFlow takes, made of names that people give columns."""
 
-from __future__ import annotations
-
 import keyword
 
 from pipeline.settings.names import plain_names

@@ -1,7 +1,5 @@
 """Which clone a command works on, and which pipeline: from any folder, by its name."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The rehearsal in the image, as far as it goes without building one: make rehearse-image does the rest."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

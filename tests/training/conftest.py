@@ -1,7 +1,5 @@
 """Real transformed flights, from the first run of the pipeline in the clone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Starts training processes and reads what they leave behind."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Small TFRecord files, and a model that learns from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import keras

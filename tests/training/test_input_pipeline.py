@@ -1,7 +1,5 @@
 """Batches from real TFRecord shards: complete, shuffled by the seed, the same however many take part."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from pathlib import Path

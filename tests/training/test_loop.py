@@ -1,7 +1,5 @@
 """Fitting, in this process: what a step does, what callbacks see, and what stops a training."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dates and amounts as text, and large whole numbers, become the numbers that a person reads in them."""
 
-from __future__ import annotations
-
 import datetime
 import math
 

@@ -1,7 +1,5 @@
 """A training that is killed goes on where it was, and ends as if nothing had happened."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

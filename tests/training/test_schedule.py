@@ -1,7 +1,5 @@
 """The learning rate's way."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

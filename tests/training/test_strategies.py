@@ -1,7 +1,5 @@
 """One device, two mirrored ones and two workers learn the same, through the project's own module file."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The choice of devices, with its reason. There is no TPU here: what connects to one is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 from types import SimpleNamespace

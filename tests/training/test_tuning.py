@@ -1,7 +1,5 @@
 """The search tries the defaults first, trains in the project's loop, and goes on after a failed trial."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starting from an earlier model: its weights, or a refusal that says why."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 The job names the real transformed flights, the settings, and what is to go wrong.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the rows tell, on real flights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Statistics against the reviewed schema of the flights: every kind of finding, and its severity."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

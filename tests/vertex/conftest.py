@@ -1,7 +1,5 @@
 """One fake Google Cloud for all tests of a session, emptied before each, and one compiled job."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

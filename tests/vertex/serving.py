@@ -1,7 +1,5 @@
 """What the tests of deployment push: a model with two blessings and rows, in the fake bucket."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A step that reads from and writes to a bucket."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fake Cloud Storage keeps to the rules of the service, with Google's client and by HTTP."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rollback, schedules and batch prediction as a user calls them, against the fake Google Cloud."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

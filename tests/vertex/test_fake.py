@@ -1,7 +1,5 @@
 """The fake Vertex AI refuses what Vertex AI refuses, and its models and endpoints answer the real client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """vertex_runner.py as a user calls it, against the fake Google Cloud."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Flags and environment become settings; all that is wrong is said together, at once and without Google Cloud."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

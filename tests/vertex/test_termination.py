@@ -1,7 +1,5 @@
 """SIGTERM as an exception, also while gRPC waits for an answer; in processes of their own, which it must not abort."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

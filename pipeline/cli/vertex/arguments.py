@@ -1,7 +1,5 @@
 """The command line of vertex_runner.py: its commands, and the flags that each of them takes."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import re

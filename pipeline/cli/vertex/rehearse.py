@@ -1,7 +1,5 @@
 """The command that runs the job compiled for Vertex AI on this machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands about one job: run, check, compile, schedule and watch."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

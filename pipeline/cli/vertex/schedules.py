@@ -1,7 +1,5 @@
 """The commands about schedules: list them, pause, resume and delete one."""
 
-from __future__ import annotations
-
 from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.vertex.cloud import explaining

@@ -1,7 +1,5 @@
 """The commands about models that are registered and deployed: rollback, batch-predict and monitor."""
 
-from __future__ import annotations
-
 from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError

@@ -1,7 +1,5 @@
 """Flags and environment → a Vertex with its machines and its endpoint; all that is missing or wrong in one message."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from collections.abc import Collection, Iterator, Mapping

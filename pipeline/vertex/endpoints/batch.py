@@ -1,7 +1,5 @@
 """Batch prediction on Vertex AI: a version of the registry answers the rows of a table or of files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

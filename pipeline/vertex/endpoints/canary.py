@@ -1,7 +1,5 @@
 """Let a new version take over step by step: asked real rows, watched, and put back when something is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

@@ -4,8 +4,6 @@ A push that changes the traffic first writes its name and the traffic before int
 push, a rollback or a person needs to know to put it back is on the endpoint itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time

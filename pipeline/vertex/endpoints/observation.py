@@ -1,7 +1,5 @@
 """Errors and latencies of the versions on an endpoint: of our own requests, and of all by Cloud Monitoring."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import math

@@ -4,8 +4,6 @@ TFX's own uploads a new model each time, finds the endpoint by its display name,
 undeploys.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import logging
 import os

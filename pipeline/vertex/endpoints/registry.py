@@ -1,7 +1,5 @@
 """The model registry: one entry for a pipeline, with a version for every model that was pushed."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Bring a version back: within seconds while it is deployed, else as soon as it is deployed again."""
 
-from __future__ import annotations
-
 import getpass
 import time
 from collections.abc import Callable

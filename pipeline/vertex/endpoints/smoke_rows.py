@@ -1,7 +1,5 @@
 """Real rows with the answers that the model check has kept, which an endpoint must give as well."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class SmokeRows:
     tolerance: float
 
     @classmethod
-    def from_json(cls, read: Mapping[str, Any], most: int) -> SmokeRows:
+    def from_json(cls, read: Mapping[str, Any], most: int) -> "SmokeRows":
         """Return the first rows of what the model check wrote."""
         rows = read["rows"][:most]
         return cls([row["instance"] for row in rows], [row["answer"] for row in rows], read["tolerance"])

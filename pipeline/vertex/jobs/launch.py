@@ -3,8 +3,6 @@
 In a rehearsal the job runs as processes on this machine, see ``pipeline.vertex.jobs.local_jobs``.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -4,8 +4,6 @@ For rehearsals: same command, same variables, an empty working folder. Machine t
 Reduction Servers have no part in it, and Vizier's choice of values is random.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

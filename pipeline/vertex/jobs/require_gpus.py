@@ -5,8 +5,6 @@
 TensorFlow is asked in a process of its own: what a task imports first decides about its Keras.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

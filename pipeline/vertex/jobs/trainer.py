@@ -1,7 +1,5 @@
 """The Trainer as a CustomJob of Vertex AI: the executor of its task, and that of every replica of the job."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from typing import Any

@@ -4,8 +4,6 @@ The first replica starts KerasTuner's chief in a process of its own, which hands
 All replicas, the first too, train trials.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ values as arguments and reports by cloudml-hypertune
 (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

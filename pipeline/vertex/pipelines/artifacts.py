@@ -1,7 +1,5 @@
 """Vertex AI's artifacts → TFX's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Check that a region has the machines that a run needs, and the project the quota."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The graph → the PipelineJob that Vertex AI Pipelines runs, and the files to upload before it; without credentials."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

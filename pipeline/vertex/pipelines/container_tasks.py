@@ -3,8 +3,6 @@
 The config's file is not in the image, and may import what is not there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Google's access token is shown to Google's registries only; others are asked without one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping
@@ -81,7 +79,7 @@ class _Registry:
         self._session = requests.Session()
         self._token: str | None = None
 
-    def __enter__(self) -> _Registry:
+    def __enter__(self) -> "_Registry":
         try:
             self._token = self._new_token()
         except BaseException:

@@ -5,8 +5,6 @@ statistics those that the run kept whose model has most of the traffic. A crosse
 Google Cloud's alerts see, or starts the pipeline.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

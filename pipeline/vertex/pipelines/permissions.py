@@ -4,8 +4,6 @@ A policy tells what is granted in one place. A group, a folder, the organization
 grant the same, which cannot be seen from here: a role that is not found is no more than "unsure".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

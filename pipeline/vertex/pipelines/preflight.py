@@ -1,7 +1,5 @@
 """Check all that a run on Vertex AI needs, before anything is paid for; list together what is wrong."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -7,8 +7,6 @@ Vertex AI starts nothing more in a job that is cancelled, nor after a failed tas
 whoever waits for the job does what this task would have done, with ``report_here``.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import dataclasses

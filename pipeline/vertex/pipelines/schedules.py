@@ -1,7 +1,5 @@
 """Schedules: Vertex AI starts the compiled job at the times of a cron line, one run at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent import futures

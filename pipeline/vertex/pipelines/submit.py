@@ -1,7 +1,5 @@
 """Upload what a compiled job needs, and submit it: once, however often that is repeated while it runs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

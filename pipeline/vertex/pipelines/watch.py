@@ -1,7 +1,5 @@
 """Wait for a job, with a line for every task, through outages of the network, and report how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

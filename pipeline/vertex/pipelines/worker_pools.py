@@ -4,8 +4,6 @@ A job is written as Vertex AI's REST documentation writes it (CustomJob), into t
 starts it; ``pipeline.vertex.jobs.launch`` adds what is known only then.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

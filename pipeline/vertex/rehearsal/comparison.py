@@ -1,7 +1,5 @@
 """Compare a rehearsal with a local run: metrics, and which artifacts are the same byte for byte."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Evaluate conditions of tasks, in the part of the Common Expression Language (cel.dev) that TFX writes."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

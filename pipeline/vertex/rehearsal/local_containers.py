@@ -1,7 +1,5 @@
 """Run containers of tasks as processes on this machine, with nothing around them that Vertex AI has not."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

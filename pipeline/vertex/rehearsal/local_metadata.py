@@ -1,7 +1,5 @@
 """Vertex ML Metadata in one JSON file: artifacts by name, queries of resolvers, and the cache."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """The log of a failed task → one message, with what is different from a local run if that is the reason."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

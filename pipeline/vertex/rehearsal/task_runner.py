@@ -5,8 +5,6 @@ nothing of this shell's, and with the packages that are in the image and no othe
 passes on: ExecutorInput and executor_output.json, by the spec.
 """
 
-from __future__ import annotations
-
 import datetime
 import graphlib
 import hashlib

@@ -1,7 +1,5 @@
 """The command line of vertex_runner.py: commands, their own flags, and mistakes that are answered with what to type."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

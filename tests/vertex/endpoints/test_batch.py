@@ -1,7 +1,5 @@
 """Batch prediction: a version of the registry answers a table or files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

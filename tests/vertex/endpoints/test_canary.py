@@ -1,7 +1,5 @@
 """A new version that does something wrong never stays: everything is put back, and the task says why."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """One endpoint and many who change it: whatever happens at the same moment, one push holds it and nothing is lost."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

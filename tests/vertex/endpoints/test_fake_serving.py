@@ -1,7 +1,5 @@
 """The fake's models and endpoints refuse what Vertex AI refuses; each rule is named in ``tests/fakes/serving.py``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

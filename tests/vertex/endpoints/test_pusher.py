@@ -1,7 +1,5 @@
 """A blessed model becomes a version in the registry and takes over an endpoint, by the real client."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

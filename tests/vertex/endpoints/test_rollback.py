@@ -1,7 +1,5 @@
 """The way back: one command, whatever state a push has left."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

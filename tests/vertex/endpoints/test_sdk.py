@@ -1,7 +1,5 @@
 """Our requests beside those of Google's SDK for the same model, deployment and batch job: every difference is meant."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an endpoint answers to the rows that the model check has kept: the same, but for digits and tolerance."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fake's jobs refuse what Vertex AI refuses; rules and sources stand in ``tests/fakes/jobs.py``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A task that starts a job and waits for it, against the fake Vertex AI through the real client."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs as processes on this machine: the environment of every replica, and what happens when one fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

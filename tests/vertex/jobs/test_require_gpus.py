@@ -1,7 +1,5 @@
 """A command on a machine with GPUs runs if TensorFlow sees one, and fails at once if it sees none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

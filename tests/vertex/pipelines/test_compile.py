@@ -1,7 +1,5 @@
 """The compiled job: the same graph for every target, nothing of this machine in it, no credentials needed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

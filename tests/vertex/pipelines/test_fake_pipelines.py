@@ -1,7 +1,5 @@
 """The fake's pipelines, schedules and metadata refuse and do what Google's comments say; ``rules`` and ``engine``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

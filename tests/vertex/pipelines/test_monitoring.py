@@ -1,7 +1,5 @@
 """Monitoring on Vertex AI: requests that the endpoint has logged, against the training data, by the real clients."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

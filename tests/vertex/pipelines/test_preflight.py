@@ -1,7 +1,5 @@
 """Preflight: everything that would stop a run is found before money is spent, all of it together, with what to do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

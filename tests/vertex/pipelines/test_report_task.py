@@ -1,7 +1,5 @@
 """The exit handler on Vertex AI: it runs whatever became of the others, and tells what did; else who waits tells it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

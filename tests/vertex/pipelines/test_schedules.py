@@ -1,7 +1,5 @@
 """The life of a schedule: made, changed, listed, paused, resumed, deleted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Our requests beside those of Google's SDK for the same job and the same schedule: every difference is meant."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Submitting: files go up once, a job is submitted once while it runs, and refusals are one clear message."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

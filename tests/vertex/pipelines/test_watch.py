@@ -1,7 +1,5 @@
 """Waiting for a job: a line for every task, outages lived through, the end said with its cause and link."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One setting → worker pools and resources, as Vertex AI takes them; and strategies that do not fit them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

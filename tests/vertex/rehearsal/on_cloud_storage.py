@@ -7,8 +7,6 @@ and its tasks are their containers' commands. Prints the requests to Cloud Stora
 ``FOLDER/result.json``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

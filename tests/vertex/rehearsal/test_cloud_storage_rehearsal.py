@@ -3,8 +3,6 @@
 It needs network and mount namespaces (``unshare``); where there are none, the tests fail and say why.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A rehearsal goes on after a failed task as far as the failure policy of the job says, and no further."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A container of a rehearsal: the library, its lock, what Vertex AI sets, and nothing else of this machine."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

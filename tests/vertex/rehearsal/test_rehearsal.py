@@ -1,7 +1,5 @@
 """Rehearsals of the real pipeline on a few flights, as a user starts them. One clone, in the order of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

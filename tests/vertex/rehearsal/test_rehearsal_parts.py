@@ -1,7 +1,5 @@
 """What a rehearsal reads off the spec: order, conditions, queries of resolvers, the cache, and why a task failed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
