@@ -35,7 +35,7 @@ class _Pending:
 class FakeOperations:
     """The operations that were started, by name."""
 
-    def __init__(self, script: Script, numbers: itertools.count[int]):
+    def __init__(self, script: Script, numbers: "itertools.count[int]"):
         self._script, self._numbers = script, numbers
         self._pending: dict[str, _Pending] = {}
         self._operations: dict[str, operations_pb2.Operation] = {}

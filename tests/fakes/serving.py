@@ -65,7 +65,7 @@ class FakeServing:
     def __init__(
         self,
         parent: Callable[[str], str],
-        numbers: itertools.count[int],
+        numbers: "itertools.count[int]",
         operations: FakeOperations,
         script: Script,
         projects: Mapping[str, str],
