@@ -59,6 +59,7 @@ def seen(log: Path, *arguments: str, **environment: str) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_running_step_with_its_seconds_and_how_far_it_is(tmp_path):
     text = seen(tmp_path / "log")
     running = re.findall(r"Trainer +\S*running +\S* +([\d.]+) s", text)
@@ -75,6 +76,7 @@ def test_a_terminal_shows_the_running_step_with_its_seconds_and_how_far_it_is(tm
     assert re.fullmatch(r"  Trainer +ran +1\.2 s *", last)
 
 
+@pytest.mark.slow
 def test_no_color_is_honoured(tmp_path):
     color = r"\x1b\[[\d;]*(3[0-7]|9[0-7]|38)[\d;]*m"
     assert re.search(color, seen(tmp_path / "log"))

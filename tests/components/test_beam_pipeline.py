@@ -103,6 +103,7 @@ def test_no_bundle_measures_what_it_caches_for_others(monkeypatch):
     assert set(sizes) == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "here"),
     [

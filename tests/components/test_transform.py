@@ -143,6 +143,7 @@ def test_what_passes_between_phases_is_not_in_the_artifact_and_reaches_a_bucket_
     assert files == ["metadata/schema.pbtxt", "transform_fn/saved_model.pb"]
 
 
+@pytest.mark.slow
 def test_the_job_of_the_analysis_is_built_for_dataflow_offline(tmp_path):
     def preprocessing_fn(inputs):
         return {"distance": tft.scale_to_z_score(tf.cast(inputs["distance"], tf.float32)), "late": inputs["late"]}

@@ -218,6 +218,7 @@ FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_si
 STYLES = [{"lineterminator": "\r\n"}, {"lineterminator": "\n", "quoting": csv.QUOTE_ALL}]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(FIELDS, FIELDS, FIELDS), max_size=40), st.sampled_from(STYLES), st.integers(1, 60))
 def test_whatever_python_writes_as_csv_is_read_back_field_by_field(tmp_path_factory, rows, style, block):

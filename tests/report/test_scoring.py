@@ -18,6 +18,7 @@ class Signature:
         return {"probability": tf.constant([row["x"].float_list.value[0] if "x" in row else 0.5 for row in rows])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "repeats"), [(2, 3), (200, 1)])
 def test_the_feature_that_decides_matters_and_no_other_however_many_there_are(others, repeats):
     random = np.random.default_rng(0)

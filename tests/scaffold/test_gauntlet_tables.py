@@ -5,6 +5,7 @@ import pytest
 from tests.e2e.gauntlet import Outcome, new_only
 from tests.e2e.gauntlet_tables import TABLES
 
+pytestmark = pytest.mark.slow
 SMALL = [name for name, table in TABLES.items() if not table.slow]
 # One of each kind of label and of trap; the others are for `make test`.
 FEW = [

@@ -271,6 +271,7 @@ def test_metrics_count_requests_rows_and_failures(client):
     assert value("serve_model_version") == 7
 
 
+@pytest.mark.slow
 def test_requests_at_once_get_each_its_own_answer_and_share_calls(client):
     rows = [{"carrier": "UA", "distance": number} for number in range(400)]
 

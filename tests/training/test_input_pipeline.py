@@ -81,6 +81,7 @@ def test_nothing_waits_for_a_thread_of_tensorflow_when_a_training_ends(shards, c
         assert batches.options().autotune.enabled is False
 
 
+@pytest.mark.slow
 @CACHES
 def test_the_seed_decides_the_order_and_every_epoch_has_its_own(shards, cache):
     one = flat(steps(open_split(shards, cache), 100, 20))
@@ -102,6 +103,7 @@ def test_a_split_beside_the_steps_lies_in_memory_once(shards):
     assert len({np.asarray(memoryview(read)).ctypes.data for read in reads}) == 1
 
 
+@pytest.mark.slow
 def test_a_streamed_split_shuffles_no_more_rows_than_fit_into_memory(tmp_path, monkeypatch):
     split = read([write(tmp_path, ROWS)], SPEC, "y", cache="none")
     monkeypatch.setattr(input_pipeline, "BYTES_SHUFFLED", 100 * split.rows.bytes)
@@ -110,6 +112,7 @@ def test_a_streamed_split_shuffles_no_more_rows_than_fit_into_memory(tmp_path, m
     assert max(first) < 150 <= max(flat(steps(split, 50, 20)))
 
 
+@pytest.mark.slow
 @CACHES
 def test_a_training_that_starts_in_the_middle_gets_what_it_would_have_got(shards, cache):
     split = open_split(shards, cache)

@@ -106,6 +106,7 @@ def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, ob
     assert last == f"trial 3 of 3, best {objective} so far {min(scores[:2]):.4f}"
 
 
+@pytest.mark.slow
 def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
     """As a trial of Vertex AI Vizier, each in a process of its own, whose oracle has none."""
 

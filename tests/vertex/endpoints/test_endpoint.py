@@ -102,6 +102,7 @@ def test_two_pushes_that_create_the_endpoint_at_the_same_moment_create_one(cloud
     assert both[0].read().name == both[1].read().name
 
 
+@pytest.mark.slow
 def test_two_first_pushes_at_the_same_moment_are_two_versions_of_one_entry(cloud, there: GoogleCloud):
     there.vertex.script.operations_pend = 4
     got = at_once(*(functools.partial(version_of, cloud, number) for number in (1, 2)))
@@ -109,6 +110,7 @@ def test_two_first_pushes_at_the_same_moment_are_two_versions_of_one_entry(cloud
     assert [one.id for one in Registry(cloud, "flights").versions()] == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_a_version_is_deployed_when_another_change_of_the_endpoint_has_ended(serving, cloud, there: GoogleCloud):
     first = version_of(cloud)
     there.vertex.script.operations_pend = 3

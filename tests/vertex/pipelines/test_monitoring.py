@@ -75,6 +75,7 @@ def test_rows_like_those_of_the_training_are_within_the_limits(compiled_task, re
     assert len(list(written.glob("*/Split-serving/FeatureStats.pb"))) == 1
 
 
+@pytest.mark.slow
 def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
     compiled_task, requests, there: GoogleCloud, compiled: Path, vertex, cloud, monkeypatch, capsys
 ):

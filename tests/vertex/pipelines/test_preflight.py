@@ -20,6 +20,7 @@ from pipeline.vertex.pipelines.preflight import Finding, check
 from tests.fakes.google_cloud import BUCKET, NUMBER, PROJECT, REGION, GoogleCloud
 from tests.fakes.image_registry import STRANGER, THIEF
 
+pytestmark = pytest.mark.slow
 DEFAULT_ACCOUNT = f"{NUMBER}-compute@developer.gserviceaccount.com"
 ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
 GPUS = Machines(training=Job("n1-standard-8", "NVIDIA_TESLA_T4", 2, replicas=2))
