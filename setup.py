@@ -19,6 +19,7 @@ INSTALL_REQUIRES = [
     "jinja2>=3.1",  # the page of the report
     "matplotlib>=3.9",  # its charts
     "scikit-learn>=1.5",  # its curves; tfx 1.21 pins 1.5.2
+    "pillow>=10.1",  # headers of images
     "psutil>=5.9",
     "pyarrow>=14",
     "rich>=13",

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pipeline.settings.checks import ConfigError, Count, Share, check_settings, check_value, listed, read_settings
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
+from pipeline.settings.images import Images
 from pipeline.settings.tasks import TASKS, Task, task_of
 from pipeline.settings.training import Training
 
@@ -66,8 +67,10 @@ class Data:
         files: File pattern below ``path`` of all rows, where ``splits`` is empty.
         split_by: How rows are split, where ``splits`` is empty.
         last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
-        max_bad_rows: Share of CSV rows that may be bad, 0 to 1; they are left out, counted, and written to a file.
+        max_bad_rows: Share of CSV rows and of images that may be bad, 0 to 1; they are left out, counted, and written
+            to a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
+        images: The rows are images, with these limits; None: they are rows of tables.
     """
 
     path: str
@@ -77,9 +80,12 @@ class Data:
     last_spans: Count | None = 1
     max_bad_rows: Share = 0.0
     prepare: str | None = None
+    images: Images | None = None
 
     def __post_init__(self) -> None:
         check_settings("data.", self)
+        if self.images is not None and not isinstance(self.images, Images):
+            raise ConfigError(f"data.images must be Images(...) or None, got {self.images!r}")
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
@@ -95,6 +101,8 @@ class Data:
         if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
             raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
         if self.query_source:
+            if self.images:
+                raise ConfigError("data.images needs image files, CSV, Parquet or TFRecords, not BigQuery")
             if self.splits:
                 raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
             if isinstance(self.split_by, TimeSplit):

@@ -1,0 +1,131 @@
+"""Learn the facts of one encoded image, within limits, and refuse what training could not decode."""
+
+import io
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from pipeline.errors import first_line
+from pipeline.settings.images import FORMATS, Images
+
+# Grey by ITU-R BT.601, as Pillow and TensorFlow weigh red, green and blue.
+GREY = (0.299, 0.587, 0.114)
+ORIENTATION = 0x0112  # tag of EXIF
+SHRINK_JPEG = 8
+LONGEST_REASON = 200
+
+
+class BadImage(ValueError):
+    """Bytes that are no image to train on; says why, without the path, which only the caller knows."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of one image.
+
+    Attributes:
+        format: One of ``pipeline.settings.images.FORMATS``, by the content.
+        width: In pixels, as people see it.
+        height: The same.
+        orientation: Of a JPEG file's EXIF data, 1 to 8; 1 where there is none.
+        brightness: Mean grey, 0 to 255; of an animated GIF, its first frame's.
+    """
+
+    format: str
+    width: int
+    height: int
+    orientation: int
+    brightness: float
+
+
+def facts_of(data: bytes, limits: Images) -> Facts:
+    """Return the facts of an image: by its header first, then by decoding it once as training will, JPEG at 1/8.
+
+    Raises:
+        BadImage: it is empty, broken, cut short, no image, of an unsupported format or over the limits.
+    """
+    facts = _by_header(data, limits)
+    return Facts(facts.format, facts.width, facts.height, facts.orientation, _brightness(data, facts.format))
+
+
+def _by_header(data: bytes, limits: Images) -> Facts:
+    """Return the facts but the brightness, without decoding a pixel."""
+    if not data:
+        raise BadImage("it is empty; expected an image")
+    if len(data) > limits.max_bytes:
+        raise BadImage(too_many_bytes(len(data), limits))
+    try:
+        # Pillow warns of sizes that the limits here may allow, and of EXIF data that do not matter.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            # Cameras that store a second picture behind the first call it so; it is a JPEG file all the same.
+            format = "JPEG" if image.format == "MPO" else str(image.format)
+            width, height = image.size
+            _check_pixels(width, height, 1, limits)
+            if format == "WEBP" and getattr(image, "is_animated", False):
+                # TensorFlow refuses them, or even writes past its memory when asked for the channels that they have.
+                raise BadImage("it is an animated WebP, which TensorFlow does not read; expected one picture")
+            if format == "GIF":
+                _check_pixels(width, height, getattr(image, "n_frames", 1), limits)
+            orientation = _orientation(image) if format == "JPEG" else 1
+    except BadImage:
+        raise
+    except Image.UnidentifiedImageError as error:
+        expected = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise BadImage(f"it is no image, or a broken one: it begins with {data[:8]!r}; expected {expected}") from error
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"{first_line(error)}; expected at most {limits.max_pixels:,} pixels") from error
+    except Exception as error:  # Pillow's readers raise whatever a broken header makes fail
+        raise BadImage(f"its header is broken: {_short(error)}") from error
+    if orientation >= 5:
+        width, height = height, width
+    return Facts(format, width, height, orientation, 0.0)
+
+
+def too_many_bytes(number: int, limits: Images) -> str:
+    """Return the reason why an image with so many bytes is refused."""
+    return f"it has {number:,} bytes; expected at most {limits.max_bytes:,} (data.images.max_bytes)"
+
+
+def _check_pixels(width: int, height: int, frames: int, limits: Images) -> None:
+    if width * height * frames > limits.max_pixels:
+        times = f" in {frames} frames" if frames > 1 else ""
+        raise BadImage(
+            f"it has {width:,} x {height:,} pixels{times}; expected at most {limits.max_pixels:,} in all "
+            "(data.images.max_pixels)"
+        )
+
+
+def _orientation(image: Image.Image) -> int:
+    exif = Image.Exif()
+    try:
+        exif.load(image.info.get("exif", b""))
+        orientation = int(exif.get(ORIENTATION, 1))
+    except Exception:  # broken EXIF data; the picture itself may be fine
+        return 1
+    return orientation if 1 <= orientation <= 8 else 1
+
+
+def _brightness(data: bytes, format: str) -> float:
+    import tensorflow as tf
+
+    try:
+        # Always three channels: asked for as many as a file has, TensorFlow crashes on some files.
+        if format == "JPEG":
+            pixels = tf.io.decode_jpeg(data, channels=3, ratio=SHRINK_JPEG)
+        else:
+            pixels = tf.io.decode_image(data, channels=3, expand_animations=False)
+    except (tf.errors.OpError, ValueError) as error:
+        raise BadImage(f"it is broken or cut short, TensorFlow cannot decode it: {_short(error)}") from error
+    # Whole numbers until the end, so that every machine finds the same.
+    sums = pixels.numpy().sum(axis=(0, 1), dtype=np.uint64)
+    return float(sums.astype(np.float64) @ GREY / (pixels.shape[0] * pixels.shape[1]))
+
+
+def _short(error: Exception) -> str:
+    """Return the first line of an error, without what TensorFlow says about its own graph."""
+    words = first_line(error).rpartition("}} ")[2].partition(" [Op:")[0]
+    return words if len(words) <= LONGEST_REASON else words[:LONGEST_REASON] + "..."
