@@ -1,6 +1,7 @@
 """Infer from a column's values what it holds and how a model can use it."""
 
 import datetime
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,7 +15,7 @@ from pipeline.data.table import type_name
 from pipeline.errors import UserError, first_line
 from pipeline.training.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
 
-Role = Literal["category", "number", "code", "time", "amount", "none"]
+Role = Literal["category", "number", "code", "time", "amount", "text", "sequence", "none"]
 ROWS_WITH_A_VALUE = 60
 # Whole numbers of more different values are a quantity.
 VALUES_OF_A_CODE = 50
@@ -27,6 +28,15 @@ DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m-%d-%Y": "%d-%m-%Y"}
 SHARE_OF_AMOUNTS = 0.9
 # Bits of a float32's mantissa; whole numbers beyond lose their last digits.
 FLOAT_BITS = 24
+# Text with more different values than this is sentences where it has so many words on average, and half of these occur
+# in other rows too, so that there is something to learn from them.
+DIFFERENT_TEXTS = 100
+WORDS_OF_A_SENTENCE = 3
+WORD = r"[\pL\pN']+"
+TEXTS_LOOKED_AT = 10_000
+# Nearly all rows have at most as many words or items as are looked at.
+SHARE_OF_LENGTHS = 0.95
+MOST_PLACES = 512
 # Epochs of 1980 to 2100, in seconds.
 EPOCHS = (315_532_800, 4_102_444_800)
 
@@ -38,10 +48,11 @@ class Column:
     Attributes:
         name: As in the data.
         type: Of its values in a tf.Example: "text", "integers", "floats", "lists" or "nothing".
-        role: How a model uses it; a code is a number as well.
+        role: How a model uses it; a code is a number as well. "text" is sentences, "sequence" several values in a row.
         distinct: Different values.
         form: Of a time, a key of ``notations.DATES`` or a unit; of an amount, its decimal sign.
         origin: Where whole numbers count from that have more digits than float32.
+        places: Of sentences and sequences, as many words or items as nearly all rows have at most: a power of 2.
         left_out: Why no model can use it; None for a feature.
         note: What a person should know of how it is read.
     """
@@ -52,6 +63,7 @@ class Column:
     distinct: int = 0
     form: str = ""
     origin: int = 0
+    places: int = 0
     left_out: str | None = None
     note: str = ""
 
@@ -78,7 +90,7 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
     if kind == "nothing" or values.null_count == len(values):
         return Column(name, "nothing", left_out="no row has a value")
     if kind.startswith("lists of "):
-        return Column(name, "lists", left_out="several values in a row; say in the module file what to make of them")
+        return _lists(name, values, kind.removeprefix("lists of "))
     known = values.drop_null()
     if pa.types.is_dictionary(known.type):
         known = known.cast(known.type.value_type)
@@ -132,11 +144,69 @@ def _text(name: str, known: pa.ChunkedArray, rows: int) -> Column:
         sign, others = amount
         note = f"{others[0]:,} values such as {others[1]!r} are no amount and count as missing" if others[0] else ""
         return _if_usable(replace(column, role="amount", form=sign, note=note), known, rows)
-    if len(texts) > 100 and len(texts) > len(known) / 2:
+    places = _places_of_sentences(texts)
+    if places:
+        return _if_usable(replace(column, role="text", places=places), known, rows)
+    if len(texts) > DIFFERENT_TEXTS and len(texts) > len(known) / 2:
         return replace(
             column, left_out=f"{len(texts):,} different texts in {len(known):,} rows, too many to learn from each"
         )
     return _if_usable(column, known, rows)
+
+
+def _places_of_sentences(texts: pa.ChunkedArray) -> int:
+    """Return the places that sentences need, with one more for their beginning; 0 where the texts are none."""
+    if len(texts) <= DIFFERENT_TEXTS:
+        return 0
+    texts = texts.slice(0, TEXTS_LOOKED_AT)
+    lengths = np.asarray(pc.count_substring_regex(texts, WORD))
+    if lengths.mean() < WORDS_OF_A_SENTENCE:
+        return 0
+    words = pc.list_flatten(pc.split_pattern_regex(pc.utf8_lower(texts), r"[^\pL\pN']+"))
+    counts = np.asarray(pc.value_counts(words.filter(pc.not_equal(words, ""))).field("counts"))
+    return _places(lengths) if counts[counts > 1].sum() >= counts.sum() / 2 else 0
+
+
+def _places(lengths: np.ndarray) -> int:
+    """Return a power of 2 that is more than nearly all lengths."""
+    usual = int(np.quantile(lengths, SHARE_OF_LENGTHS))
+    return int(min(MOST_PLACES, max(8, 2 ** math.ceil(math.log2(usual + 1)))))
+
+
+def _lists(name: str, values: pa.ChunkedArray, kind: str) -> Column:
+    """Infer what a column of lists of a kind holds."""
+    items = pc.list_flatten(values).drop_null()
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0))
+    if not len(items):
+        return Column(name, "lists", left_out="no row has a value")
+    column = Column(name, "lists", distinct=pc.count_distinct(items).as_py())
+    fixed = lengths.min() == lengths.max()
+    if kind == "floats":
+        if not fixed or not np.isfinite(np.asarray(items.cast(pa.float64()))).all():
+            return replace(
+                column,
+                left_out="several decimals in a row, not as many in each or not all finite; say in the module file "
+                "what to make of them",
+            )
+        return _if_different(replace(column, role="number"))
+    if kind == "text":
+        try:
+            items.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            return replace(column, left_out="bytes that are no text; say in the module file what to make of them")
+    elif kind not in ("integers", "booleans"):
+        return replace(column, left_out=f"several {kind} in a row; say in the module file what to make of them")
+    if column.distinct > DIFFERENT_TEXTS and column.distinct > len(items) / 2:
+        return replace(
+            column, left_out=f"{column.distinct:,} different values in lists of {len(items):,}, too many to learn each"
+        )
+    column = replace(column, role="sequence", places=_places(lengths))
+    return _if_different(column) if fixed else column
+
+
+def _if_different(column: Column) -> Column:
+    """Return the column of lists of one length, left out where all their values are the same."""
+    return replace(column, left_out="the same values in every row") if column.distinct == 1 else column
 
 
 def _floats(name: str, known: np.ndarray, rows: int) -> Column:

@@ -56,8 +56,8 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
         column = columns.get(feature.name)
         if column and column.left_out:
             feature.lifecycle_stage = schema_pb2.DISABLED
-        if column and (column.left_out or column.role in ("time", "amount")):
-            # Tomorrow's dates and prices are others; and nobody reviews the values of a column that is not used.
+        if column and (column.left_out or column.role in ("time", "amount", "text", "sequence")):
+            # Tomorrow's dates, prices and words are others; and nobody reviews the values of a column not used.
             if domain := feature.WhichOneof("domain_info"):
                 feature.ClearField(domain)
         if feature.name in keep:
@@ -92,11 +92,14 @@ def _module(name: str, table: Table, literal: Literal) -> str:
     features, label = table.features, table.label
     # A column of that name is the label's.
     outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers", "missing")}
+    outputs["sequence"] = "sequence_of_" if label.name.startswith("sequence_") else "sequence_"
     return TEMPLATES.get_template("module.py.j2").render(
         **outputs,
         name=name,
         task=label.task,
         codes=_tuple([column.name for column in features if column.role == "code"], literal),
+        texts=_tuple([column.name for column in features if column.role == "text"], literal),
+        sequences=_tuple([column.name for column in features if column.role == "sequence"], literal),
         times=_mapping({column.name: column.form for column in features if column.role == "time"}, literal),
         amounts=_mapping({column.name: column.form for column in features if column.role == "amount"}, literal),
         origins=_mapping({column.name: column.origin for column in features if column.origin}, literal),
@@ -126,6 +129,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
         batch_size=batch_size,
+        places=max((column.places for column in table.features), default=0),
         gate=gate,
         why=why,
         slices=_tuple(slices, literal),
@@ -168,6 +172,7 @@ def summary(table: Table) -> Iterator[tuple[str, str]]:
         text = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
     yield "label", text
     kinds = {"category": "text", "number": "numbers", "code": "codes", "time": "times", "amount": "amounts"}
+    kinds |= {"text": "sentences", "sequence": "sequences"}
     for role, kind in kinds.items():
         names = [column.name for column in table.features if column.role == role]
         if names:

@@ -65,6 +65,32 @@ def test_what_is_written_is_formatted_and_is_a_config_and_a_module(tmp_path, lab
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_sentences_and_lists_get_vocabularies_of_their_own_and_room_in_the_config(tmp_path):
+    rows = 400
+    random = np.random.default_rng(0)
+    words = np.array(["late", "snow", "rain", "calm", "wind", "crew", "gate", "door"])
+    frame = pd.DataFrame(
+        {
+            'a "remark"': [" ".join(random.choice(words, 9)) for _ in range(rows)],
+            "ids": [list(random.integers(0, 9, row % 5)) for row in range(rows)],
+            "sequence_": (["yes", "no"] * rows)[:rows],
+        }
+    )
+    frame.to_parquet(tmp_path / "some.parquet")
+    table = look(Data(str(tmp_path / "some.parquet")), "sequence_", None)
+    config, module = tmp_path / "some_config.py", tmp_path / "some.py"
+    config.write_text(files.config_text("some", "data/some.parquet", table))
+    module.write_text(files.module_text("some", table))
+    assert read_settings(config, "CONFIG", PipelineConfig).training.sequence_length == 16
+    assert """TEXTS = ('a "remark"',)""" in module.read_text()
+    assert 'SEQUENCES = ("ids",)' in module.read_text()
+    assert 'outputs[f"sequence_of_{plain[name]}"]' in module.read_text()
+    for check in (["check"], ["format", "--check", "--diff"]):
+        command = [sys.executable, "-m", "ruff", *check, config, module]
+        checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_a_rare_class_gets_a_share_that_the_data_gate_lets_pass(tmp_path):
     rows = 4000
     frame = pd.DataFrame({"x": np.arange(rows) / 7, "fraud": [number % 200 == 0 for number in range(rows)]})

@@ -12,6 +12,7 @@ from pipeline.data import shards
 from pipeline.data.serialize import serialize
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
+from pipeline.scaffold import files
 from pipeline.scaffold.columns import Column
 from pipeline.scaffold.table import Table, check_leaks, look
 from pipeline.settings.config import SPLITS, Data
@@ -350,3 +351,46 @@ def test_a_column_to_keep_that_is_not_there_is_refused_with_the_nearest(frame, t
         check_leaks(table_of(frame, tmp_path), ["sise"])
     with pytest.raises(UserError, match="the column 'bought' is the label"):
         check_leaks(table_of(frame, tmp_path), ["bought"])
+
+
+def sentences(rows: int) -> list[str]:
+    random = np.random.default_rng(2)
+    words = ["the", "plane", "was", "late", "because", "of", "snow", "wind", "and", "rain", "crew", "calm", "gate"]
+    return [" ".join(random.choice(words, 4 + row % 10)).capitalize() + "." for row in range(rows)]
+
+
+def test_text_of_several_words_that_occur_again_is_sentences_with_room_for_nearly_all(frame, tmp_path):
+    frame["remark"] = sentences(ROWS)
+    frame["name"] = [f"customer number {row}" for row in range(ROWS)]
+    frame["token"] = [f"{row}a {row}b {row}c {row}d" for row in range(ROWS)]
+    frame["town"] = (["New York City, New York", "Los Angeles, California"] * ROWS)[:ROWS]
+    columns = {column.name: column for column in table_of(frame, tmp_path).columns}
+    assert (columns["remark"].role, columns["remark"].places, columns["remark"].left_out) == ("text", 16, None)
+    assert columns["name"].role == "text"
+    assert columns["token"].left_out == "400 different texts in 400 rows, too many to learn from each"
+    assert columns["town"].role == "category"
+
+
+def test_several_values_in_a_row_are_sequences_and_decimals_numbers_where_each_row_has_as_many(frame, tmp_path):
+    random = np.random.default_rng(3)
+    frame["ids"] = [list(random.integers(0, 30, row % 7)) for row in range(ROWS)]
+    frame["tags"] = [list(random.choice(["a", "b", "c"], 20)) for _ in range(ROWS)]
+    frame["vector"] = [list(random.normal(size=4)) for _ in range(ROWS)]
+    frame["ragged"] = [list(random.normal(size=1 + row % 3)) for row in range(ROWS)]
+    frame["sessions"] = [[f"{row}", f"{row}-"] for row in range(ROWS)]
+    frame["same"] = [[1, 1]] * ROWS
+    table = table_of(frame, tmp_path, format="parquet")
+    columns = {column.name: column for column in table.columns}
+    assert {name: column.role for name, column in columns.items() if not column.left_out} == {
+        "size": "number",
+        "ids": "sequence",
+        "tags": "sequence",
+        "vector": "number",
+    }
+    assert (columns["ids"].places, columns["tags"].places) == (8, 32)
+    assert columns["ragged"].left_out.startswith("several decimals in a row, not as many in each")
+    assert columns["sessions"].left_out == "800 different values in lists of 800, too many to learn each"
+    assert columns["same"].left_out == "the same values in every row"
+    lines = dict(files.summary(table))
+    assert lines["sequences"] == "ids, tags"
+    assert lines["numbers"] == "size, vector"
