@@ -5,6 +5,7 @@ Evaluator → Pusher → Verdict
 """
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import BaseChannel, Channel, standard_artifacts
 
+from pipeline import filesystem
 from pipeline.components.baseline import find_baseline
 from pipeline.components.data_gate import DataGate, ExampleValidator
 from pipeline.components.evaluator import Evaluator
@@ -31,7 +33,9 @@ from pipeline.components.trainer import Trainer
 from pipeline.components.transform import Transform
 from pipeline.components.tuner import Tuner
 from pipeline.components.verdict import Verdict
+from pipeline.errors import UserError
 from pipeline.packaging import user_code
+from pipeline.serving.export_format import BACKBONE
 from pipeline.settings import repository
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
@@ -97,7 +101,7 @@ def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
 
     # Statistics of all splits, and the schema inferred from them: a value that is missing in one split only must not
     # stop Transform.
-    statistics_gen = StatisticsGen(examples=examples)
+    statistics_gen = StatisticsGen(examples=examples, images=config.data.images)
     statistics = statistics_gen.outputs["statistics"]
     schema_gen = SchemaGen(statistics=statistics)
     schema = schema_gen.outputs["schema"]
@@ -147,6 +151,8 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     nodes: list[BaseNode] = [transform]
 
     settings = {**dataclasses.asdict(config.training), "objective": config.objective, **label}
+    if config.training.backbone_weights:
+        settings["weights_fingerprint"] = _weights_fingerprint(config.training.backbone_weights)
     inputs: dict[str, Any] = {
         "examples": transform.outputs["transformed_examples"],
         "transform_graph": transform.outputs["transform_graph"],
@@ -190,6 +196,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
             **settings,
             "classes": list(config.label.classes),
             "threshold": config.evaluation.threshold,
+            **({"images": dataclasses.asdict(config.data.images)} if config.data.images else {}),
         },
         **inputs,
     )
@@ -254,6 +261,23 @@ def _judging_steps(
 def _reference_root(config: PipelineConfig, target: Target) -> str:
     """Return where the statistics of pushed models are kept, with which the next data is compared."""
     return f"{target.pipeline_root}/_pushed/{config.name}"
+
+
+def _weights_fingerprint(weights: str) -> str:
+    """Return a digest of the file of a backbone's weights, so that other weights train anew.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    if weights == "imagenet":
+        return weights
+    file = weights if weights.endswith(".h5") else f"{weights.rstrip('/')}/{BACKBONE}"
+    if not filesystem.exists(file):
+        raise UserError(
+            f"training.backbone_weights: no file {file}; expected \"imagenet\", a .weights.h5 file, or the folder of a "
+            "pushed model with a backbone"
+        )
+    return hashlib.sha256(filesystem.read_bytes(file)).hexdigest()
 
 
 def _package(entry_points: list[str], config: PipelineConfig, target: Target) -> user_code.UserCode:

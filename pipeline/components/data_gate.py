@@ -27,7 +27,7 @@ from pipeline.settings.repository import shown
 from pipeline.validation import reference, rows
 from pipeline.validation.findings import FILE as FINDINGS
 from pipeline.validation.findings import Finding, merged, to_json, with_severity
-from pipeline.validation.statistics import Remedies, validate
+from pipeline.validation.statistics import Remedies, image_column, validate
 from pipeline.validation.wrong_values import with_values
 
 # Where TFX's ExampleValidator writes, for the tools that read its artifacts.
@@ -51,21 +51,22 @@ class ExampleValidatorExecutor(BaseExecutor):
             statistics, schema, settings["label"], checks, remedies, earlier, settings["classes"]
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
+        image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
         findings = []
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
-        findings += rows.repeated_rows(files_by_split, counts, checks)
+        findings += rows.repeated_rows(files_by_split, counts, checks, image)
         sample = pa.concat_tables(
-            [rows.sampled(files_by_split[split]) for split in ("train", "eval")], promote_options="permissive"
+            [rows.sampled(files_by_split[split], image) for split in ("train", "eval")], promote_options="permissive"
         )
         # No step reads a column that the schema has taken out of use. A new column may become a feature next.
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
         unused = {feature.name for feature in schema.feature} - set(used)
         sample = sample.select([name for name in sample.column_names if name not in unused])
-        findings += rows.leaks(sample, settings["label"], checks, settings["classes"])
+        findings += rows.leaks(sample, settings["label"], checks, settings["classes"], image)
         findings = with_severity(merged(findings), checks.severity, schema)
         findings.sort(key=lambda finding: finding.severity != "stop")
 

@@ -1,5 +1,6 @@
 """StatisticsGen without a record-by-record step; the statistics are TFDV's own."""
 
+import json
 import os
 from typing import Any
 
@@ -17,6 +18,8 @@ from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, files_of
 from pipeline.data.tfrecord_files import read_records
+from pipeline.settings.images import Images
+from pipeline.validation.statistics import options_for
 
 # Compressed bytes of a split up to which Beam is not used: some 50,000 rows of 20 columns.
 SMALL_BYTES = 2 << 20
@@ -31,13 +34,14 @@ class StatisticsGenExecutor(BeamExecutor):
         statistics = artifact_utils.get_single_instance(output_dict["statistics"])
         statistics.split_names = examples.split_names
         statistics.span = examples.span
+        options = options_for(json.loads(exec_properties.get("settings") or "{}").get("image"))
         large: dict[str, list[str]] = {}
         for split in artifact_utils.decode_split_names(examples.split_names):
             files = files_of(examples, split)
             if sum(map(filesystem.size, files)) > SMALL_BYTES:
                 large[split] = files
                 continue
-            filesystem.write(_path_of(statistics, split), _in_memory(files).SerializeToString())
+            filesystem.write(_path_of(statistics, split), _in_memory(files, options).SerializeToString())
         if not large:
             return
         with self._make_beam_pipeline() as pipeline:
@@ -45,7 +49,7 @@ class StatisticsGenExecutor(BeamExecutor):
                 _ = (
                     pipeline
                     | f"Examples[{split}]" >> ReadBlocks(files)
-                    | f"Statistics[{split}]" >> tfdv.GenerateStatistics()
+                    | f"Statistics[{split}]" >> tfdv.GenerateStatistics(options)
                     | f"Write[{split}]" >> tfdv.WriteStatisticsToBinaryFile(_path_of(statistics, split))
                 )
 
@@ -55,11 +59,11 @@ def _path_of(statistics: types.Artifact, split: str) -> str:
     return os.path.join(folder, tfx_statistics_gen.DEFAULT_FILE_NAME)
 
 
-def _in_memory(files: list[str]) -> statistics_pb2.DatasetFeatureStatisticsList:
+def _in_memory(files: list[str], options: tfdv.StatsOptions) -> statistics_pb2.DatasetFeatureStatisticsList:
     """Return the same statistics without Beam, which takes seconds to set up whatever the rows."""
     records = [record for file in files for block in read_records(file, BLOCK) for record in block]
     batch = ExamplesToRecordBatchDecoder().DecodeBatch(records)
-    return stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
+    return stats_impl.generate_statistics_in_memory(batch, options)
 
 
 class StatisticsGen(DeclaredComponent):
@@ -68,3 +72,7 @@ class StatisticsGen(DeclaredComponent):
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(StatisticsGenExecutor)
     INPUTS = {"examples": standard_artifacts.Examples}
     OUTPUTS = {"statistics": standard_artifacts.ExampleStatistics}
+
+    def __init__(self, *, images: Images | None = None, **inputs: types.BaseChannel):
+        """Create the component from the settings of images, if the examples hold any, and the examples."""
+        super().__init__({"image": images.column} if images else None, **inputs)

@@ -12,7 +12,8 @@ from pipeline.data import tfrecord_files
 from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
-from pipeline.validation.findings import Finding
+from pipeline.settings.images import facts
+from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384
 # Rows of a split that a column is judged by: an AUC of 0.98 is told from one of 0.97 with far fewer.
@@ -29,7 +30,9 @@ MOST_HASHES = 20_000_000
 Files = Mapping[str, Sequence[str]]
 
 
-def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> Iterator[Finding]:
+def repeated_rows(
+    files: Files, rows: Mapping[str, int], checks: DataChecks, image: str | None = None
+) -> Iterator[Finding]:
     """Find rows that are in several splits, and rows that are in one split several times.
 
     Equal rows have equal bytes, whichever ExampleGen wrote them.
@@ -38,33 +41,49 @@ def repeated_rows(files: Files, rows: Mapping[str, int], checks: DataChecks) -> 
         files: TFRecords of examples by split, in the order train, eval, test.
         rows: Their number by split.
         checks: The limits.
+        image: Column of encoded images; rows with the same image are equal then, whatever their paths and labels.
     """
     every = 1 + sum(rows.values()) // MOST_HASHES
     seen: dict[str, np.ndarray] = {}
     for split, of_split in files.items():
-        hashes = _hashes(of_split, every)
+        hashes = _hashes(of_split, every, image)
         distinct = np.unique(hashes)
         repeated = 1 - len(distinct) / max(1, len(hashes))
-        shares = [("repeated_rows", repeated, "repeat another row of it", checks.max_repeated_rows)]
+        shares = [("repeated_rows", repeated, "repeat another row of it", checks.max_repeated_rows, "")]
         for earlier, others in seen.items():
             shared = float(np.isin(hashes, others, kind="sort").mean()) if len(hashes) else 0.0
-            shares.append(("shared_rows", shared, f"are in {earlier} too", checks.max_shared_rows))
-        for kind, share, text, limit in shares:
+            shares.append(("shared_rows", shared, f"are in {earlier} too", checks.max_shared_rows, earlier))
+        for kind, share, text, limit, other in shares:
             if share > limit:
+                values = _same_images(files, split, other, image, hashes, seen) if image else ()
                 found = f"{100 * share:.1f} % of {rows[split]:,} {text}"
                 remedy = f"take the files apart; accept it: DataChecks(max_{kind}=...) in the config"
-                yield Finding(kind, split, "", found, f"at most {100 * limit:g} % may", remedy)
+                yield Finding(kind, split, "", found, f"at most {100 * limit:g} % may", remedy, values)
         seen[split] = distinct
 
 
-def sampled(files: Sequence[str]) -> pa.Table:
-    """Read up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters."""
+def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
+    """Read up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters.
+
+    A column of encoded images, and their paths, are left out.
+    """
     each = -(-SAMPLE // max(1, len(files)))
-    tables = [next(tables_of([file], each), None) for file in files]
-    return pa.concat_tables([table for table in tables if table is not None], promote_options="permissive")
+    left_out = {image, *facts(image)[:2]} if image else set()
+    tables = []
+    for file in files:
+        wanted = each
+        for table in tables_of([file], each):
+            kept = table.select([name for name in table.column_names if name not in left_out])
+            tables.append(kept.slice(0, wanted))
+            wanted -= table.num_rows
+            if wanted <= 0:
+                break
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
-def leaks(rows: pa.Table, label: str, checks: DataChecks, classes: int = 2) -> Iterator[Finding]:
+def leaks(
+    rows: pa.Table, label: str, checks: DataChecks, classes: int = 2, image: str | None = None
+) -> Iterator[Finding]:
     """Find columns that alone predict the label.
 
     A column is a leak when the whole confidence interval of what it tells lies above the limit, so that chance in a
@@ -75,6 +94,7 @@ def leaks(rows: pa.Table, label: str, checks: DataChecks, classes: int = 2) -> I
         label: Column of the numbers of classes, or of any numbers.
         checks: The limit.
         classes: How many classes there are; 0 where the label is a number.
+        image: Column of encoded images, which show the label too where a fact about them predicts it.
     """
     labels = _labels(rows, label, classes)
     if labels is None or len(labels) < MIN_ROWS:
@@ -94,14 +114,16 @@ def leaks(rows: pa.Table, label: str, checks: DataChecks, classes: int = 2) -> I
         else:
             (value, lowest), measure = column_correlation(codes, labels), "a squared correlation"
         if lowest > checks.max_column_auc:
+            remedy = "leave the column out of the data"
+            if image and name in facts(image):
+                remedy = "take the images of all classes in the same way, or a model learns this and not what they show"
             yield Finding(
                 "leak",
                 "train",
                 name,
                 f"this column alone predicts the label with {measure} of {value:.4f} ({lowest:.4f} or more)",
                 f"at most {checks.max_column_auc:g}, or it knows what only the future knows",
-                "leave the column out of the data; accept it: annotation "
-                f'{{ tag: "leak: ignore" }} of {name} in the schema',
+                f'{remedy}; accept it: annotation {{ tag: "leak: ignore" }} of {name} in the schema',
             )
 
 
@@ -159,12 +181,46 @@ def tables_of(files: Sequence[str], at_once: int = BLOCK) -> Iterator[pa.Table]:
     return (rows.table for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), at_once=at_once))
 
 
-def _hashes(files: Sequence[str], every: int) -> np.ndarray:
-    parts = [
-        np.fromiter(map(hash, block), np.int64, len(block))
-        for file in files
-        for block in tfrecord_files.read_records(file, BLOCK)
-    ]
+def _same_images(
+    files: Files, split: str, other: str, image: str, hashes: np.ndarray, seen: Mapping[str, np.ndarray]
+) -> tuple[tuple[str, int], ...]:
+    """Return paths of equal images and how many there are of each, in a split alone or in another one too."""
+    distinct, counts = np.unique(hashes, return_counts=True)
+    chosen = distinct[np.isin(distinct, seen[other]) if other else counts > 1][:SHOWN].tolist()
+    mine = _paths(files[split], image, chosen)
+    theirs = _paths(files[other], image, chosen) if other else {}
+    pairs = []
+    for key in chosen:
+        text = f"{mine[key][0]} is {theirs[key][0]} of {other}" if other else " is ".join(mine[key][:2])
+        pairs.append((text, len(mine[key]) + len(theirs.get(key, ()))))
+    return tuple(pairs)
+
+
+def _paths(files: Sequence[str], image: str, hashes: Sequence[int]) -> dict[int, list[str]]:
+    """Return the paths of the images that have some hashes."""
+    found: dict[int, list[str]] = {key: [] for key in hashes}
+    path = facts(image)[0]
+    for file in files:
+        for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image, path], BLOCK):
+            encoded, paths = (_scalars(rows.table.column(name)) for name in (image, path))
+            for key, at in zip(map(hash, encoded.to_pylist()), paths.to_pylist(), strict=True):
+                if key in found:
+                    found[key].append(at.decode(errors="replace"))
+    return found
+
+
+def _blocks(files: Sequence[str], image: str | None) -> Iterator[list[bytes]]:
+    """Yield what tells rows apart: the serialized examples, or the images in them."""
+    for file in files:
+        if image is None:
+            yield from tfrecord_files.read_records(file, BLOCK)
+        else:
+            for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image], BLOCK):
+                yield _scalars(rows.table.column(image)).to_pylist()
+
+
+def _hashes(files: Sequence[str], every: int, image: str | None) -> np.ndarray:
+    parts = [np.fromiter(map(hash, block), np.int64, len(block)) for block in _blocks(files, image)]
     hashes = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return hashes[hashes % every == 0] if every > 1 else hashes
 

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.errors import UserError
+from pipeline.settings.images import facts
 from pipeline.validation.statistics import SERVING, TRAINING, Statistics, features_of, listed_values, present
 
 NEW = "# Accepted from the data; move it to where it belongs."
@@ -41,7 +42,28 @@ def inferred_from(statistics: Sequence[Statistics], label: str = "") -> schema_p
     for feature in schema.feature:
         if label and feature.name == label:
             feature.not_in_environment.append(SERVING)
+    for name, column in features_of(statistics[0]).items():
+        if column.HasField("bytes_stats"):
+            _describe_images(schema, name)
     return schema
+
+
+def _describe_images(schema: schema_pb2.Schema, image: str) -> None:
+    """Mark a column as encoded images, and what is known about each as columns that no request has."""
+    if not schema.default_environment:
+        schema.default_environment.extend([TRAINING, SERVING])
+    path, folder, *_ = facts(image)
+    for feature in schema.feature:
+        if feature.name == image:
+            feature.image_domain.SetInParent()
+        elif feature.name in facts(image):
+            feature.not_in_environment.append(SERVING)
+            if feature.name in (path, folder) and feature.HasField("domain"):
+                feature.ClearField("domain")  # the next data has other files
+    used = {feature.domain for feature in schema.feature}
+    domains = [domain for domain in schema.string_domain if domain.name in used]
+    del schema.string_domain[:]
+    schema.string_domain.extend(domains)
 
 
 def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> schema_pb2.Schema:

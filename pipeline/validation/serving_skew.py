@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
@@ -15,7 +14,7 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import shown
 from pipeline.validation import findings
 from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.statistics import SERVING, Remedies, Statistics, validate
+from pipeline.validation.statistics import SERVING, Remedies, Statistics, options_for, validate
 from pipeline.validation.wrong_values import with_values
 
 SPLIT = "serving"
@@ -73,10 +72,10 @@ def report(
     return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
 
 
-def statistics_of(table: pa.Table) -> Statistics:
-    """Return the statistics of a table of lists, as StatisticsGen makes them."""
+def statistics_of(table: pa.Table, image: str | None = None) -> Statistics:
+    """Return the statistics of a table of lists, as StatisticsGen makes them, with its column of encoded images."""
     (batch,) = table.combine_chunks().to_batches()
-    return stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
+    return stats_impl.generate_statistics_in_memory(batch, options_for(image))
 
 
 def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema) -> pa.Table:

@@ -10,6 +10,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 from pipeline.settings.gates import DataChecks
+from pipeline.settings.images import facts
 from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
@@ -30,6 +31,19 @@ MEASURES = {
     anomalies_pb2.DriftSkewInfo.Measurement.L_INFTY: "L-infinity",
     anomalies_pb2.DriftSkewInfo.Measurement.JENSEN_SHANNON_DIVERGENCE: "Jensen-Shannon",
 }
+
+
+def options_for(image: str | None) -> tfdv.StatsOptions:
+    """Return options for rows with a column of encoded images: their number and sizes are counted, none is kept."""
+    schema = schema_pb2.Schema()
+    if image:
+        schema.feature.add(name=image, type=schema_pb2.BYTES).image_domain.SetInParent()
+    return tfdv.StatsOptions(schema=schema if image else None)
+
+
+def image_column(schema: schema_pb2.Schema) -> str | None:
+    """Return the column of encoded images; None where there is none."""
+    return next((feature.name for feature in schema.feature if feature.HasField("image_domain")), None)
 
 
 @dataclass(frozen=True)
@@ -182,7 +196,10 @@ class _Translator:
 
     def constants(self) -> Iterator[Finding]:
         """Yield a finding for each column with one value in every row."""
+        image = image_column(self.schema)
         for name, column in self.columns.items():
+            if image and name in facts(image):
+                continue  # images of one size and format are no worse for it
             numbers, text = column.num_stats, column.string_stats
             if column.HasField("num_stats"):
                 value, same = f"{numbers.min:g}", numbers.min == numbers.max
