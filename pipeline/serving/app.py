@@ -28,6 +28,8 @@ from pipeline.serving.current import Current, Served
 from pipeline.serving.description import describe
 from pipeline.serving.export_format import ROWS_SIGNATURE
 from pipeline.serving.features import Refused, from_columns, from_instances, row_count
+from pipeline.serving.images import facts_by_row, without_images
+from pipeline.serving.inputs import IMAGE
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 
@@ -216,7 +218,8 @@ class _Service:
         """Check a body.
 
         Returns:
-            The name of a signature, its columns, and the rows as they came; None for columns.
+            The name of a signature, its columns, and the rows as they came, with facts in place of images; None for
+            columns.
 
         Raises:
             HTTPException: it is no valid request.
@@ -244,6 +247,9 @@ class _Service:
         else:
             self._check_number(len(instances))
             columns = from_instances(instances, inputs)
+        if any(column.kind == IMAGE for column in inputs.values()):
+            known = facts_by_row(columns, inputs)
+            instances = instances and without_images(instances, inputs, known)
         return name, columns, instances
 
     def _check_number(self, rows: int) -> None:

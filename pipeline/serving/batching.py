@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.serving.features import Columns, row_count
+from pipeline.serving.inputs import IMAGE
 from pipeline.serving.model import Signature
 
 MAX_ROWS = 4_096  # of a call
@@ -27,6 +28,7 @@ class Overloaded(Exception):
 class _Request:
     columns: Columns
     rows: int
+    weight: int
     answer: asyncio.Future[dict[str, np.ndarray]]
 
 
@@ -36,7 +38,8 @@ class Batcher:
     Args:
         signature: To call.
         pool: Of one thread: TensorFlow uses all cores for a call.
-        max_waiting: Rows that may wait, to refuse at once what would be answered too late.
+        max_waiting: Rows that may wait, to refuse at once what would be answered too late; a KiB of an image counts as
+            a row, there and in a call.
         on_call: Called with the rows of each call.
     """
 
@@ -46,7 +49,8 @@ class Batcher:
         self._max_waiting = max_waiting
         self._on_call = on_call
         self._queue: deque[_Request] = deque()
-        self._rows = 0
+        self._waiting = 0
+        self._images = [name for name, column in signature.inputs.items() if column.kind == IMAGE]
         self._worker: asyncio.Task[None] | None = None
 
     async def predict(self, columns: Columns) -> dict[str, np.ndarray]:
@@ -57,11 +61,12 @@ class Batcher:
             tf.errors.OpError: the model refuses a row.
         """
         rows = row_count(columns)
-        if self._rows and self._rows + rows > self._max_waiting:
+        weight = rows + sum(len(image) for name in self._images for image in columns[name]) // 1024
+        if self._waiting and self._waiting + weight > self._max_waiting:
             raise Overloaded
-        request = _Request(columns, rows, asyncio.get_running_loop().create_future())
+        request = _Request(columns, rows, weight, asyncio.get_running_loop().create_future())
         self._queue.append(request)
-        self._rows += rows
+        self._waiting += weight
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await request.answer
@@ -70,11 +75,11 @@ class Batcher:
         """Call the model until no request waits."""
         while self._queue:
             batch = [self._queue.popleft()]
-            rows = batch[0].rows
-            while self._queue and rows + self._queue[0].rows <= MAX_ROWS:
+            weight = batch[0].weight
+            while self._queue and weight + self._queue[0].weight <= MAX_ROWS:
                 batch.append(self._queue.popleft())
-                rows += batch[-1].rows
-            self._rows -= rows
+                weight += batch[-1].weight
+            self._waiting -= weight
             await self._call(batch)
 
     async def _call(self, batch: list[_Request]) -> None:

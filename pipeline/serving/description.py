@@ -4,6 +4,7 @@ from typing import Any
 
 from pipeline.serving.inputs import KINDS, Input
 from pipeline.serving.model import Model
+from pipeline.settings.images import FORMATS
 
 
 def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
@@ -37,6 +38,11 @@ def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
 
 def _schema(column: Input) -> dict[str, Any]:
     schema = dict(KINDS[column.kind].schema)
+    if column.limits:
+        longest = 4 * -(-column.limits.max_bytes // 3)
+        encoded = {**schema["properties"]["b64"], "contentMediaType": "image/*", "maxLength": longest}
+        pixels = f"{' '.join(FORMATS)}; at most {column.limits.max_pixels:,} pixels"
+        schema |= {"properties": {"b64": encoded}, "description": pixels}
     if column.values is not None:
         schema = {"type": "array", "items": schema, "minItems": column.values, "maxItems": column.values}
     return schema if column.required else {"anyOf": [schema, {"type": "null"}]}

@@ -1,7 +1,8 @@
 """Names in an exported model: its signatures, their inputs, and the two files in which it describes itself.
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
-without the label. ``input`` is the name in the signature; types are integers, floats and text.
+without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which
+is an encoded one and has its limits beside: ``"max_pixels": 50000000, "max_bytes": 52428800``.
 
 ``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
 number.
@@ -21,6 +22,8 @@ EXAMPLES_INPUT = "examples"
 # In the folder of a SavedModel, where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"
+# Weights of a backbone, for the training of another model (docs/images.md).
+BACKBONE = "assets.extra/backbone.weights.h5"
 
 
 def examples_signature(signatures: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from pipeline.data import examples
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
-from pipeline.serving.inputs import KINDS, Input, quoted, take_examples
+from pipeline.serving.inputs import Input, quoted, take_examples
 from pipeline.settings.names import shortened
 
 Columns: TypeAlias = Mapping[str, np.ndarray]
@@ -137,7 +137,7 @@ def row_count(columns: Columns) -> int:
 
 def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
     """Convert the values of one feature, None where it is missing, to its tensor."""
-    convert, dtype, is_text = KINDS[column.kind].convert, column.dtype, column.dtype == object
+    is_text = column.dtype == object
     converted = []
     for row, value in enumerate(values):
         try:
@@ -146,15 +146,15 @@ def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
                     raise Refused(row, f"feature {column.name!r} is missing; expected {column.expected}")
                 converted.append(column.missing if column.values is None else [column.missing] * column.values)
             elif column.values is None:
-                converted.append(convert(value, dtype))
+                converted.append(column.convert(value))
             elif isinstance(value, list) and len(value) == column.values:
-                converted.append([convert(item, dtype) for item in value])
+                converted.append([column.convert(item) for item in value])
             else:
                 raise ValueError(quoted(value))
         except ValueError as error:
             raise Refused(row, f"feature {column.name!r}: expected {column.expected}, got {error}") from error
     # np.array() would make NumPy's own text of it, which ends at a zero byte.
-    tensor = np.empty(column.shape(len(converted)), dtype)
+    tensor = np.empty(column.shape(len(converted)), column.dtype)
     if converted:
         tensor[:] = converted
     return tensor

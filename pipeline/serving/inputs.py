@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-EXAMPLES = "examples"
+from pipeline.settings.images import Images
+
+EXAMPLES, IMAGE = "examples", "image"
+# A PNG file of one grey pixel.
+ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg=="
 _INT64 = 2**63
 
 
@@ -85,6 +89,7 @@ KINDS = {
     "integers": Kind("a whole number", 0, _INT64_SCHEMA, _integer),
     "floats": Kind("a number", 0.0, {"type": "number"}, _float),
     "text": Kind("text", "", {"type": "string"}, _text),
+    IMAGE: Kind('an image file as {"b64": "..."}', {"b64": ONE_PIXEL}, _BASE64_SCHEMA, _base64),
     EXAMPLES: Kind('a serialized tf.Example as {"b64": "..."}', {"b64": ""}, _BASE64_SCHEMA, _base64),
 }
 
@@ -95,11 +100,13 @@ class Input:
 
     Attributes:
         name: Raw feature, as people and files name it.
-        kind: A key of ``KINDS``: "integers", "floats", "text", or "examples" for serialized tf.Examples.
+        kind: A key of ``KINDS``: "integers", "floats", "text", "image" for encoded images, or "examples" for serialized
+            tf.Examples.
         required: Whether every row must have it.
         dtype: Of the tensor; optional integers come as float64, to have a NaN.
         values: Number of values in a row; None: one, in a tensor [rows].
         tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
+        limits: Of an image; None of any other kind.
     """
 
     name: str
@@ -108,6 +115,7 @@ class Input:
     dtype: np.dtype
     values: int | None = None
     tensor: str = ""
+    limits: Images | None = None
 
     @property
     def expected(self) -> str:
@@ -121,6 +129,14 @@ class Input:
         """Return a valid value as JSON has it: zeros or empty texts."""
         zero = KINDS[self.kind].zero
         return zero if self.values is None else [zero] * self.values
+
+    def convert(self, value: Any) -> Any:
+        """Return the tensor's value for one from JSON; raise a ValueError that says what was found instead."""
+        if self.limits and isinstance(value, dict) and isinstance(value.get("b64"), str):
+            size = len(value["b64"]) * 3 // 4 - value["b64"][-2:].count("=")  # before it is decoded
+            if size > self.limits.max_bytes:
+                raise ValueError(f"one of {size:,} bytes, more than {self.limits.max_bytes:,} (data.images.max_bytes)")
+        return KINDS[self.kind].convert(value, self.dtype)
 
     @property
     def missing(self) -> float | bytes:

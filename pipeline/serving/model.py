@@ -12,7 +12,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from pipeline.errors import UserError, first_line
 from pipeline.serving.export_format import ROWS_SIGNATURE, read_classes, read_inputs
 from pipeline.serving.features import Columns, from_instances
-from pipeline.serving.inputs import EXAMPLES, Input, take_examples
+from pipeline.serving.inputs import EXAMPLES, IMAGE, Input, take_examples
+from pipeline.settings.images import Images
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,19 @@ def _signature(
     inputs = {}
     for key, spec in sorted(specs.items()):
         values = spec.shape[1] if spec.shape.rank == 2 else None
-        column = key
+        column, limits = key, None
         if key in described:
             column, kind, required = (described[key][part] for part in ("name", "type", "required"))
+            if kind == IMAGE:
+                # The model decodes it, and there is nothing to decode where it is missing.
+                required, written = True, ("max_pixels", "max_bytes")
+                limits = Images(column, **{part: described[key][part] for part in written if part in described[key]})
         elif single_text:
             kind, required = EXAMPLES, True
         else:
             # The model does not say which may be missing; an integer has no value for it.
             kind = "text" if spec.dtype == tf.string else "integers" if spec.dtype.is_integer else "floats"
             required = kind == "integers"
-        inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key)
+        inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key, limits)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)

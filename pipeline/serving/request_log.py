@@ -1,6 +1,7 @@
 """Log a sample of requests and answers as JSON lines, for ``python -m pipeline monitor``.
 
 ``{"time": "2026-11-21T15:00:00+00:00", "version": 1795275791, "instance": {...}, "prediction": {...}}``, a file a day.
+In place of an image it has what is known about it: ``{"image_format": "PNG", "image_width": 8, ...}``.
 """
 
 import datetime

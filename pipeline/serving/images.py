@@ -1,0 +1,65 @@
+"""Refuse images that a model could not decode, and put what is known about the others in their place."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.data.images import BadImage, Facts, facts_of
+from pipeline.serving.features import Columns, Refused
+from pipeline.serving.inputs import IMAGE, Input
+from pipeline.settings.images import Images, facts
+
+
+def facts_by_row(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:
+    """Return what is known about the images of every row, by the names of the columns that ExampleGen writes.
+
+    Args:
+        columns: By input, [rows].
+        inputs: Of the signature, with images among them.
+
+    Raises:
+        Refused: an image is broken or over its limits, which are checked before it is decoded.
+    """
+    images = {name: column.limits for name, column in inputs.items() if column.kind == IMAGE and column.limits}
+    known: list[dict[str, Any]] = []
+    for row, encoded in enumerate(zip(*(columns[name] for name in images), strict=True)):
+        of_row: dict[str, Any] = {}
+        for (name, limits), data in zip(images.items(), encoded, strict=True):
+            try:
+                of_row |= named(name, facts_of(data, limits))
+            except BadImage as error:
+                raise Refused(row, f"feature {name!r}: {error}") from error
+        known.append(of_row)
+    return known
+
+
+def named(column: str, found: Facts) -> dict[str, Any]:
+    """Return the facts of an image by the names of their columns; a request tells no path."""
+    _, _, format, width, height, brightness = facts(column)
+    return {format: found.format, width: found.width, height: found.height, brightness: found.brightness}
+
+
+def without_images(
+    instances: Sequence[Any], inputs: Mapping[str, Input], known: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return rows from JSON with what is known about their images in place of these."""
+    others = {name for name, column in inputs.items() if column.kind != IMAGE}
+    return [
+        {name: value for name, value in row.items() if name in others} | dict(of_row)
+        for row, of_row in zip(instances, known, strict=True)
+    ]
+
+
+def logged(instance: Mapping[str, Any], images: Images) -> dict[str, Any]:
+    """Return a row of a log that holds whole images as our own log has it; a broken image counts as missing."""
+    if "b64" in instance and images.column not in instance:
+        instance = {images.column: instance}
+    column = Input(images.column, IMAGE, True, np.dtype(object), limits=images)
+    others = {name: value for name, value in instance.items() if name != images.column}
+    if images.column not in instance:
+        return others
+    try:
+        return others | named(images.column, facts_of(column.convert(instance[images.column]), images))
+    except ValueError:
+        return others
