@@ -37,9 +37,12 @@ from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.predictions import PREDICTIONS, ROWS
+from pipeline.validation.statistics import SERVING, image_column
 
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
+# Images of a model that may take a second for each, and bytes of rows: the process gets them as JSON.
+IMAGE_ROWS, MOST_BYTES = 64, 64 << 20
 logger = logging.getLogger("pipeline")
 # Packages that a model server does not have: those of this repository, and Keras, which TensorFlow requires.
 NOT_SERVED = ("configs", "models", "pipeline", "keras")
@@ -52,9 +55,14 @@ class ModelCheckExecutor(BaseExecutor):
         """Write "blessing", TFX's InfraBlessing, with the report beside it."""
         settings = json.loads(exec_properties["settings"])
         folder = serving_model_folder(input_dict["model"])
-        spec = schema_utils.schema_as_feature_spec(read_schema(input_dict["schema"])).feature_spec
-        spec.pop(settings["label"], None)
-        records = _first_records(files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval"), ROWS)
+        schema = read_schema(input_dict["schema"])
+        image = image_column(schema)
+        not_served = {feature.name for feature in schema.feature if SERVING in feature.not_in_environment}
+        not_served |= {settings["label"]}
+        given = schema_utils.schema_as_feature_spec(schema).feature_spec
+        spec = {name: kind for name, kind in given.items() if name not in {*not_served, image}}
+        files = files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval")
+        records = _first_records(files, IMAGE_ROWS if image else ROWS)
         report = probe(
             {
                 **settings,
@@ -64,6 +72,8 @@ class ModelCheckExecutor(BaseExecutor):
                 "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
                 "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
+                "image": image,
+                "not_served": sorted(not_served),
                 "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
                 "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
             }
@@ -130,8 +140,16 @@ def _normal(name: str) -> str:
 
 
 def _first_records(files: list[str], count: int) -> list[bytes]:
+    """Return the first records, fewer where these are large."""
     records = itertools.chain.from_iterable(block for file in files for block in read_records(file, count))
-    return list(itertools.islice(records, count))
+    kept: list[bytes] = []
+    size = 0
+    for record in itertools.islice(records, count):
+        size += len(record)
+        if kept and size > MOST_BYTES:
+            break
+        kept.append(record)
+    return kept
 
 
 def _predictions(model_run: str) -> list[float] | None:

@@ -22,6 +22,8 @@ from typing import Any
 UNSEEN = "\u2047 never seen"
 SINGLE_ROWS = 5
 ROWS_TO_KEEP = 50
+# Of kept rows with images: an endpoint on Vertex AI takes requests of up to 1.5 MB.
+BYTES_TO_KEEP = 1 << 20
 REPEATS = 20
 # Signatures that servers and the Evaluator call; their rows have no label.
 PREDICTING = ("predict", "serving_default")
@@ -68,7 +70,8 @@ class ModelProbe:
         examples = [tf.train.Example.FromString(base64.b64decode(text)) for text in request["examples"]]
         self.labelled = [tf.train.Example.FromString(example.SerializeToString()) for example in examples]
         for example in examples:
-            example.features.feature.pop(request["label"], None)  # unknown when a model is served
+            for name in {request["label"], *request.get("not_served", ())}:
+                example.features.feature.pop(name, None)  # unknown when a model is served
         self.examples = examples
 
     def run(self) -> dict[str, Any]:
@@ -94,6 +97,7 @@ class ModelProbe:
                 outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
                 self.check_outputs(name, outputs)
                 self.check_single_rows(name, signature, outputs)
+                self.check_broken_images(name, signature)
                 outputs_by_signature[name] = (outputs, outputs_of_odd)
             except Problem as problem:
                 self.problems.append(str(problem))
@@ -252,13 +256,23 @@ class ModelProbe:
                 times.append(1000 * (time.monotonic() - started))
             self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
 
+    def check_broken_images(self, name: str, signature: Any) -> None:
+        """Note where a signature answers an image that is none, which ends this process at worst."""
+        image = self.request.get("image")
+        if not image:
+            return
+        whole = bytes(self.complete.features.feature[image].bytes_list.value[0])
+        for state, data in {"empty": b"", "text": b"no image", "cut short": whole[: len(whole) // 2]}.items():
+            if self.accepts(name, signature, [self.changed({image: data})]):
+                self.notes.append(f"signature {name} answers where {image} is {state}; our server refuses that before")
+
     def odd_rows(self) -> tuple[list[Any], list[str]]:
         """Return copies of the most complete row with missing or unseen values, and a description of each."""
         self.complete = max(self.examples, key=self.filled)
         optional, text = self.request["optional"], self.request["text"]
-        changes: dict[str, dict[str, str | None]] = {f"{name} is missing": {name: None} for name in optional}
+        changes: dict[str, dict[str, bytes | None]] = {f"{name} is missing": {name: None} for name in optional}
         changes["all optional columns are missing"] = dict.fromkeys(optional)
-        changes |= {f"{name} is unseen": {name: UNSEEN} for name in text}
+        changes |= {f"{name} is unseen": {name: UNSEEN.encode()} for name in text}
         return [self.changed(values) for values in changes.values()], list(changes)
 
     @staticmethod
@@ -272,14 +286,14 @@ class ModelProbe:
         """Return the number of features with values in a row."""
         return sum(bool(feature.WhichOneof("kind")) for feature in example.features.feature.values())
 
-    def changed(self, values: dict[str, str | None]) -> Any:
+    def changed(self, values: dict[str, bytes | None]) -> Any:
         """Return the most complete row with other values."""
         example = self.tf.train.Example()
         example.CopyFrom(self.complete)
         for name, value in values.items():
             example.features.feature.pop(name, None)
             if value is not None:
-                example.features.feature[name].bytes_list.value.append(value.encode())
+                example.features.feature[name].bytes_list.value.append(value)
         return example
 
     def check_odd_rows(self, name: str, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
@@ -337,13 +351,20 @@ class ModelProbe:
     def keep_rows(self, outputs: dict[str, Any]) -> None:
         """Add rows with their outputs to the report, the most complete first: not every server takes missing values."""
         by_completeness = sorted(range(len(self.examples)), key=lambda row: -self.filled(self.examples[row]))
+        size = 0
         for row in by_completeness[:ROWS_TO_KEEP]:
             instance = {}
             for name, feature in self.examples[row].features.feature.items():
                 values = self.to_json(self.values_of(feature))
+                if name == self.request.get("image"):
+                    encoded = feature.bytes_list.value[0]
+                    values = [{"b64": base64.b64encode(encoded).decode()}]
+                    size += len(encoded)
                 if values:
                     instance[name] = values[0] if len(values) == 1 else values
             answer = {name: self.to_json(value[row : row + 1].tolist()[0]) for name, value in outputs.items()}
+            if self.rows and size > BYTES_TO_KEEP:
+                break
             self.rows.append({"instance": instance, "answer": answer})
 
     def to_json(self, value: Any) -> Any:

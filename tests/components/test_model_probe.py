@@ -193,3 +193,68 @@ def test_an_only_output_of_any_name_is_measured_so_it_must_be_what_the_label_nee
 def test_logits_are_taken_where_the_config_says_so(tmp_path):
     report = ask_stock(stock(tmp_path / "model", lambda x: x), ["no", "yes"], logits=True)
     assert report["problems"] == []
+
+
+def probe_images(folder: Path, tolerant: bool = False) -> dict[str, Any]:
+    """Ask a model of images, which answers their mean grey, about two that are right."""
+    server, spec = tf.Module(), {"image": tf.io.FixedLenFeature([1], tf.string)}
+
+    def grey(image):
+        readable = tf.constant(True) if not tolerant else tf.strings.length(image) > 50
+        pixels = tf.io.decode_image(tf.where(readable, image, PICTURE), channels=3, expand_animations=False)
+        return tf.reduce_mean(tf.cast(pixels, tf.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image")])
+    def rows(image):
+        return {"prediction": tf.map_fn(grey, image, tf.float32)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def predict(examples):
+        return rows(tf.reshape(tf.io.parse_example(examples, spec)["image"], [-1]))
+
+    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows, "predict": predict})
+    values = {"image": PICTURE, "image_path": b"a/1.png", "label": b"a"}
+    record = tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in values.items()
+            }
+        )
+    ).SerializeToString()
+    return model_check.probe(
+        {
+            "label": "label",
+            "classes": [],
+            "threshold": 0.5,
+            "tolerance": 1e-3,
+            "timeout": 300,
+            "answer": "prediction",
+            "model": str(folder),
+            "examples": [base64.b64encode(record).decode()] * 2,
+            "training": None,
+            "optional": [],
+            "text": [],
+            "image": "image",
+            "not_served": ["image_path", "label"],
+            "columns": {"image": "image"},
+            "refused": [],
+        }
+    )
+
+
+PICTURE = tf.io.encode_png(tf.fill([20, 20, 3], tf.constant(90, tf.uint8))).numpy()
+
+
+def test_images_are_asked_whole_and_kept_as_a_request_has_them(tmp_path):
+    report = probe_images(tmp_path / "model")
+    assert report["problems"] == []
+    assert report["notes"] == ["not compared with training: run_fn has written no predictions"]
+    instance = {"image": {"b64": base64.b64encode(PICTURE).decode()}}
+    assert report["rows"] == [{"instance": instance, "answer": {"prediction": 90.0}}] * 2
+
+
+def test_a_model_that_answers_broken_images_is_no_problem_and_said(tmp_path):
+    report = probe_images(tmp_path / "model", tolerant=True)
+    assert report["problems"] == []
+    notes = [note for note in report["notes"] if "our server refuses that before" in note]
+    assert "signature predict answers where image is empty" in notes[0]
