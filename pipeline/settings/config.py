@@ -228,7 +228,10 @@ class PipelineConfig:
 
         prepare, schema = self.data.prepare and absolute(self.data.prepare), self.schema and absolute(self.schema)
         data = dataclasses.replace(self.data, path=absolute(self.data.path), prepare=prepare)
-        return dataclasses.replace(self, data=data, module=absolute(self.module), schema=schema)
+        training, weights = self.training, self.training.backbone_weights
+        if weights and weights != "imagenet":
+            training = dataclasses.replace(training, backbone_weights=absolute(weights))
+        return dataclasses.replace(self, data=data, module=absolute(self.module), schema=schema, training=training)
 
 
 def load_config(path: Path) -> PipelineConfig:

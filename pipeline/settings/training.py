@@ -37,6 +37,11 @@ class Training:
         steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
         checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
         profile_steps: First step to profile for TensorBoard and the one after the last.
+        sequence_length: Values kept of a feature whose number varies, such as the words of a text; fewer are filled up.
+        backbone_weights: For ``training.backbone``: "imagenet", a .weights.h5 file, or the folder of a pushed model
+            whose backbone is taken; here or gs://. Others make the Tuner and the Trainer run again.
+        head_epochs: Epochs in which a backbone keeps its weights and only the layers after it learn.
+        fine_tuning_rate: Factor of the learning rate after these.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
         train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
             ``pipeline.training`` takes epochs. None: those of one pass over the train split.
@@ -59,6 +64,10 @@ class Training:
     steps_per_call: Count = 32
     checkpoint_steps: Count | None = 1000
     profile_steps: tuple[int, int] | None = None
+    sequence_length: Count = 128
+    backbone_weights: str | None = None
+    head_epochs: Annotated[int, number("0 or more", lambda value: value >= 0)] = 0
+    fine_tuning_rate: Annotated[float, number("above 0, at most 1", lambda value: 0 < value <= 1)] = 0.1
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None
@@ -69,6 +78,11 @@ class Training:
             raise ConfigError(
                 f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "
                 f"got {self.warmup_epochs!r}"
+            )
+        if self.head_epochs and self.head_epochs >= self.epochs:
+            raise ConfigError(
+                f"training.head_epochs must be fewer than training.epochs, which is {self.epochs}, got "
+                f"{self.head_epochs}"
             )
         if self.profile_steps is not None:
             first, last = self.profile_steps

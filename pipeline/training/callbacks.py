@@ -16,6 +16,7 @@ def early_stopping(settings: Settings) -> keras.callbacks.EarlyStopping:
         mode=objective_direction(settings.objective),
         patience=settings.patience,
         restore_best_weights=True,
+        start_from_epoch=settings.head_epochs,
     )
 
 

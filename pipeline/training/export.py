@@ -1,7 +1,8 @@
 """The model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -11,8 +12,11 @@ from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, INPUTS, ROWS_SIGNATURE
 from pipeline.settings.names import plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
+from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 
+SERVING = "SERVING"  # the schema's environment of requests
+Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 
 
@@ -24,6 +28,9 @@ def export(
     label: str,
     classes: Sequence[str],
     threshold: float,
+    decoder: Decoder | None = None,
+    at_once: int = 64,
+    images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a SavedModel that needs nothing but TensorFlow.
 
@@ -40,17 +47,26 @@ def export(
     names the classes.
 
     Args:
-        model: Maps {transformed feature: [batch, values]} to its answers, [batch, 1 or classes].
+        model: Maps {feature: [batch, ...]} to its answers, [batch, 1 or classes].
         transform_output: Written by the Transform that made the model's features.
         folder: Where the SavedModel goes.
         label: Raw feature that is not an input.
         classes: In words, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second.
+        decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
+        at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
+        images: ``settings.images`` as a dictionary, where one of the raw features is an image.
 
     Raises:
         TrainingError: the model's output does not fit the classes.
     """
-    raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name != label}
+    decoder = decoder or Decoder(transform_output.transformed_feature_spec(), label)
+    not_served = {label} | {
+        feature.name
+        for feature in transform_output.raw_metadata.schema.feature
+        if SERVING in feature.not_in_environment
+    }
+    raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in not_served}
     server = tf.Module()
     server.model = model
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
@@ -58,13 +74,14 @@ def export(
     loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
     transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)
-    inputs = input_names(model, transform_output, label)
+    inputs = input_names(model, decoder)
     task = task_of(len(classes))
     width = len(classes) if task == "multiclass" else 1
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
         transformed = transform(raw)
-        output = server.model({name: transformed[name] for name in inputs}, training=False)
+        decoded = decoder(transformed)
+        output = server.model({name: decoded[name] for name in inputs}, training=False)
         if output.shape.rank != 2 or output.shape[1] != width:
             raise TrainingError(
                 f"the model answers {list(output.shape)} for a label of {len(classes) or 'no'} classes; expected "
@@ -76,11 +93,12 @@ def export(
         chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
         return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
 
+    answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
     plain = plain_names(raw_spec)
 
     @tf.function(input_signature=[{plain[name]: _row_input(plain[name], spec) for name, spec in raw_spec.items()}])
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return answer({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
+        return answers_all({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
 
     # TFMA gives an argument the raw feature of its name, if there is one.
     argument = EXAMPLES_INPUT
@@ -89,24 +107,58 @@ def export(
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=argument)])
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
-        return answer(tf.io.parse_example(examples, raw_spec))
+        return answers_all(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
     described = {
         name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
         for name, spec in sorted(raw_spec.items())
     }
+    if images:
+        limits = {name: images[name] for name in ("max_pixels", "max_bytes")}
+        described[images["column"]] |= {"type": "image", **limits}
     for path, content in ((INPUTS, described), (CLASSES, list(classes))):
         tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
         with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
             file.write(json.dumps(content, indent=2) + "\n")
 
 
-def input_names(model: keras.Model, transform_output: tft.TFTransformOutput, label: str) -> list[str]:
-    """Return the transformed features that a model takes: those a functional model names, all for any other."""
+def input_names(model: keras.Model, decoder: Decoder) -> list[str]:
+    """Return the features that a model takes: those a functional model names, all for any other."""
     if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
-        return [name for name in transform_output.transformed_feature_spec() if name != label]
+        return list(decoder.specs)
     return [tensor.name for tensor in model.inputs]
+
+
+def _in_parts(answer: Answer, at_once: int) -> Answer:
+    """Return a function that answers some rows after the other: decoded all at once, images need gigabytes."""
+
+    def answer_in_parts(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
+        def part(start: tf.Tensor) -> dict[str, tf.Tensor]:
+            return answer({name: _rows_from(value, start, at_once) for name, value in raw.items()})
+
+        count = tf.shape(next(iter(raw.values())), out_type=tf.int64)[0]
+        first = tf.function(part).get_concrete_function(tf.TensorSpec([], tf.int64)).structured_outputs
+        outputs = tf.map_fn(
+            part,
+            tf.range(0, count, at_once),
+            fn_output_signature={
+                name: tf.RaggedTensorSpec([None, *spec.shape[1:]], spec.dtype, ragged_rank=0)
+                for name, spec in first.items()
+            },
+            parallel_iterations=1,
+        )
+        return {name: output.values for name, output in outputs.items()}
+
+    return answer_in_parts
+
+
+def _rows_from(value: tf.Tensor | tf.SparseTensor, start: tf.Tensor, count: int) -> tf.Tensor | tf.SparseTensor:
+    """Return some rows of a batch, [count or fewer, ...]."""
+    if isinstance(value, tf.SparseTensor):
+        size = tf.concat([[count], value.dense_shape[1:]], axis=0)
+        return tf.sparse.slice(value, tf.concat([[start], tf.zeros_like(value.dense_shape[1:])], axis=0), size)
+    return value[start : start + count]
 
 
 def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:

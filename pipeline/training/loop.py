@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from pipeline.errors import first_line
 from pipeline.progress import Progress
+from pipeline.training.augmentation import Augment
+from pipeline.training.augmentation import check as check_augmentation
 from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
@@ -39,6 +41,7 @@ class Fit:
         seed: Of the order of examples; the same in all processes.
         callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
             batch for them, as with Keras' ``steps_per_execution``.
+        augment: Changes training batches; see ``training.run``.
         logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
         tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
@@ -58,6 +61,7 @@ class Fit:
         *,
         seed: int,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        augment: Augment | None = None,
         logs: str | None = None,
         tensorboard: str | None = None,
         checkpoints: str | None = None,
@@ -75,7 +79,10 @@ class Fit:
 
         with distribution.strategy.scope():
             _build(model, train.rows.batch_spec(self.batch_size))
-        self.steps = Steps(model, train.rows, distribution, settings)
+        if augment:
+            check_augmentation(augment, train.rows.batch_spec(self.batch_size))
+        self.steps = Steps(model, train.rows, distribution, settings, seed=seed, augment=augment)
+        self.steps.train_head_only(settings.head_epochs > 0)
         # The data may still be loading: what takes a second or more is done before it is waited for.
         self.steps.compile_for(self.batch_size)
         started = time.perf_counter()
@@ -130,6 +137,7 @@ class Fit:
             if int(self.steps.done) == self.epoch * self.steps_per_epoch:
                 model.reset_metrics()
                 callbacks.on_epoch_begin(self.epoch)
+            self.steps.train_head_only(self.epoch < settings.head_epochs)
             self._train_epoch(callbacks)
             metrics = self._end_of_epoch()
             callbacks.on_epoch_end(self.epoch, metrics)

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from pipeline.training.decoding import Decoder, Spec
 from pipeline.training.errors import TrainingError
 
-# Bits of a word, and how many words a value takes.
 WORD = tf.int32
-WORDS = {tf.float32: 1, tf.int64: 2}
+# Of the types that are packed.
+BYTES = {tf.float32: 4, tf.int64: 8, tf.int32: 4, tf.uint8: 1}
 # Batches in a chunk: 48 microseconds to ask tf.data for an element are a twentieth of a small step. More bytes than
 # this at once come from the system anew each time, and cost more than they save.
 BATCHES_IN_CHUNK = 32
@@ -23,52 +24,58 @@ WRONG_LABEL = "a label that is none of the classes, in column"
 
 
 class Rows:
-    """Parser and packer of examples.
+    """Parser, decoder and packer of examples.
 
     Args:
-        spec: How to parse a record; float32 and int64 features of fixed shape.
-        label: Feature returned apart.
+        spec: How to parse a record.
+        label: Feature returned apart; float32 or int64 of fixed shape.
         classes: The label must be one of 0 to classes - 1; 0 does not check it.
+        decoder: Makes of the other features what the model takes; None only fills up those of varying length.
 
     Attributes:
+        spec: Shape and type of each feature of a decoded example, and of the label.
         words: Columns of the packed matrix.
         bytes: Size of one packed example.
 
     Raises:
-        TrainingError: a feature is text or varies in length.
+        TrainingError: a feature is text, or the label is, or varies in length.
     """
 
-    def __init__(self, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int = 0):
-        for name, feature in spec.items():
-            if not isinstance(feature, tf.io.FixedLenFeature) or feature.dtype not in WORDS:
-                raise TrainingError(
-                    f"preprocessing_fn returns {name!r} as {type(feature).__name__} of {feature.dtype.name}; expected "
-                    "float32 or int64 of a fixed shape"
-                )
-        self.spec = dict(spec)
+    def __init__(self, spec: Mapping[str, Spec], label: str, classes: int = 0, decoder: Decoder | None = None):
+        self._decoder = decoder or Decoder(spec, label)
+        if not isinstance(spec[label], tf.io.FixedLenFeature) or spec[label].dtype not in (tf.float32, tf.int64):
+            raise TrainingError(
+                f"preprocessing_fn returns the label {label!r} as {type(spec[label]).__name__} of "
+                f"{spec[label].dtype.name}; expected float32 or int64 of a fixed shape"
+            )
+        self.spec = {**self._decoder.specs, label: tf.TensorSpec(spec[label].shape, spec[label].dtype)}
         self.label = label
         self.classes = classes
         # Feature names by type, in the order of their columns.
-        by_type = {dtype: sorted(name for name in spec if spec[name].dtype == dtype) for dtype in WORDS}
+        by_type = {dtype: sorted(name for name in self.spec if self.spec[name].dtype == dtype) for dtype in BYTES}
         self._groups = [(dtype, names) for dtype, names in by_type.items() if names]
-        self.words = sum(WORDS[dtype] * sum(map(self._width, names)) for dtype, names in self._groups)
+        self.words = sum(self._words(name) for _, names in self._groups for name in names)
         self.bytes = self.words * WORD.size
 
     @tf.autograph.experimental.do_not_convert
     def parse(self, serialized: tf.Tensor) -> tf.Tensor:
         """Parse serialized tf.Examples [n] into packed rows, int32 [n, words]."""
-        parsed = tf.io.parse_example(serialized, self.spec)
+        parsed = tf.io.parse_example(serialized, self._decoder.parsing)
+        label = parsed[self.label]
         if self.classes:
-            label = parsed[self.label]
             tf.debugging.assert_equal(
                 tf.reduce_all((label >= 0) & (label < self.classes)),
                 True,
                 f"{WRONG_LABEL} {self.label}: expected 0 to {self.classes - 1}",
             )
+        decoded = {**self._decoder(parsed), self.label: label}
         packed = []
         for dtype, names in self._groups:
-            values = tf.concat([tf.reshape(parsed[name], [-1, self._width(name)]) for name in names], axis=1)
-            packed.append(tf.reshape(tf.bitcast(values, WORD), [-1, WORDS[dtype] * values.shape[1]]))
+            values = tf.concat([self._filled_up(name, decoded[name]) for name in names], axis=1)
+            per_word = max(1, WORD.size // BYTES[dtype])
+            if per_word > 1:
+                values = tf.reshape(values, [-1, values.shape[1] // per_word, per_word])
+            packed.append(tf.reshape(tf.bitcast(values, WORD), [-1, sum(map(self._words, names))]))
         return tf.concat(packed, axis=1)
 
     def pick(self, moved: tf.Tensor) -> tf.Tensor:
@@ -80,11 +87,16 @@ class Rows:
         features = {}
         start = 0
         for dtype, names in self._groups:
-            widths = list(map(self._width, names))
-            end = start + WORDS[dtype] * sum(widths)
-            words = tf.reshape(packed[:, start:end], [-1, sum(widths), *([2] if WORDS[dtype] == 2 else [])])
-            for name, value in zip(names, tf.split(tf.bitcast(words, dtype), widths, axis=1), strict=True):
+            widths = [self._words(name) * WORD.size // BYTES[dtype] for name in names]
+            end = start + sum(map(self._words, names))
+            words = packed[:, start:end]
+            if BYTES[dtype] > WORD.size:
+                words = tf.reshape(words, [-1, sum(widths), BYTES[dtype] // WORD.size])
+            values = tf.reshape(tf.bitcast(words, dtype), [-1, sum(widths)])
+            for name, value in zip(names, tf.split(values, widths, axis=1), strict=True):
                 shape = self.spec[name].shape
+                if value.shape[1] != self._width(name):
+                    value = value[:, : self._width(name)]
                 features[name] = value if len(shape) == 1 else tf.reshape(value, [-1, *shape])
             start = end
         return features, features.pop(self.label)
@@ -100,7 +112,22 @@ class Rows:
         return specs, specs.pop(self.label)
 
     def _width(self, name: str) -> int:
+        """Return how many values an example has of a feature."""
         return math.prod(self.spec[name].shape)
+
+    def _words(self, name: str) -> int:
+        """Return how many words they take."""
+        return math.ceil(self._width(name) * BYTES[self.spec[name].dtype] / WORD.size)
+
+    def _filled_up(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Return values [n, ...] as whole words, [n, values]."""
+        width = self._width(name)
+        spare = self._words(name) * WORD.size // BYTES[self.spec[name].dtype] - width
+        return (
+            tf.pad(tf.reshape(values, [-1, width]), [[0, 0], [0, spare]])
+            if spare > 0
+            else tf.reshape(values, [-1, width])
+        )
 
 
 class IndexedRows(Rows):
@@ -113,8 +140,8 @@ class IndexedRows(Rows):
         matrix: All packed rows, int32 [examples, words]; empty until they are loaded.
     """
 
-    def __init__(self, spec: Mapping[str, tf.io.FixedLenFeature], label: str, classes: int = 0):
-        super().__init__(spec, label, classes)
+    def __init__(self, spec: Mapping[str, Spec], label: str, classes: int = 0, decoder: Decoder | None = None):
+        super().__init__(spec, label, classes, decoder)
         with tf.device("/CPU:0"):
             self.matrix = tf.Variable(tf.zeros([0, self.words], WORD), shape=[None, self.words], trainable=False)
 

@@ -14,7 +14,9 @@ import keras
 import keras_tuner
 import tensorflow_transform as tft
 
-from pipeline.training import predictions, strategy
+from pipeline.training import backbone, predictions, strategy
+from pipeline.training.augmentation import Augment
+from pipeline.training.decoding import Decode, Decoder
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, read
@@ -32,7 +34,14 @@ LOG_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
-def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
+def run(
+    fn_args: Any,
+    build_model: BuildModel,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    *,
+    decode: Decode | None = None,
+    augment: Augment | None = None,
+) -> None:
     """Train one model and export it to ``fn_args.serving_model_dir``.
 
     Killed and started again with the same code, settings and data, it goes on from its last checkpoint.
@@ -43,6 +52,11 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
             two classes, [batch, 1], to the probabilities of more of them, [batch, classes], or to a number, [batch, 1]:
             Sequential, functional or subclassed.
         callbacks: Keras callbacks of your own, besides early stopping, TensorBoard and the history files.
+        decode: Makes of one example's transformed features, without the label, those of the model: image bytes to
+            pixels with ``decode_image``. Runs in parallel, before the examples are kept for all epochs, and in the
+            served model.
+        augment: Changes a batch in training, {name: [batch, ...]} and label [batch, ...], by Keras' Random layers or
+            ``keras.random``; the same step sees the same examples after a restart. Without ``if`` on tensors.
 
     Raises:
         TrainingError: a setting, the data or the model makes training impossible.
@@ -52,14 +66,16 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
     logger.info(distribution.reason)
     seed = seed_of(settings, distribution)
     transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
-    train, evaluate = splits(fn_args, transform_output, settings, distribution)
+    decoder = decoder_of(transform_output, settings, decode)
+    train, evaluate = splits(fn_args, decoder, settings, distribution)
     hyperparameters = (
         keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
         if fn_args.hyperparameters
         else keras_tuner.HyperParameters()
     )
     with precision(settings, distribution), distribution.strategy.scope():
-        model = build_model(hyperparameters, Features.of(transform_output, settings.label))
+        features = Features.of(transform_output, settings.label, decoder, settings.backbone_weights)
+        model = build_model(hyperparameters, features)
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
         start_from(getattr(fn_args, "base_model", None), model, transform_output)
@@ -73,6 +89,7 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
         distribution,
         seed=seed,
         callbacks=callbacks,
+        augment=augment,
         logs=fn_args.model_run_dir,
         tensorboard=os.environ.get(LOG_VARIABLE),
         checkpoints=checkpoints,
@@ -88,23 +105,32 @@ def run(fn_args: Any, build_model: BuildModel, callbacks: Sequence[keras.callbac
             label=settings.label,
             classes=settings.classes,
             threshold=settings.threshold,
+            decoder=decoder,
+            at_once=settings.batch_size,
+            images=settings.images,
         )
-        predictions.record(model, transform_output, fn_args.eval_files, settings.label, answers)
+        backbone.save(model, exported)
+        at_once = settings.batch_size if decode else predictions.ROWS
+        predictions.record(model, decoder, fn_args.eval_files, answers, at_once=at_once)
     delete_checkpoints(checkpoints, distribution)
 
 
-def splits(
-    fn_args: Any, transform_output: tft.TFTransformOutput, settings: Settings, distribution: Distribution
-) -> tuple[Split, Split]:
-    """Return the train and the eval split."""
+def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:
+    """Return what makes the model's features of the transformed ones."""
     spec = transform_output.transformed_feature_spec()
+    return Decoder(spec, settings.label, decode, settings.sequence_length)
+
+
+def splits(fn_args: Any, decoder: Decoder, settings: Settings, distribution: Distribution) -> tuple[Split, Split]:
+    """Return the train and the eval split."""
 
     def split(files: Sequence[str]) -> Split:
         return read(
             files,
-            spec,
+            decoder.parsing,
             settings.label,
             classes=len(settings.classes),
+            decoder=decoder,
             cache=settings.cache,
             part=distribution.part,
             on_cpu=distribution.on_cpu,

@@ -15,6 +15,7 @@ class Settings(Training):
         trials: Models tried by a search.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second.
+        images: ``settings.images``, where one of the raw features is an image.
     """
 
     label: str
@@ -22,6 +23,7 @@ class Settings(Training):
     trials: int = 1
     classes: tuple[str, ...] = ()
     threshold: float = 0.5
+    images: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check nothing: the config was checked, and a trial may have fewer epochs than the warm-up."""
@@ -31,4 +33,5 @@ class Settings(Training):
         """Return the settings that ``pipeline.graph`` put there, as JSON has them: without tuples."""
         given: dict[str, Any] = fn_args.custom_config or {}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        given.pop("weights_fingerprint", None)  # only for the cache of steps
         return cls(**given)

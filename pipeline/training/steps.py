@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.settings.training import Training
+from pipeline.training.augmentation import Augment, augmented
+from pipeline.training.backbone import backbone_of
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
 from pipeline.training.schedule import rate_multiple
@@ -25,10 +27,29 @@ class Steps:
         done: Steps completed in this training; right even after a call that failed half-way.
         steps_per_epoch: For the schedule; to be set before the first step.
         micro_batches: Parts that a replica's batch is computed in, one after the other; their gradients are summed.
+
+    Args:
+        model: Built and compiled.
+        rows: How batches are packed.
+        distribution: The devices.
+        settings: Of the training.
+        seed: Of the random numbers of ``augment``.
+        augment: The module file's function for training batches.
     """
 
-    def __init__(self, model: keras.Model, rows: Rows, distribution: Distribution, settings: Training):
+    def __init__(
+        self,
+        model: keras.Model,
+        rows: Rows,
+        distribution: Distribution,
+        settings: Training,
+        *,
+        seed: int = 0,
+        augment: Augment | None = None,
+    ):
         self.model = model
+        self._seed, self._augment = seed, augment
+        self._head_only = False
         self._rows = rows
         self._settings = settings
         self.micro_batches = settings.accumulate
@@ -61,6 +82,12 @@ class Steps:
         """Compute a batch in more parts from now on."""
         self.micro_batches = micro_batches
         self._compile()
+
+    def train_head_only(self, head_only: bool) -> None:
+        """Leave the weights of a backbone as they are from now on, or train them too."""
+        if head_only != self._head_only:
+            self._head_only = head_only
+            self._compile()
 
     def compile_for(self, batch_size: int) -> None:
         """Compile the training step, by a call of no steps."""
@@ -195,6 +222,10 @@ class Steps:
     def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
         """Return, in a replica, loss [], gradients and their norms [variables] of the global batch."""
         batch = self._rows.unpack(rows)
+        if self._augment:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            place = self.done * self._replicas + tf.cast(replica, tf.int64)
+            batch = augmented(self._augment, *batch, tf.stack([tf.constant(self._seed, tf.int64), place]))
         if self.micro_batches == 1:
             loss, gradients = self._micro_batch_gradients(*batch)
         else:
@@ -242,10 +273,18 @@ class Steps:
             predictions = model(x, training=True)
             loss = model.compute_loss(x=x, y=y, y_pred=predictions, training=True)
             scaled = self._optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, [variable.value for variable in variables])
+        frozen = self._frozen()
+        wanted = [variable for variable in variables if id(variable) not in frozen]
+        found = iter(tape.gradient(scaled, [variable.value for variable in wanted]))
+        gradients = [None if id(variable) in frozen else next(found) for variable in variables]
         self._update_metrics(y, predictions)
         # Sparse ones dense: their norm is right only when rows that occur twice are summed.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    def _frozen(self) -> set[int]:
+        """Return the ids of the variables that are not trained now."""
+        layer = backbone_of(self.model) if self._head_only else None
+        return {id(variable) for variable in layer.trainable_variables} if layer else set()
 
     def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:
         for _ in tf.range(steps):

@@ -13,11 +13,13 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
+from pipeline.training.augmentation import Augment
+from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split
 from pipeline.training.loop import Fit
-from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, logger, precision, seed_of, splits
+from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
 # Set in a Vertex AI job that is one trial of a HyperparameterTuningJob.
@@ -50,13 +52,22 @@ class Search(keras_tuner.Tuner):
     is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
     """
 
-    def __init__(self, fn_args: Any, build_model: BuildModel, settings: Settings):
+    def __init__(
+        self,
+        fn_args: Any,
+        build_model: BuildModel,
+        settings: Settings,
+        decode: Decode | None = None,
+        augment: Augment | None = None,
+    ):
         self._settings = settings
         self._distribution = strategy.choose(settings.strategy, alone=True)
         logger.info(self._distribution.reason)
         self._seed = seed_of(settings, self._distribution)
-        self._fn_args, self._transform_output = fn_args, tft.TFTransformOutput(fn_args.transform_graph_path)
-        features = Features.of(self._transform_output, settings.label)
+        self._fn_args, self._augment = fn_args, augment
+        transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
+        self._decoder = decoder_of(transform_output, settings, decode)
+        features = Features.of(transform_output, settings.label, self._decoder, settings.backbone_weights)
         self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
@@ -72,7 +83,7 @@ class Search(keras_tuner.Tuner):
 
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
-        return splits(self._fn_args, self._transform_output, self._settings, self._distribution)
+        return splits(self._fn_args, self._decoder, self._settings, self._distribution)
 
     def run_trial(self, trial: Trial) -> dict[str, float]:
         """Train one model; return its best objective.
@@ -92,6 +103,7 @@ class Search(keras_tuner.Tuner):
                 self._settings,
                 self._distribution,
                 seed=self._seed,
+                augment=self._augment,
                 checkpoints=_checkpoints_of(trial),
             ).run()
         except (TrainingError, tf.errors.ResourceExhaustedError) as error:
@@ -134,11 +146,15 @@ def _checkpoints_of(trial: Trial) -> str | None:
     return None
 
 
-def tune(fn_args: Any, build_model: BuildModel) -> TunerFnResult:
+def tune(
+    fn_args: Any, build_model: BuildModel, *, decode: Decode | None = None, augment: Augment | None = None
+) -> TunerFnResult:
     """Prepare the search that TFX's Tuner runs: random values of every ``hp`` that ``build_model`` asks for.
 
     Args:
         fn_args: What TFX passes to ``tuner_fn``.
         build_model: Builds and compiles a model from hyperparameters and features; the same one as for ``run``.
+        decode: See ``run``.
+        augment: See ``run``.
     """
-    return TunerFnResult(Search(fn_args, build_model, Settings.of(fn_args)), {})
+    return TunerFnResult(Search(fn_args, build_model, Settings.of(fn_args), decode, augment), {})

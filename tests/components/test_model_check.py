@@ -23,6 +23,7 @@ from pipeline.components import model_check
 from pipeline.serving.app import Limits, create_app
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
+from pipeline.training.decoding import Decoder
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.predictions import PREDICTIONS, ROWS, record
@@ -67,7 +68,8 @@ def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[st
     model_run = standard_artifacts.ModelRun()
     model_run.uri = str(tmp_path / "model_run")
     transformed = first_of(artifacts, "Transform/transformed_examples/*")
-    record(model, transform_output, [f"{transformed}/Split-eval/*"], "late", model_run.uri)
+    decoder = Decoder(transform_output.transformed_feature_spec(), "late")
+    record(model, decoder, [f"{transformed}/Split-eval/*"], model_run.uri)
 
     def check(folder: Path, **settings: Any) -> dict[str, Any]:
         exported = standard_artifacts.Model()
