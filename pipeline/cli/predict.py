@@ -1,7 +1,7 @@
 """Write a pushed model's answers for files of raw rows: python -m pipeline predict --help.
 
 CSV, Parquet and TFRecord files are read as ExampleGen reads them, batch by batch; JSON lines as the server reads an
-instance.
+instance; images one by one, and a bad one is a refused row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
@@ -25,20 +25,20 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote, new_file
 from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
+from pipeline.settings.images import ENDINGS
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipeline.cli.predict_images import Batch
     from pipeline.serving.model import Model, Signature
 
-JSON_LINES = "JSON lines"
+JSON_LINES, IMAGES = "JSON lines", "images"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
 BATCH_ROWS = 8_192
 OUTPUTS = (".parquet", ".csv", ".jsonl")
-# Inputs of the signature for some rows, [rows, ...] each, and the columns to write beside the answers.
-Batch: TypeAlias = "tuple[dict[str, Any], dict[str, pa.Array]]"
 
 
 def main(argv: list[str]) -> int:
@@ -58,7 +58,8 @@ def main(argv: list[str]) -> int:
         from pipeline.serving.model import load
 
         loaded = load(model, number)
-    rows, seconds = predict(loaded, files, to, arguments.columns)
+    folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
+    rows, seconds = predict(loaded, files, to, arguments.columns, folder)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
     print(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
     return 0
@@ -70,12 +71,15 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "python -m pipeline predict",
         "Write a pushed model's answers for files of raw rows, of any size.",
         {0: "written", 1: "failed, and nothing is written"},
-        "Columns that the model does not take, such as the label, are ignored. Rows keep their order.",
+        "Columns that the model does not take, such as the label, are ignored. Rows keep their order. An image that "
+        "cannot be read has no answer, and the column 'refused' says why.",
     )
     command_line.add_pipeline_arguments(parser)
     parser.add_argument("--model", help="folder of versions, or of one model (output/<name>/serving/<name>)")
     parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
-    parser.add_argument("--data", required=True, help="file or folder of CSV, Parquet, TFRecord or JSON lines files")
+    parser.add_argument(
+        "--data", required=True, help="file or folder of CSV, Parquet, TFRecord, JSON lines or image files"
+    )
     parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write beside the answers")
     parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
     parser.add_argument("--replace", action="store_true", help="write over an existing file")
@@ -103,8 +107,6 @@ def find_files(data: str) -> dict[str, str]:
     Raises:
         UserError: there are none, or of an unknown format.
     """
-    from pipeline.data.files import format_of
-
     if data.startswith(BIGQUERY) or data.endswith(".sql"):
         raise UserError(
             f"{data}: from BigQuery, Vertex AI predicts (docs/serving.md); here, export the rows to Parquet files first"
@@ -115,15 +117,28 @@ def find_files(data: str) -> dict[str, str]:
     names = [data]
     if path.is_dir():
         names = sorted(str(file) for file in path.rglob("*") if file.is_file() and file.name[0] not in "._")
-    formats = {name: JSON_LINES if name.lower().endswith(JSON_ENDINGS) else format_of(name) for name in names}
+    formats = {name: _format_of(name) for name in names}
     unknown = [name for name, format in formats.items() if format is None]
     if unknown or not formats:
         found = f"found {unknown[0]}" if unknown else f"{data} has no files"
-        raise UserError(f"{found}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed")
+        raise UserError(f"{found}; expected .csv, .parquet, .tfrecord or .jsonl files, also compressed, or images")
+    if IMAGES in formats.values() and len(set(formats.values())) > 1:
+        table = next(name for name, format in formats.items() if format != IMAGES)
+        raise UserError(f"{data} has images, and {table} beside them; name the table, or a folder of images alone")
     return {name: format for name, format in formats.items() if format}
 
 
-def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] = ()) -> tuple[int, float]:
+def _format_of(file: str) -> str | None:
+    from pipeline.data.files import format_of
+
+    if file.lower().endswith(JSON_ENDINGS):
+        return JSON_LINES
+    return IMAGES if file.lower().endswith(ENDINGS) else format_of(file)
+
+
+def predict(
+    model: Model, files: dict[str, str], to: Path, kept: Sequence[str] = (), folder: str = ""
+) -> tuple[int, float]:
     """Write the model's answers for every row; the file appears when it is complete.
 
     Args:
@@ -131,48 +146,76 @@ def predict(model: Model, files: dict[str, str], to: Path, kept: Sequence[str] =
         files: Format by file.
         to: A .parquet, .csv or .jsonl file.
         kept: Columns of the data to write too.
+        folder: That the paths of image files are written relative to.
 
     Returns:
         Rows, and seconds.
 
     Raises:
-        UserError: a row is not valid; nothing is written.
+        UserError: a row is not valid, or all images are refused; nothing is written.
     """
     import pyarrow as pa
     import tensorflow as tf
 
+    from pipeline.cli import predict_images
     from pipeline.serving.features import row_count
     from pipeline.serving.table_writer import TableWriter
 
     signature = model.rows
-    clash = [name for name in kept if name in signature.outputs]
+    of_images = predict_images.image_input(signature) is not None
+    clash = [name for name in kept if name in signature.outputs or (of_images and name == predict_images.REFUSED)]
     if clash:
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
-    rows = 0
+    rows, refused, first_reason = 0, 0, ""
     # In CSV, the probabilities are columns with the names of the classes.
     value_names = {ANSWERS["multiclass"]: model.classes} if model.classes else {}
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
-                for file, format in files.items():
-                    read = _read_json_lines if format == JSON_LINES else _read_table
-                    for columns, kept_columns in read(file, format, signature, list(kept)):
-                        try:
-                            answers = signature.predict(columns)
-                        except tf.errors.OpError as error:
-                            raise UserError(
-                                f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
-                            ) from error
-                        arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
-                        writer.write(pa.table({**kept_columns, **arrays}))
-                        rows += row_count(columns)
-                        progress.update(progress.task_ids[0], completed=rows)
+                for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
+                    try:
+                        answers = signature.predict(columns)
+                    except tf.errors.OpError as error:
+                        raise UserError(
+                            f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
+                        ) from error
+                    arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
+                    if of_images:
+                        arrays = {name: predict_images.answered(array, reasons) for name, array in arrays.items()}
+                        arrays[predict_images.REFUSED] = pa.array([reason or None for reason in reasons], pa.string())
+                        refused += sum(map(bool, reasons))
+                        first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
+                    writer.write(pa.table({**kept_columns, **arrays}))
+                    rows += row_count(columns)
+                    progress.update(progress.task_ids[0], completed=rows)
             if not rows:
                 raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
+            if refused == rows:
+                raise UserError(f"none of {rows:,} images can be read; the first: {first_reason}")
     except OSError as error:
         raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
+    if refused:
+        print(
+            f"note: {refused:,} of {rows:,} images are refused, see 'refused'; the first: {first_reason}",
+            file=sys.stderr,
+        )
     return rows, time.monotonic() - started
+
+
+def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: str) -> Iterator[tuple[str, Batch]]:
+    """Yield all rows, batch by batch, each with the file it is from."""
+    from pipeline.cli import predict_images
+
+    names = list(files)
+    if IMAGES in files.values():
+        if kept:
+            raise UserError(f"--columns {' '.join(kept)}: image files have no columns; their paths are always written")
+        yield from ((names[0], batch) for batch in predict_images.read_files(names, folder, signature))
+        return
+    for file, format in files.items():
+        read = _read_json_lines if format == JSON_LINES else _read_table
+        yield from ((file, batch) for batch in read(file, format, signature, kept))
 
 
 def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
@@ -181,6 +224,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     Raises:
         UserError: the file or a row is not valid.
     """
+    from pipeline.cli import predict_images
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.shards import read
     from pipeline.data.table import Unit
@@ -189,7 +233,9 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.settings.names import shortened
 
     inputs, examples = signature.inputs, take_examples(signature.inputs)
+    image = predict_images.image_input(signature)
     types = dict.fromkeys(kept, csv_files.TEXT) | {name: column.kind for name, column in inputs.items()}
+    types |= {image.name: csv_files.TEXT} if image else {}  # their paths
     if examples and format == "csv":  # the signature does not name their columns
         types, _ = csv_files.scan(file, {})
     names: list[str] | None = None  # TFRecord files do not list them
@@ -209,7 +255,11 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
         if rows.bad:
             raise UserError(f"{rows.bad[0]}; correct it, for every row needs its answer")
         if len(rows.numbers):
-            yield from_table(rows, file, inputs), {name: rows.table.column(name) for name in kept}
+            columns = {name: rows.table.column(name) for name in kept}
+            if image:
+                yield from predict_images.of_table(rows, file, image, columns, inputs)
+            else:
+                yield from_table(rows, file, inputs), columns, []
 
 
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
@@ -220,13 +270,15 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
     """
     import pyarrow as pa
 
+    from pipeline.cli import predict_images
     from pipeline.data.files import open_decompressed
     from pipeline.serving.features import Refused, check_common_columns, from_instances
     from pipeline.serving.inputs import take_examples
 
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-        while lines := list(itertools.islice(numbered, BATCH_ROWS)):
+        image = predict_images.image_input(signature)
+        while lines := list(itertools.islice(numbered, predict_images.ROWS_AT_ONCE if image else BATCH_ROWS)):
             instances = []
             for number, line in lines:
                 try:
@@ -243,7 +295,10 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
                 arrays = {name: pa.array([row.get(name) for row in instances]) for name in kept}
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise UserError(f"{file}: the values of {', '.join(kept)} are of several types: {error}") from error
-            yield columns, arrays
+            reasons: list[str] = []
+            if image:
+                columns[image.name][:], reasons = predict_images.checked(columns[image.name].tolist(), image)
+            yield columns, arrays, reasons
 
 
 def _as_arrow(values: Any) -> pa.Array:

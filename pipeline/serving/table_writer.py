@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from pipeline.data.table import one_array
@@ -91,13 +91,13 @@ def flat(table: pa.Table, names: Names) -> pa.Table:
 
 
 def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]:
-    if pa.types.is_fixed_size_list(column.type) and not column.null_count:
-        width, values = column.type.list_size, column.flatten()
+    if pa.types.is_fixed_size_list(column.type):
+        width = column.type.list_size
         endings = names if len(names) == width else [str(place) for place in range(width)]
         return [
             part
             for place, ending in enumerate(endings)
-            for part in _flat(f"{name}_{ending}", values.take(np.arange(place, len(values), max(1, width))), ())
+            for part in _flat(f"{name}_{ending}", pc.list_element(column, place), ())
         ]
     if pa.types.is_nested(column.type):
         texts = [None if value is None else _json(value) for value in shortest(column).to_pylist()]

@@ -1,0 +1,174 @@
+"""Read images for ``predict``: a folder of them, or a table of their paths or contents.
+
+A bad image gets the reason in place of an answer; the others are answered all the same.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import filesystem
+from pipeline.data.images import BadImage, facts_of, too_many_bytes
+from pipeline.data.table import Rows, is_list, one_array, type_name
+from pipeline.errors import UserError
+from pipeline.serving.features import from_table
+from pipeline.serving.inputs import IMAGE, Input
+from pipeline.serving.model import Signature
+from pipeline.settings.images import Images, facts
+from pipeline.settings.names import printable, shortened
+
+# Of images that are read together.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 64, 64 << 20
+REFUSED = "refused"
+PATH = facts("")[0]
+# Inputs of the signature, columns to write beside the answers, and the reasons why images are refused, "" for none.
+Batch = tuple[dict[str, Any], dict[str, Any], list[str]]
+
+
+def image_input(signature: Signature) -> Input | None:
+    """Return the input that takes images; None where there is none."""
+    return next((column for column in signature.inputs.values() if column.kind == IMAGE), None)
+
+
+def read_files(files: Sequence[str], folder: str, signature: Signature) -> Iterator[Batch]:
+    """Yield image files, some at once, with their paths relative to a folder.
+
+    Raises:
+        UserError: the model takes no images, or not images alone.
+    """
+    image = image_input(signature)
+    if image is None:
+        raise UserError(
+            f"{files[0]} is an image, and the model takes none; it takes {shortened(signature.inputs)}; expected "
+            "CSV, Parquet, TFRecord or JSON lines files"
+        )
+    others = [name for name, column in signature.inputs.items() if column.required and name != image.name]
+    if others:
+        raise UserError(
+            f"the model takes {shortened(others)} beside {image.name}; give a CSV or Parquet table with these columns "
+            f"and one named {image.name!r}, with the paths of the images relative to the table"
+        )
+    sizes = [filesystem.size(file) for file in files]
+    for part in _parts(sizes):
+        data = [_content(file, image) for file in files[part]]
+        paths = [os.path.relpath(file, folder) if folder else file for file in files[part]]
+        rows = Rows(pa.table({image.name: pa.array([b""] * len(paths))}), np.arange(part.start, part.stop) + 1)
+        yield with_images(rows, files[part.start], data, {facts(image.name)[0]: pa.array(paths)}, signature.inputs)
+
+
+def of_table(
+    rows: Rows, file: str, image: Input, kept: Mapping[str, Any], inputs: Mapping[str, Input]
+) -> Iterator[Batch]:
+    """Yield rows of a table, some at once, with the images whose paths or contents they hold.
+
+    Args:
+        rows: With a column of text, paths relative to the file's folder, or of bytes, encoded images.
+        file: That they are from.
+        image: Input that takes the images.
+        kept: Columns to write beside the answers.
+        inputs: Of the signature.
+    """
+    column = one_array(rows.table.column(image.name))
+    values: list[Any] = column.to_pylist()
+    if is_list(column.type):
+        values = [value[0] if value else None for value in values]
+    folder = os.path.dirname(file)
+    if any(isinstance(value, str) for value in values):
+        found = [_found(folder, value) for value in values]
+        names = values
+        sizes = [0 if isinstance(place, BadImage) else filesystem.size(place) for place in found]
+    elif column.null_count == len(column) or any(isinstance(value, bytes) for value in values):
+        found = [BadImage("the row has no image") if value is None else value for value in values]
+        names = [f"{os.path.basename(file)}:{number}" for number in rows.numbers]
+        sizes = [len(value or b"") for value in values]
+    else:
+        raise UserError(
+            f"{file}: the column {image.name!r} holds {type_name(column.type)}; expected paths of images relative to "
+            "the file's folder, or encoded images"
+        )
+    paths = {facts(image.name)[0]: pa.array(names, pa.string())}
+    for part in _parts(sizes):
+        data = [_content(place, image) if isinstance(place, str) else place for place in found[part]]
+        some = Rows(rows.table.slice(part.start, part.stop - part.start), rows.numbers[part])
+        columns = {name: values.slice(part.start, len(data)) for name, values in (paths | dict(kept)).items()}
+        yield with_images(some, file, data, columns, inputs)
+
+
+def with_images(
+    rows: Rows, file: str, data: Sequence[bytes | BadImage], kept: Mapping[str, Any], inputs: Mapping[str, Input]
+) -> Batch:
+    """Return the inputs of rows whose column of images is replaced by these."""
+    image = next(column for column in inputs.values() if column.kind == IMAGE)
+    images, reasons = checked(data, image)
+    place = rows.table.column_names.index(image.name)
+    table = rows.table.set_column(place, image.name, pa.array(images, pa.large_binary()))
+    return from_table(Rows(table, rows.numbers), file, inputs), dict(kept), reasons
+
+
+def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes], list[str]]:
+    """Return images that a model can decode, one of a pixel in place of a bad one, and the reasons, "" for none."""
+    stand_in = image.convert(image.example)
+    images, reasons = [], []
+    for encoded in data:
+        reason = ""
+        try:
+            if isinstance(encoded, BadImage):
+                raise encoded
+            facts_of(encoded, image.limits or Images())
+        except BadImage as error:
+            reason = str(error)
+        images.append(stand_in if reason else encoded)
+        reasons.append(reason)
+    return images, reasons
+
+
+def answered(answers: Any, reasons: Sequence[str]) -> Any:
+    """Return a column of answers, with null for the images that are refused."""
+    refused = np.array([bool(reason) for reason in reasons])
+    if not refused.any():
+        return answers
+    return answers.take(pa.array(np.where(refused, 0, np.arange(len(refused))), mask=refused))
+
+
+def first_refused(file: str, kept: Mapping[str, Any], reasons: Sequence[str]) -> str:
+    """Return the first image of a batch that is refused, and why, for a terminal; "" where there is none."""
+    row = next((row for row, reason in enumerate(reasons) if reason), None)
+    if row is None:
+        return ""
+    path = next((column[row].as_py() for name, column in kept.items() if name.endswith(PATH)), None)
+    return printable(f"{path or file}: {reasons[row]}")
+
+
+def _parts(sizes: Sequence[int]) -> Iterator[slice]:
+    """Yield places of rows that are read together."""
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start == ROWS_AT_ONCE or total + size > BYTES_AT_ONCE):
+            yield slice(start, place)
+            start, total = place, 0
+        total += size
+    if len(sizes) > start:
+        yield slice(start, len(sizes))
+
+
+def _found(folder: str, path: str | None) -> str | BadImage:
+    """Return the file of a path in a table, which must not lead out of the table's folder."""
+    if not path:
+        return BadImage("the row has no path")
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts or "://" in path:
+        return BadImage("its path leads out of the table's folder; expected one relative to it")
+    file = os.path.join(folder, path)
+    return file if filesystem.exists(file) else BadImage("there is no such file")
+
+
+def _content(file: str, image: Input) -> bytes | BadImage:
+    limits = image.limits or Images()
+    size = filesystem.size(file)
+    if size > limits.max_bytes:
+        return BadImage(too_many_bytes(size, limits))
+    return filesystem.read_bytes(file)
