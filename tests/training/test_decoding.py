@@ -145,14 +145,15 @@ class Stop(Exception):
 class StopIn(keras.callbacks.Callback):
     """Ends the training in the second epoch."""
 
-    def __init__(self, call: int):
+    def __init__(self, call: int | None = None):
         super().__init__()
-        self.left = call
+        self.call = call
+        self.calls = 0
 
     def on_train_batch_begin(self, batch, logs=None):
         """Counts calls."""
-        self.left -= 1
-        if not self.left:
+        self.calls += 1
+        if self.calls == self.call:
             raise Stop
 
 
@@ -162,7 +163,7 @@ def test_a_training_with_augmentation_goes_on_as_if_nothing_had_happened(tmp_pat
     whole = trained(pattern)
     with pytest.raises(Stop):
         trained(pattern, str(tmp_path / "checkpoints"), [StopIn(5)], checkpoint_steps=4)
-    resumed = trained(pattern, str(tmp_path / "checkpoints"), [StopIn(-1)], checkpoint_steps=4)
+    resumed = trained(pattern, str(tmp_path / "checkpoints"), [StopIn()], checkpoint_steps=4)
     for ours, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
