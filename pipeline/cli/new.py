@@ -1,5 +1,7 @@
 """Make a pipeline of your own from your data: python -m pipeline new NAME --data my.csv --label churned.
 
+Or of images: python -m pipeline new NAME --images FOLDER, with a folder of images for each class.
+
 Writes configs/NAME.py, models/NAME.py and schema/NAME/schema.pbtxt, for you to edit; then
 python local_runner.py --pipeline NAME trains and pushes a model.
 """
@@ -8,8 +10,9 @@ import argparse
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from pipeline import filesystem
 from pipeline.cli.command_line import make_parser
@@ -20,37 +23,87 @@ from pipeline.settings.names import printable
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import Task
 
+# Networks that ``training.backbone`` knows, by the size of data and machine: the smallest first.
+BACKBONES = ("MobileNetV3Small", "EfficientNetV2B0", "DenseNet121", "ResNet50")
+# Size of the data, lines of kind and columns, and the texts of config, module file and schema.
+Made: TypeAlias = tuple[str, Iterable[tuple[str, str]], tuple[str, str, str]]
+
 
 def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     targets = targets_of(arguments.name, arguments.replace)
-    data = Path(arguments.data).absolute()
+    check_options(arguments)
+    data = Path(arguments.images or arguments.data).absolute()
     if not data.exists():
-        raise UserError(f"no data at {arguments.data}; give a .csv or .parquet file, or a folder of them")
+        expected = (
+            "a folder of images, or a table of their paths"
+            if arguments.images
+            else ("a .csv or .parquet file, or a folder of them")
+        )
+        raise UserError(f"no data at {arguments.images or arguments.data}; give {expected}")
+    root = find_root()
+    path = data.relative_to(root).as_posix() if data.is_relative_to(root) else str(data)
+    size, lines, texts = (from_images if arguments.images else from_table)(arguments, data, path)
+    for target, text in zip(targets, texts, strict=True):
+        filesystem.write(target, text)
+    print(f"{arguments.name}: {size}")
+    for kind, line in lines:
+        print(printable(f"  {kind:<9} {line}"))
+    print("wrote", ", ".join(map(shown, targets)))
+    print(f"next: {runner()} --pipeline {arguments.name}")
+    return 0
+
+
+def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
+    """Look at a table; return what was found, and the texts of config, module file and schema.
+
+    Raises:
+        UserError: it cannot make a model.
+    """
     with silence_stderr():
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
         from pipeline.scaffold import files
         from pipeline.scaffold.table import check_leaks, look
     table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out)
     check_leaks(table, arguments.keep)
-    root = find_root()
-    inside = data.is_relative_to(root)
-    path = data.relative_to(root).as_posix() if inside else str(data)
+    size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"
     texts = (
         files.config_text(arguments.name, path, table),
         files.module_text(arguments.name, table),
         files.schema_text(table, arguments.keep),
     )
-    for target, text in zip(targets, texts, strict=True):
-        filesystem.write(target, text)
-    size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"
-    print(f"{arguments.name}: {size}{'' if table.whole else ' read (the run reads all)'}")
-    for kind, line in files.summary(table):
-        print(printable(f"  {kind:<9} {line}"))
-    print("wrote", ", ".join(map(shown, targets)))
-    print(f"next: {runner()} --pipeline {arguments.name}")
-    return 0
+    return f"{size}{'' if table.whole else ' read (the run reads all)'}", files.summary(table), texts
+
+
+def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
+    """Do the same for images."""
+    with silence_stderr():
+        from pipeline.scaffold import image_files
+        from pipeline.scaffold.images import look
+    pictures = look(data, arguments.label, arguments.task)
+    texts = (
+        image_files.config_text(arguments.name, path, pictures, arguments.backbone),
+        image_files.module_text(arguments.name, pictures, arguments.backbone),
+        image_files.schema_text(pictures),
+    )
+    return f"{len(pictures.values):,} images", image_files.summary(pictures), texts
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Refuse options of tables with images, and the other way round.
+
+    Raises:
+        UserError: there are some, or one is missing.
+    """
+    if bool(arguments.data) == bool(arguments.images):
+        raise UserError("give either --data, of a table, or --images, of a folder of images or a table of their paths")
+    if arguments.data and not arguments.label:
+        raise UserError("give the column to predict with --label COLUMN")
+    if arguments.data and arguments.backbone:
+        raise UserError("--backbone is for --images")
+    if arguments.images and (arguments.leave_out or arguments.keep):
+        raise UserError("--leave-out and --keep are for --data: a model of images takes the image alone")
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -62,12 +115,22 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "Then: python local_runner.py --pipeline NAME.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the pipeline: lower-case letters, digits and _")
-    parser.add_argument("--data", required=True, help="CSV file with a header, Parquet file, or folder of either")
-    parser.add_argument("--label", required=True, help="column to predict: classes (text or numbers) or a quantity")
+    parser.add_argument("--data", help="CSV file with a header, Parquet file, or folder of either")
+    parser.add_argument(
+        "--images", help="instead: folder with a folder of images for each class, or CSV or Parquet file of their paths"
+    )
+    parser.add_argument(
+        "--label",
+        help="column to predict: classes (text or numbers) or a quantity; of a folder of images, a name for it "
+        "(default: label)",
+    )
     parser.add_argument("--task", choices=get_args(Task), help="kind of prediction (default: inferred from the label)")
     several: dict[str, Any] = {"action": "append", "default": [], "metavar": "COLUMN"}
     parser.add_argument("--leave-out", **several, help="column the model must not use; may be repeated")
     parser.add_argument("--keep", **several, help="column to use though it alone predicts the label; may be repeated")
+    parser.add_argument(
+        "--backbone", choices=BACKBONES, help="of images: start from this network, trained on other images"
+    )
     parser.add_argument("--replace", action="store_true", help="overwrite existing files")
     return parser.parse_args(argv)
 

@@ -14,7 +14,7 @@ import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.scaffold.table import SHARES, Table
-from pipeline.settings.config import SPLITS
+from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.names import shortened
 from pipeline.validation.schema_text import inferred_from, to_text
 from pipeline.validation.serving_skew import statistics_of
@@ -34,12 +34,12 @@ SMALL_SEARCH = 5_000
 
 def module_text(name: str, table: Table) -> str:
     """Return the text of the module file."""
-    return _checked(lambda literal: _module(name, table, literal))
+    return checked(lambda literal: _module(name, table, literal))
 
 
 def config_text(name: str, data: str, table: Table) -> str:
     """Return the text of the config, for data at a path."""
-    return _checked(lambda literal: _config(name, data, table, literal))
+    return checked(lambda literal: _config(name, data, table, literal))
 
 
 def schema_text(table: Table, keep: Collection[str]) -> str:
@@ -71,7 +71,7 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
     return to_text(schema)
 
 
-def _checked(render: Callable[[Literal], str]) -> str:
+def checked(render: Callable[[Literal], str]) -> str:
     """Render the text, and check that its statements are those of the same text without the data's words."""
     text = render(_literal)
     if _statements(text) != _statements(render(lambda word: '"' + "x" * (len(_literal(word)) - 2) + '"')):
@@ -97,23 +97,23 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         **outputs,
         name=name,
         task=label.task,
-        codes=_tuple([column.name for column in features if column.role == "code"], literal),
-        texts=_tuple([column.name for column in features if column.role == "text"], literal),
-        sequences=_tuple([column.name for column in features if column.role == "sequence"], literal),
-        times=_mapping({column.name: column.form for column in features if column.role == "time"}, literal),
-        amounts=_mapping({column.name: column.form for column in features if column.role == "amount"}, literal),
-        origins=_mapping({column.name: column.origin for column in features if column.origin}, literal),
+        codes=tuple_text([column.name for column in features if column.role == "code"], literal),
+        texts=tuple_text([column.name for column in features if column.role == "text"], literal),
+        sequences=tuple_text([column.name for column in features if column.role == "sequence"], literal),
+        times=mapping_text({column.name: column.form for column in features if column.role == "time"}, literal),
+        amounts=mapping_text({column.name: column.form for column in features if column.role == "amount"}, literal),
+        origins=mapping_text({column.name: column.origin for column in features if column.origin}, literal),
         minimum_count=5 if table.rows.num_rows > 2000 else 2,
         classes=len(label.classes),
-        mean=_rounded(float(table.values.mean()), 4),
-        spread=_rounded(float(table.values.std()), 4),
+        mean=rounded(float(table.values.mean()), 4),
+        spread=rounded(float(table.values.std()), 4),
     )
 
 
 def _config(name: str, data: str, table: Table, literal: Literal) -> str:
     label, rows = table.label, table.rows.num_rows
     batch_size = 2 ** round(math.log2(min(2048, max(16, rows * 0.8 / 50))))
-    gate, why, checks = _gate(table)
+    gate, why, checks = gate_of(label, [table.values[table.places == place] for place in range(len(SPLITS))])
     slices = [column.name for column in table.features if column.role == "category" and 2 <= column.distinct <= 10][:2]
     names = ["Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning"]
     names += ["DataChecks"] * bool(checks) + ["HashSplit"] * (table.shares != SHARES[0])
@@ -124,7 +124,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         data=literal(data),
         label=literal(label.name),
         zero_or_one=label.classes == ("0", "1"),
-        classes=_tuple(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
+        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
         # Of few rows, a longer search finds what chance has made of the eval split.
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
@@ -132,19 +132,22 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         places=max((column.places for column in table.features), default=0),
         gate=gate,
         why=why,
-        slices=_tuple(slices, literal),
+        slices=tuple_text(slices, literal),
         checks=checks,
     )
 
 
-def _gate(table: Table) -> tuple[str, str, str]:
-    """Return a first gate, the reason for it, and data checks where the default ones do not fit."""
-    label = table.label
-    by_split = [table.values[table.places == place] for place in range(len(SPLITS))]
+def gate_of(label: Label, by_split: Sequence[np.ndarray]) -> tuple[str, str, str]:
+    """Return a first gate, the reason for it, and data checks where the default ones do not fit.
+
+    Args:
+        label: What is predicted.
+        by_split: Its values in train, eval and test, each [rows].
+    """
     train, test = by_split[0], by_split[-1]
     if label.task == "regression":
-        ceiling = _rounded(float(np.sqrt(np.mean((test - train.mean()) ** 2))), 3)
-        drop = _rounded(0.05 * float(table.values.std()), 1)
+        ceiling = rounded(float(np.sqrt(np.mean((test - train.mean()) ** 2))), 3)
+        drop = rounded(0.05 * float(np.concatenate(by_split).std()), 1)
         return f'Gate("rmse", ceiling={ceiling}, max_drop={drop})', "What always answering the mean comes to.", ""
     if label.task == "multiclass":
         most = int(np.bincount(train, minlength=len(label.classes)).argmax())
@@ -157,20 +160,22 @@ def _gate(table: Table) -> tuple[str, str, str]:
         low, high = min(shares), max(shares)
         low = low / 4 if low < 0.5 else 1 - 4 * (1 - low)
         high = 4 * high if high < 0.5 else 1 - (1 - high) / 4
-        checks = f"DataChecks(label_share=({_rounded(max(0.0, low), 2)}, {_rounded(min(1.0, high), 4)}))"
+        checks = f"DataChecks(label_share=({rounded(max(0.0, low), 2)}, {rounded(min(1.0, high), 4)}))"
     return 'Gate("auc", floor=0.55, max_drop=0.02)', "Chance comes to 0.5.", checks
+
+
+def label_line(label: Label, values: np.ndarray) -> str:
+    """Return what the label is, with the share of each class."""
+    if label.task == "regression":
+        return f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
+    shares = np.bincount(values, minlength=len(label.classes)) / len(values)
+    each = [f"{word} ({100 * share:.3g} %)" for word, share in zip(label.classes, shares, strict=True)]
+    return f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
 
 
 def summary(table: Table) -> Iterator[tuple[str, str]]:
     """Yield what was found, a line for each kind of column: the kind, and the columns."""
-    label, values = table.label, table.values
-    if label.task == "regression":
-        text = f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
-    else:
-        shares = np.bincount(values, minlength=len(label.classes)) / len(values)
-        each = [f"{word} ({100 * share:.3g} %)" for word, share in zip(label.classes, shares, strict=True)]
-        text = f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
-    yield "label", text
+    yield "label", label_line(table.label, table.values)
     kinds = {"category": "text", "number": "numbers", "code": "codes", "time": "times", "amount": "amounts"}
     kinds |= {"text": "sentences", "sequence": "sequences"}
     for role, kind in kinds.items():
@@ -191,7 +196,7 @@ def _literal(value: str) -> str:
     return f'"{literal[1:-1]}"' if literal[0] == "'" and '"' not in literal else literal
 
 
-def _tuple(values: Sequence[str], literal: Literal, before: int = 12) -> str:
+def tuple_text(values: Sequence[str], literal: Literal, before: int = 12) -> str:
     """Return a tuple as ruff writes it after so many characters: a line a value if one line is too short."""
     items = [literal(value) for value in values]
     one_line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
@@ -200,7 +205,7 @@ def _tuple(values: Sequence[str], literal: Literal, before: int = 12) -> str:
     return "\n".join(["(", *(f"    {item}," for item in items), ")"])
 
 
-def _mapping(values: Mapping[str, str | int], literal: Literal) -> str:
+def mapping_text(values: Mapping[str, str | int], literal: Literal) -> str:
     """Return a dictionary as ruff writes it, of text or numbers by text."""
     items = [
         f"{literal(key)}: {literal(value) if isinstance(value, str) else f'{value:_}'}" for key, value in values.items()
@@ -209,6 +214,6 @@ def _mapping(values: Mapping[str, str | int], literal: Literal) -> str:
     return one_line if len(one_line) <= 106 else "\n".join(["{", *(f"    {item}," for item in items), "}"])
 
 
-def _rounded(value: float, digits: int) -> str:
+def rounded(value: float, digits: int) -> str:
     """Return a number rounded to significant digits, as Python writes it."""
     return repr(float(f"{value:.{digits}g}"))

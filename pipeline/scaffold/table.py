@@ -5,6 +5,7 @@ import difflib
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,22 @@ class Table:
         return tuple(column for column in self.columns if not column.left_out)
 
 
+class Read(NamedTuple):
+    """Columns as they stand in the files.
+
+    Attributes:
+        format: Of the files.
+        scans: Of them.
+        by_name: Values by column, [rows].
+        whole: Whether all rows were read.
+    """
+
+    format: str
+    scans: list[shards.FileScan]
+    by_name: dict[str, pa.ChunkedArray]
+    whole: bool
+
+
 def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = ()) -> Table:
     """Read the data and find out what it is.
 
@@ -74,23 +91,17 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     Raises:
         UserError: the data or its label cannot make a model.
     """
-    found = find_files(data)
-    if found.format == "tfrecord":
-        raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
-    scans = _scan(found.all, found.format, label_name)
-    batches, whole = _read(scans)
-    count = sum(len(rows.table) for rows, _ in batches)
-    if count < FEWEST_ROWS:
-        raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
-    names = list(batches[0][0].table.column_names)
+    read = read_columns(data, label_name)
+    names, count = list(read.by_name), len(read.by_name[label_name])
     _check_named(leave_out, names, label_name)
 
-    def values_of(name: str) -> pa.ChunkedArray:
-        return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
-
-    label, values = label_of(label_name, values_of(label_name), task)
+    label, values = label_of(label_name, read.by_name[label_name], task)
     columns = without_too_many_codes(
-        [describe(name, values_of(name), from_text=found.format == "csv") for name in names if name != label_name]
+        [
+            describe(name, values, from_text=read.format == "csv")
+            for name, values in read.by_name.items()
+            if name != label_name
+        ]
     )
     for at, column in enumerate(columns):
         if column.name in leave_out:
@@ -99,14 +110,36 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
         reasons = "; ".join(f"{column.name}: {column.left_out}" for column in columns[:30])
         raise UserError(f"{data.path} has no column to predict {label_name!r} by: {reasons}")
     types = {column.name: column.type for column in columns}
-    table = pa.concat_tables(_typed(scans, types, label_name), promote_options="default")
+    table = pa.concat_tables(_typed(read.scans, types, label_name), promote_options="default")
     encoded = pa.array(values, pa.float32() if label.task == "regression" else pa.int64())
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, encoded)
     table = table.append_column(label_name, lists)
     table = table.select(sorted(table.column_names))
     shares, places = _assign(table, label, values)
-    return Table(table, label, values, tuple(columns), whole, shares, places)
+    return Table(table, label, values, tuple(columns), read.whole, shares, places)
+
+
+def read_columns(data: Data, label: str) -> Read:
+    """Read CSV or Parquet files.
+
+    Raises:
+        UserError: they are none, lack the label or have hardly any rows.
+    """
+    found = find_files(data)
+    if found.format == "tfrecord":
+        raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
+    scans = _scan(found.all, found.format, label)
+    batches, whole = _read(scans)
+    count = sum(len(rows.table) for rows, _ in batches)
+    if count < FEWEST_ROWS:
+        raise UserError(f"{data.path} has {count:,} rows; expected at least {FEWEST_ROWS} to train, choose and test by")
+
+    def values_of(name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([chunk for rows, _ in batches for chunk in rows.table.column(name).chunks])
+
+    by_name = {name: values_of(name) for name in batches[0][0].table.column_names}
+    return Read(found.format, scans, by_name, whole)
 
 
 def check_leaks(table: Table, keep: Collection[str]) -> None:

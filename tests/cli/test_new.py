@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline.cli.new import main
+from pipeline.errors import UserError
 from pipeline.packaging.user_code import read_module
 from pipeline.scaffold import files
 from pipeline.scaffold.table import look
@@ -36,6 +38,21 @@ def test_a_name_or_path_that_cannot_be_is_refused_at_once(name, message):
     assert refused.returncode == 1
     assert message in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --data, of a table, or --images, of a folder of images or a table of their paths"),
+        (["--data", "some.csv"], "give the column to predict with --label COLUMN"),
+        (["--data", "some.csv", "--label", "late", "--backbone", "ResNet50"], "--backbone is for --images"),
+        (["--images", "some", "--leave-out", "late"], "--leave-out and --keep are for --data"),
+        (["--images", "nowhere"], "no data at nowhere; give a folder of images, or a table of their paths"),
+    ],
+)
+def test_options_of_tables_and_of_images_exclude_each_other(options, message):
+    with pytest.raises(UserError, match=message):
+        main(["fine", *options])
 
 
 @pytest.mark.parametrize(
