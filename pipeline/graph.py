@@ -274,7 +274,7 @@ def _weights_fingerprint(weights: str) -> str:
     file = weights if weights.endswith(".h5") else f"{weights.rstrip('/')}/{BACKBONE}"
     if not filesystem.exists(file):
         raise UserError(
-            f"training.backbone_weights: no file {file}; expected \"imagenet\", a .weights.h5 file, or the folder of a "
+            f'training.backbone_weights: no file {file}; expected "imagenet", a .weights.h5 file, or the folder of a '
             "pushed model with a backbone"
         )
     return hashlib.sha256(filesystem.read_bytes(file)).hexdigest()
