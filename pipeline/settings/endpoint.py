@@ -42,7 +42,7 @@ RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"
 
 @dataclass(frozen=True)
 class Canary:
-    """How a new version takes over from the one that answers now.
+    """Steps by which a new version takes over from the one that answers now.
 
     Attributes:
         steps: Percent of the traffic that it gets, step by step; after the last one it gets all of it.

@@ -59,7 +59,7 @@ TensorBoard = Annotated[
 
 @dataclass(frozen=True)
 class Resources:
-    """What a task of the pipeline gets; Vertex AI picks a machine type that has it.
+    """CPU, memory and GPUs of a task of the pipeline; Vertex AI picks a machine type that has it.
 
     Attributes:
         cpu: Cores.

@@ -1,4 +1,4 @@
-"""What an exported model is asked before it is pushed, each defect with its own sentence."""
+"""Questions to an exported model before it is pushed, each defect with its own sentence."""
 
 import glob
 import json

@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Need:
-    """What an account is to be allowed.
+    """Permissions that an account needs.
 
     Attributes:
         purpose: Such as "run jobs".

@@ -53,7 +53,7 @@ ROOT = ("", "0", "root", "0:0", "root:root")
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checks came to.
+    """Result of a preflight.
 
     Attributes:
         findings: Of all checks.

@@ -81,33 +81,33 @@ def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
     client = cloud.storage()
     missing = []
     for name_here, address in json.loads((folder / UPLOADS).read_text(encoding="utf-8")).items():
-        file, checksum = Path(name_here), _crc32c(name_here)
+        file = Path(name_here)
         bucket, _, name = address.removeprefix("gs://").partition("/")
         blob = client.bucket(bucket).get_blob(name)
-        if blob is None or (blob.size, blob.crc32c) != (file.stat().st_size, checksum):
+        if blob is None or blob.size != file.stat().st_size or blob.crc32c != _crc32c(file):
             # Written only if nobody else has written it since; 0 means that there was nothing.
             generation = blob.generation if blob else 0
-            missing.append((file, checksum, client.bucket(bucket).blob(name), generation))
+            missing.append((file, client.bucket(bucket).blob(name), generation))
     if missing:
         size = sum(file.stat().st_size for file, *_ in missing)
         note(f"uploading {len(missing)} files, {size / 1e6:,.1f} MB")
-    for file, checksum, blob, generation in missing:
+    for file, blob, generation in missing:
         try:
             blob.upload_from_filename(str(file), if_generation_match=generation)
         except exceptions.PreconditionFailed as error:
             blob.reload()
-            if blob.crc32c != checksum:
+            if blob.crc32c != _crc32c(file):
                 raise UserError(
                     f"gs://{blob.bucket.name}/{blob.name} was written by somebody else at the same moment, with other "
                     "content; submit again, and if that does not help look for who else writes there"
                 ) from error
 
 
-def _crc32c(path: str) -> str:
+def _crc32c(file: Path) -> str:
     """Return the checksum of a file as Cloud Storage writes it: cloud.google.com/storage/docs/data-validation."""
     checksum = google_crc32c.Checksum()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
             checksum.update(block)
     return base64.b64encode(checksum.digest()).decode()
 

@@ -43,7 +43,7 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended.
+    """End of a job.
 
     Attributes:
         state: "succeeded", "failed" or "cancelled".
