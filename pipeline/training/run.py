@@ -14,8 +14,9 @@ import keras
 import keras_tuner
 import tensorflow_transform as tft
 
-from pipeline.training import backbone, predictions, strategy
+from pipeline.training import predictions, strategy
 from pipeline.training.augmentation import Augment
+from pipeline.training.backbone import save as save_backbone
 from pipeline.training.decoding import Decode, Decoder
 from pipeline.training.export import export
 from pipeline.training.features import Features
@@ -109,7 +110,7 @@ def run(
             at_once=settings.batch_size,
             images=settings.images,
         )
-        backbone.save(model, exported)
+        save_backbone(model, exported)
         at_once = settings.batch_size if decode else predictions.ROWS
         predictions.record(model, decoder, fn_args.eval_files, answers, at_once=at_once)
     delete_checkpoints(checkpoints, distribution)
