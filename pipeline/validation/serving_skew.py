@@ -11,10 +11,11 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from pipeline import filesystem
 from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
+from pipeline.settings.images import facts
 from pipeline.settings.repository import shown
 from pipeline.validation import findings
 from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.statistics import SERVING, Remedies, Statistics, options_for, validate
+from pipeline.validation.statistics import SERVING, Remedies, Statistics, image_column, options_for, validate
 from pipeline.validation.wrong_values import with_values
 
 SPLIT = "serving"
@@ -47,15 +48,10 @@ def report(
         The report, line by line, and whether a limit is crossed.
     """
     label, checks = config.label.name, config.data_checks
-    without_label = schema_pb2.Schema()
-    without_label.CopyFrom(schema)
-    del without_label.feature[:]
-    without_label.feature.extend(feature for feature in schema.feature if feature.name != label)
-    table = _as_table(requests.instances, without_label)
+    of_requests = _schema_of_requests(schema, label)
+    table = _as_table(requests.instances, of_requests)
     statistics = statistics_of(table)
-    _, found = validate(
-        {SPLIT: statistics}, without_label, label, checks, remedies, {}, train=train, environment=SERVING
-    )
+    _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
     found = findings.with_severity(with_values(found, [table], schema), checks.severity, schema)
     found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
@@ -70,6 +66,22 @@ def report(
     stops = list(dict.fromkeys(finding.feature for finding in found if finding.severity == "stop"))
     lines.append(f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema")
     return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
+
+
+def _schema_of_requests(schema: schema_pb2.Schema, label: str) -> schema_pb2.Schema:
+    """Return the schema of logged requests: without the label, and with facts about images in place of these."""
+    of_requests = schema_pb2.Schema()
+    of_requests.CopyFrom(schema)
+    del of_requests.feature[:]
+    image = image_column(schema)
+    known = facts(image)[2:] if image else ()
+    left_out = {label, *((image, *facts(image)[:2]) if image else ())}
+    for feature in schema.feature:
+        if feature.name not in left_out:
+            of_requests.feature.add().CopyFrom(feature)
+            if feature.name in known:
+                del of_requests.feature[-1].not_in_environment[:]
+    return of_requests
 
 
 def statistics_of(table: pa.Table, image: str | None = None) -> Statistics:

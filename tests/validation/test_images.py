@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,16 @@ from tensorflow_transform.tf_metadata import schema_utils
 from pipeline.data.examples import as_lists
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows
+from pipeline.settings.config import load_config
 from pipeline.settings.gates import DataChecks
 from pipeline.validation import rows
+from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.schema_text import inferred_from
-from pipeline.validation.serving_skew import statistics_of
+from pipeline.validation.serving_skew import report, statistics_of
 from pipeline.validation.statistics import SERVING, Remedies, image_column, validate
 
 CLASSES = 3
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def png(grey: int, size: int = 8) -> bytes:
@@ -91,3 +95,32 @@ def test_a_size_that_tells_the_class_is_a_leak_and_a_folder_is_none(tmp_path):
     (found,) = rows.leaks(sample, "label", DataChecks(), CLASSES, "image")
     assert found.feature == "image_width"
     assert "take the images of all classes in the same way" in found.remedy
+
+
+def compared(greys: Sequence[int], format: str, folder: Path) -> tuple[list[str], bool]:
+    """Compare logged requests with images of 60 greys."""
+    train = statistics_of(table(range(60)), "image")
+    schema = inferred_from([train], "label")
+    for feature in schema.feature:
+        if feature.name == "image_brightness":
+            feature.skew_comparator.jensen_shannon_divergence.threshold = 0.2
+    facts = [
+        {"image_format": format, "image_width": 8, "image_height": 8, "image_brightness": float(grey)} for grey in greys
+    ]
+    requests = RequestRows(7, facts, "first", "last", 0, 0)
+    config = load_config(ROOT / "configs/digits.py")
+    config = replace(config, label=replace(config.label, name="label"))
+    return report(requests, schema, train, config, Remedies("schema.pbtxt", "there"), str(folder))
+
+
+def test_requests_like_the_training_images_are_within_the_limits(tmp_path):
+    lines, crossed = compared(range(60), "PNG", tmp_path)
+    assert not crossed, lines
+
+
+def test_darker_requests_of_another_format_are_found(tmp_path):
+    lines, crossed = compared([200] * 60, "JPEG", tmp_path)
+    assert crossed
+    assert "crossed: image_format, image_brightness" in lines
+    assert any("60 rows have a value that the schema does not list: JPEG (60 rows)" in line for line in lines)
+    assert any("image_brightness in serving: Jensen-Shannon distance" in line for line in lines)

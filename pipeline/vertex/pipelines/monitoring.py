@@ -22,9 +22,11 @@ from tfx import version
 from pipeline import filesystem
 from pipeline.components.reviewed_schema import stage_schema
 from pipeline.errors import UserError
+from pipeline.serving.images import logged
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.images import Images
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target
 from pipeline.validation import reference, serving_skew
@@ -116,7 +118,7 @@ def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str,
     Raises:
         UserError: there is nothing to compare with.
     """
-    requests = read_log(endpoint, cloud)
+    requests = read_log(endpoint, cloud, config.data.images)
     if requests is None or len(requests.instances) < MIN_ROWS:
         rows = len(requests.instances) if requests else 0
         print(f"{rows:,} rows in {DAYS} days, at least {MIN_ROWS:,} are needed to judge by: nothing was compared")
@@ -133,7 +135,7 @@ def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str,
     return crossed
 
 
-def read_log(endpoint: Endpoint, cloud: Cloud) -> RequestRows | None:
+def read_log(endpoint: Endpoint, cloud: Cloud, images: Images | None = None) -> RequestRows | None:
     """Return the newest requests of the deployed model with most of the traffic; None where none is deployed."""
     state = ServingEndpoint(cloud, endpoint).read()
     if not state.traffic_split:
@@ -170,7 +172,12 @@ def read_log(endpoint: Endpoint, cloud: Cloud) -> RequestRows | None:
             except (ValueError, AttributeError):
                 broken += 1
                 continue
-            instances += [instance for instance in payload_rows if isinstance(instance, dict)]
+            # Of an image only the facts stay: a hundred thousand of them take too much memory.
+            instances += [
+                logged(instance, images) if images else instance
+                for instance in payload_rows
+                if isinstance(instance, dict)
+            ]
             times.append(row["time"])
     if not times:
         return None
