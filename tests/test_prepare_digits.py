@@ -1,4 +1,4 @@
-"""The digits: every image in the folder of its digit, with its pixels, the same bytes each time, whole or not at all."""
+"""The digits: each image with its pixels in the folder of its digit, the same bytes each time, whole or not at all."""
 
 import importlib.util
 from pathlib import Path

@@ -22,7 +22,9 @@ from tfx.utils import proto_utils
 from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, shards
+from pipeline.data.image_files import holds_paths
 from pipeline.errors import UserError
+from pipeline.settings.images import Images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,8 @@ class ExampleGenSettings:
         time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
+        images: ``pipeline.settings.images.Images`` as a mapping, where rows are images.
+        image_files: Fingerprint of the image files, whose changes TFX's driver would not see.
     """
 
     patterns: dict[str, str]
@@ -46,10 +50,12 @@ class ExampleGenSettings:
     time_column: str | None = None
     label: str = ""
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
+    images: dict[str, Any] | None = None
+    image_files: str | None = None
 
 
 class ExampleGenExecutor(BeamExecutor):
-    """Read CSV, Parquet and TFRecord files from any filesystem that Beam can read."""
+    """Read CSV, Parquet, TFRecord and image files from any filesystem that Beam can read."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "examples", and beside its splits summary.json and, if there are any, the bad rows.
@@ -80,11 +86,14 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
     proto_utils.json_to_proto(exec_properties["output_config"], output_config)
     settings = ExampleGenSettings(**json.loads(exec_properties["settings"]))
 
-    found = files.find(exec_properties["input_base"], settings.patterns, settings.last_spans)
+    images = Images(**settings.images) if settings.images else None
+    folder = exec_properties["input_base"]
+    found = files.find(folder, settings.patterns, settings.last_spans, images=images is not None)
+    by_split = {} if found.format == files.IMAGES else found.by_split
     shares = {split.name: split.hash_buckets for split in output_config.split_config.splits}
     return (
         shards.Job(
-            files=tuple((split, file) for split, several in found.by_split.items() for file in several),
+            files=tuple((split, file) for split, several in by_split.items() for file in several),
             format=found.format,
             output_splits=tuple(utils.generate_output_split_names(input_config, output_config)),
             shares=tuple(shares.values()),
@@ -95,6 +104,11 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             label=settings.label,
             classes=settings.classes,
             uri=uri,
+            images=images,
+            paths=images is not None and holds_paths(found.all[0], found.format, images),
+            folder=folder,
+            patterns=settings.patterns,
+            last_spans=settings.last_spans,
         ),
         found.span,
     )

@@ -1,5 +1,6 @@
 """The first node of the graph, for files and for BigQuery."""
 
+import dataclasses
 from pathlib import Path
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
@@ -9,7 +10,7 @@ from tfx.extensions.google_cloud_big_query.example_gen.component import BigQuery
 from tfx.proto import example_gen_pb2
 
 from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenSettings
-from pipeline.data.files import format_of, wildcard
+from pipeline.data.files import fingerprint, format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
@@ -39,8 +40,11 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
     formats = {format_of(pattern) for pattern in patterns.values()}
+    images, image_files = config.data.images, None
     if not is_remote(folder):
-        formats = {find_files(config.data).format}
+        found = find_files(config.data)
+        formats = {found.format}
+        image_files = fingerprint(found) if images else None
     split_by, one_pattern = config.data.split_by, list(patterns) == ["all"]
     return ArrowExampleGen(
         input_base=folder,
@@ -59,6 +63,8 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
             classes=dict(config.label.numbers),
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
+            images=dataclasses.asdict(images) if images else None,
+            image_files=image_files,
         ),
     ).with_id("ExampleGen")
 

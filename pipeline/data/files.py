@@ -2,20 +2,28 @@
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, cast
 
 from pipeline import filesystem
 from pipeline.errors import UserError
+from pipeline.settings.images import ENDINGS
 
 FORMATS = {"csv": ".csv", "parquet": ".parquet", "tfrecord": ".tfrecord"}
 EXPECTED = (
     "expected .csv (also .csv.gz, .csv.bz2, .csv.xz), .parquet or .tfrecord (also .tfrecord.gz) files of one kind"
 )
+# A folder of image files, where the settings say that rows are images.
+IMAGES = "images"
+EXPECTED_IMAGES = f"expected images ({', '.join(ENDINGS)}), or .csv, .parquet or .tfrecord files"
+# Written beside images by Windows itself.
+_BY_WINDOWS = ("thumbs.db", "desktop.ini")
 SPAN = "{SPAN}"
 _DECOMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -28,7 +36,7 @@ class Files:
         folder: That the patterns start at.
         patterns: File pattern by split.
         by_split: Sorted paths by split; one split "all" where rows are dealt to splits by what is in them.
-        format: A key of ``FORMATS``.
+        format: A key of ``FORMATS``, or ``IMAGES``.
         span: The newest span read; 0 where the patterns have no ``{SPAN}``.
     """
 
@@ -44,22 +52,25 @@ class Files:
         return tuple(file for files in self.by_split.values() for file in files)
 
 
-def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -> Files:
+def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *, images: bool = False) -> Files:
     """Find the files of every split.
 
     Args:
         folder: That the patterns start at.
-        patterns: File pattern by split, with "*" for any text in one name and "{SPAN}" for the number of a span.
+        patterns: File pattern by split, with "*" for any text in one name, "**" for any folders and "{SPAN}" for the
+            number of a span.
         last_spans: How many of the newest spans are read; None reads all.
+        images: Rows are images: the files may be images, at any depth.
 
     Raises:
         UserError: a split has no files, the splits have other spans, or files are of an unknown or of several formats.
     """
-    found = {split: _matching(folder, pattern) for split, pattern in patterns.items()}
+    expected = EXPECTED_IMAGES if images else EXPECTED
+    found = {split: _matching(folder, pattern, images) for split, pattern in patterns.items()}
     for split, files in found.items():
         if not files:
             rows = "rows" if split == "all" else f"the {split} split"
-            raise UserError(f"no files for {rows}: nothing matches {_join(folder, patterns[split])}; {EXPECTED}")
+            raise UserError(f"no files for {rows}: nothing matches {_join(folder, patterns[split])}; {expected}")
     span = 0
     spans = {split: {number for number in files.values() if number is not None} for split, files in found.items()}
     if any(spans.values()):
@@ -77,14 +88,39 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1) -
         }
     by_split = {split: tuple(sorted(files)) for split, files in found.items()}
 
-    kinds = {file: format_of(file) for files in by_split.values() for file in files}
-    if len(set(kinds.values())) > 1 or None in kinds.values():
-        odd = next((file for file, kind in kinds.items() if kind is None), None)
-        names = [odd] if odd else sorted({kind: file for file, kind in kinds.items()}.values())
-        sheet = odd is not None and odd.lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
+    # One file for each kind: image files may be millions.
+    kinds: dict[str | None, str] = {}
+    for files in by_split.values():
+        for file in files:
+            kinds.setdefault(IMAGES if images and is_image(file) else format_of(file), file)
+    if len(kinds) > 1 or None in kinds:
+        names = [kinds[None]] if None in kinds else sorted(kinds.values())
+        sheet = None in kinds and kinds[None].lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
         hint = "export the spreadsheet as CSV; " if sheet else ""
-        raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{EXPECTED}")
-    return Files(folder, patterns, by_split, cast(str, next(iter(kinds.values()))), span)
+        if IMAGES in kinds:
+            found_names = " and ".join(name.removeprefix(prefix_of(folder)) for name in sorted(kinds.values()))
+            raise UserError(
+                f"{folder}: found {found_names}; expected images only, or one kind of other files: name the table with "
+                'the paths itself as data.path, narrow data.files, or begin the names of other files with "_"'
+            )
+        raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{expected}")
+    return Files(folder, patterns, by_split, cast(str, next(iter(kinds))), span)
+
+
+def fingerprint(files: Files) -> str:
+    """Return a text that changes with the names, sizes and times of files here."""
+    digest = hashlib.sha256()
+    start = len(prefix_of(files.folder))
+    for split, paths in files.by_split.items():
+        for path in paths:
+            status = os.stat(path)
+            digest.update(repr((split, path[start:], status.st_size, status.st_mtime_ns)).encode())
+    return digest.hexdigest()
+
+
+def is_image(file: str) -> bool:
+    """Return whether a file is an image by its name."""
+    return file.lower().endswith(ENDINGS)
 
 
 def format_of(file: str) -> str | None:
@@ -117,12 +153,18 @@ def open_decompressed(file: str) -> IO[bytes]:
     return stream
 
 
-def _matching(folder: str, pattern: str) -> dict[str, int | None]:
-    """Return the files that match, each with its span; files that start with "." or "_" are left out."""
+def _matching(folder: str, pattern: str, images: bool) -> dict[str, int | None]:
+    """Return the files that match, each with its span; those whose name starts with "." or "_" are left out.
+
+    Of images, also those in folders with such names, which editors and archives write.
+    """
+    # The standard library takes "**" at the end for folders, before Python 3.13.
+    any_depth = pattern.endswith("**") and not filesystem.is_remote(folder)
+    start = len(prefix_of(folder))
     files = [
         file
-        for file in filesystem.find_files(folder, wildcard(pattern))
-        if not os.path.basename(file).startswith((".", "_"))
+        for file in filesystem.find_files(folder, wildcard(pattern) + ("/*" if any_depth else ""))
+        if not (images and _beside_images(file[start:])) and not os.path.basename(file).startswith((".", "_"))
     ]
     if SPAN not in pattern:
         return dict.fromkeys(files)
@@ -131,9 +173,20 @@ def _matching(folder: str, pattern: str) -> dict[str, int | None]:
     return {file: int(match[1]) for file, match in spans.items() if match}
 
 
+def prefix_of(folder: str) -> str:
+    """Return what the names of the files that were found in a folder begin with."""
+    folder = folder if filesystem.is_remote(folder) else str(Path(folder))
+    return "" if folder == "." else f"{folder.rstrip('/')}/"
+
+
+def _beside_images(path: str) -> bool:
+    return path.lower().endswith(_BY_WINDOWS) or any(part.startswith((".", "_")) for part in path.split("/"))
+
+
 def regular_expression(glob: str) -> str:
-    """Return what a pattern means: "*" and "?" stand for text within one name, "**/" for any folders."""
-    return re.escape(glob).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+    """Return what a pattern means: "*" and "?" stand for text within one name, "**" for any folders and names."""
+    parts = {r"\*\*/": "(?:.*/)?", r"\*\*": ".*", r"\*": "[^/]*", r"\?": "[^/]"}
+    return re.sub(r"\\\*\\\*/|\\\*\\\*|\\\*|\\\?", lambda match: parts[match[0]], re.escape(glob))
 
 
 def _join(folder: str, pattern: str) -> str:

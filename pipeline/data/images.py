@@ -1,8 +1,9 @@
 """Learn the facts of one encoded image, within limits, and refuse what training could not decode."""
 
+import contextlib
 import io
-import warnings
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -15,6 +16,9 @@ GREY = (0.299, 0.587, 0.114)
 ORIENTATION = 0x0112  # tag of EXIF
 SHRINK_JPEG = 8
 LONGEST_REASON = 200
+# Of larger images, threads decode one at a time, to bound their memory.
+LARGE_PIXELS = 16_000_000
+_large = threading.Lock()
 
 
 class BadImage(ValueError):
@@ -47,7 +51,9 @@ def facts_of(data: bytes, limits: Images) -> Facts:
         BadImage: it is empty, broken, cut short, no image, of an unsupported format or over the limits.
     """
     facts = _by_header(data, limits)
-    return Facts(facts.format, facts.width, facts.height, facts.orientation, _brightness(data, facts.format))
+    with _large if facts.width * facts.height > LARGE_PIXELS else contextlib.nullcontext():
+        brightness = _brightness(data, facts.format)
+    return replace(facts, brightness=brightness)
 
 
 def _by_header(data: bytes, limits: Images) -> Facts:
@@ -57,20 +63,17 @@ def _by_header(data: bytes, limits: Images) -> Facts:
     if len(data) > limits.max_bytes:
         raise BadImage(too_many_bytes(len(data), limits))
     try:
-        # Pillow warns of sizes that the limits here may allow, and of EXIF data that do not matter.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            # Cameras that store a second picture behind the first call it so; it is a JPEG file all the same.
-            format = "JPEG" if image.format == "MPO" else str(image.format)
-            width, height = image.size
-            _check_pixels(width, height, 1, limits)
-            if format == "WEBP" and getattr(image, "is_animated", False):
-                # TensorFlow refuses them, or even writes past its memory when asked for the channels that they have.
-                raise BadImage("it is an animated WebP, which TensorFlow does not read; expected one picture")
-            if format == "GIF":
-                _check_pixels(width, height, getattr(image, "n_frames", 1), limits)
-            orientation = _orientation(image) if format == "JPEG" else 1
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        # Cameras that store a second picture behind the first call it so; it is a JPEG file all the same.
+        format = "JPEG" if image.format == "MPO" else str(image.format)
+        width, height = image.size
+        _check_pixels(width, height, 1, limits)
+        if format == "WEBP" and getattr(image, "is_animated", False):
+            # TensorFlow refuses them, or even writes past its memory when asked for the channels that they have.
+            raise BadImage("it is an animated WebP, which TensorFlow does not read; expected one picture")
+        if format == "GIF":
+            _check_pixels(width, height, getattr(image, "n_frames", 1), limits)
+        orientation = _orientation(image) if format == "JPEG" else 1
     except BadImage:
         raise
     except Image.UnidentifiedImageError as error:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from pipeline.data import files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
+from pipeline.settings.images import Images
 
 
 def find_files(data: Data) -> files.Files:
@@ -19,7 +20,7 @@ def find_files(data: Data) -> files.Files:
         UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
     """
     folder, patterns = locate(data)
-    return files.find(folder, patterns, data.last_spans)
+    return files.find(folder, patterns, data.last_spans, images=data.images is not None)
 
 
 def locate(data: Data) -> tuple[str, dict[str, str]]:
@@ -32,11 +33,15 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
     """
     path = data.path
     if not is_remote(path) and not Path(path).exists():
-        raise UserError(f"no data at {path}; give a file or folder of .csv, .parquet or .tfrecord files with --data")
+        images = "images, or of " if data.images else ""
+        raise UserError(
+            f"no data at {path}; give a file or folder of {images}.csv, .parquet or .tfrecord files with --data"
+        )
     if Path(path).is_file() or (is_remote(path) and files.format_of(path)):
         folder, _, name = path.rpartition("/")
         return folder, {"all": name}
-    return path, {split: data.splits[split] for split in SPLITS} if data.splits else {"all": data.files}
+    every = "**" if data.images and data.files == "*" else data.files  # images lie at any depth
+    return path, {split: data.splits[split] for split in SPLITS} if data.splits else {"all": every}
 
 
 def query_of(data: Data) -> str:
@@ -80,13 +85,44 @@ def check_data(config: PipelineConfig) -> None:
         query_of(config.data)
         return
     found = find_files(config.data)
-    if found.format == "tfrecord":
+    if found.format == files.IMAGES:
+        _check_classes(found, config)
+    if found.format in ("tfrecord", files.IMAGES):
         return
     for split, paths in found.by_split.items():
+        if config.data.images:
+            _check_image_column(paths, found.format, config.data.images)
         rows = sum(_check_label(file, found.format, config) for file in paths)
         if not rows:
             which = "the files" if split == "all" else f"the files of the {split} split"
             raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
+
+
+def _check_image_column(paths: Sequence[str], format: str, images: Images) -> None:
+    """Check that every file of a table has the column of images and none of their facts."""
+    from pipeline.data import csv_files, image_files
+
+    for file in paths:
+        image_files.holds_paths(file, format, images)
+        if format == "csv":
+            image_files.check_columns(csv_files.read_header(file), file, images)
+
+
+def _check_classes(found: files.Files, config: PipelineConfig) -> None:
+    """Check that the folders of images are the classes."""
+    from pipeline.data import labels
+    from pipeline.data.image_files import classes_of
+
+    numbers = config.label.numbers
+    present: set[int] = set()
+    for split, paths in found.by_split.items():
+        present |= {numbers[name] for name in set(classes_of(paths, found.folder, found.patterns[split], numbers))}
+    missing = [name for number, name in enumerate(config.label.classes) if number not in present]
+    if missing:
+        raise UserError(
+            f"{found.folder} has no images of the class {missing[0]!r}; expected a folder with images for each class "
+            f"of the label: {labels.choices(numbers)}"
+        )
 
 
 def _check_label(file: str, format: str, config: PipelineConfig) -> int:

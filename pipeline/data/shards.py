@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import csv_files, examples, labels, parquet_files, splits, tfrecord_files
+from pipeline.data import csv_files, examples, files, image_files, labels, parquet_files, splits, tfrecord_files
 from pipeline.data.serialize import serialize
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
+from pipeline.settings.images import Images
 
 # About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
 SHARD_BYTES = 24 << 20
@@ -30,6 +31,11 @@ SHARD_BYTES = 24 << 20
 MOST_BYTES = 2 * SHARD_BYTES
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
+# The bytes of a file of images. They are mixed, and in memory, in parts of ``MOST_BYTES`` as all rows.
+IMAGE_SHARD_BYTES = 128 << 20
+MOST_IMAGE_BYTES = 192 << 20
+# Images are compressed already.
+IMAGE_COMPRESSION_LEVEL = 0
 SUMMARY = "summary.json"
 BAD_ROWS = "bad_rows"
 # Unfinished files, out of sight of readers of Split-*; on local disks only.
@@ -42,8 +48,9 @@ class Job:
     """Files to read and examples to write.
 
     Attributes:
-        files: (input split, path) of every file.
-        format: A key of ``files.FORMATS``.
+        files: (input split, path) of every file; none where the files are images, which may be millions: each step of a
+            job carries the job.
+        format: A key of ``files.FORMATS``, or ``files.IMAGES``.
         output_splits: Names of the splits to write.
         shares: Of the output splits, when rows are assigned to them; empty when the input splits are the output splits.
         hash_column: Assign by the hash of this column; None assigns by the hash of the whole row.
@@ -53,6 +60,11 @@ class Job:
         uri: Of the examples.
         label: Column whose values become the numbers of classes.
         classes: Those numbers by value; empty leaves the column as it is.
+        images: The rows are images, with these limits; None: they are rows of tables.
+        paths: The column of images holds paths.
+        folder: Of the data.
+        patterns: File pattern by input split.
+        last_spans: How many of the newest spans are read; None reads all.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -66,6 +78,11 @@ class Job:
     max_bad_rows: float = 0.0
     label: str = ""
     classes: Mapping[str, int] = field(default_factory=dict)
+    images: Images | None = None
+    paths: bool = False
+    folder: str = ""
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    last_spans: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -147,14 +164,55 @@ def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
         types = merge_types([(scan.file, scan.types) for scan in scans], job)
         points = [point for scan in scans for point in scan.points]
         cuts = tuple(splits.cuts(points, job.shares).tolist()) if job.time_column and points else ()
+        listings = _list_images(job, scans, types) if job.images and job.paths else {}
     except UserError as error:
         yield Shard("", 0, 0, (), {}, problem=str(error))
         return
+    if job.images and job.paths:
+        for split, of_images in listings.items():
+            rows = sum(len(listing.rows.table) for listing in of_images)
+            size = rows * image_files.mean_bytes(of_images, job.images)
+            number = min(max(1, round(size / IMAGE_SHARD_BYTES)), max(1, rows))
+            for index, part in enumerate(image_files.deal(of_images, number)):
+                yield Shard(split, index, number, part, types, cuts)
+        return
+    shard_bytes = IMAGE_SHARD_BYTES if job.images else SHARD_BYTES
     for split, of_split in itertools.groupby(scans, key=lambda scan: scan.split):
         units = [unit for scan in of_split for unit in scan.units]
-        number = max(1, round(sum(unit.bytes for unit in units) / SHARD_BYTES))
+        number = max(1, round(sum(unit.bytes for unit in units) / shard_bytes))
         for index in range(min(number, len(units))):
             yield Shard(split, index, min(number, len(units)), tuple(units[index::number]), types, cuts)
+
+
+def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> dict[str, list[image_files.Listing]]:
+    """Return the rows with the paths of the images, by input split."""
+    assert job.images is not None
+    listings: dict[str, list[image_files.Listing]] = {}
+    if job.format == files.IMAGES:
+        # Found here and not in the job: their names would not pass through Beam with it.
+        found = files.find(job.folder, job.patterns, job.last_spans, images=True)
+        for split, paths in found.by_split.items():
+            pattern = job.patterns[split]
+            listing = image_files.list_folder(job.folder, pattern, paths, job.images, job.label, job.classes)
+            listings[split] = [listing]
+        return listings
+    for scan in scans:
+        batches = [rows for unit in scan.units for rows in read(unit, types)]
+        listings.setdefault(scan.split, [])
+        if batches:
+            listings[scan.split].append(image_files.list_table(scan.file, job.format, batches, job.images))
+    return listings
+
+
+def _batches(unit: Unit, types: Mapping[str, str], job: Job) -> Iterator[Rows]:
+    """Read a part of a file, images with their facts."""
+    if job.images is None:
+        yield from read(unit, types)
+    elif isinstance(unit, image_files.Listing):
+        yield from image_files.read(unit, job.images)
+    else:
+        for rows in read(unit, types):
+            yield from image_files.with_facts(rows, unit.file, job.folder, job.images)
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
@@ -175,25 +233,25 @@ def write(shard: Shard, job: Job) -> WrittenShard:
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
     bad: list[BadRow] = []
-    parts = itertools.count()
     try:
-        for unit in shard.units:
-            for batch in read(unit, shard.types):
-                if job.classes and job.format != "tfrecord":
-                    batch = labels.with_numbers(batch, job.label, job.classes, unit)
-                bad += batch.bad
-                times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
-                table = examples.as_lists(batch, unit.file)
-                if job.format == "tfrecord":
-                    kinds = {column.name: type_name(column.type).removeprefix("lists of ") for column in table.schema}
-                    merged = merge_types([*types.items(), (unit.file, kinds)], job)
-                    types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
-                pending.append((table, times))
-                if sum(part.nbytes for part, _ in pending) > MOST_BYTES:
-                    _write_part(pending, shard, next(parts), job, rows)
-                    pending = []
-        if pending:
-            _write_part(pending, shard, next(parts), job, rows)
+        with _ShardFiles(shard, job) as shard_files:
+            for unit in shard.units:
+                for batch in _batches(unit, shard.types, job):
+                    if job.classes and job.format != "tfrecord":
+                        batch = labels.with_numbers(batch, job.label, job.classes, unit)
+                    bad += batch.bad
+                    times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
+                    table = examples.as_lists(batch, unit.file)
+                    if job.format == "tfrecord":
+                        kinds = {field.name: type_name(field.type).removeprefix("lists of ") for field in table.schema}
+                        merged = merge_types([*types.items(), (unit.file, kinds)], job)
+                        types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
+                    pending.append((table, times))
+                    if sum(part.nbytes for part, _ in pending) > MOST_BYTES:
+                        _write_part(pending, shard_files, rows)
+                        pending = []
+            if pending:
+                _write_part(pending, shard_files, rows)
         if bad:
             _write_bad_rows(bad, shard, job)
     except UserError as error:
@@ -201,27 +259,51 @@ def write(shard: Shard, job: Job) -> WrittenShard:
     return WrittenShard(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
 
 
+class _ShardFiles(contextlib.ExitStack):
+    """Open files of a shard, one for each output split.
+
+    Every part of a table has its own; those of images are left when they are full.
+    """
+
+    def __init__(self, shard: Shard, job: Job):
+        super().__init__()
+        self.shard, self.job = shard, job
+        self._part = self._number = self._bytes = 0
+        self._writers: dict[int, Any] = {}
+
+    def write(self, records: Sequence[bytes], places: Sequence[int]) -> None:
+        """Mix the records of a part and write each to the file of its output split."""
+        # The legacy generator, whose numbers no release of NumPy may change.
+        order = np.random.RandomState([self.shard.number, self._part]).permutation(len(records))
+        suffix = f"-{self._number:03d}" if self._number else ""
+        name = f"data_tfrecord-{self.shard.number:05d}{suffix}-of-{self.shard.of:05d}.gz"
+        level = IMAGE_COMPRESSION_LEVEL if self.job.images else COMPRESSION_LEVEL
+        for row in order.tolist():
+            index = places[row]
+            if index not in self._writers:
+                path = f"{self.job.uri}/Split-{self.job.output_splits[index]}/{name}"
+                self._writers[index] = self.enter_context(_record_writer(path, self.job.uri, level))
+            self._writers[index].write(records[row])
+        self._part += 1
+        self._bytes += sum(map(len, records))
+        if self._bytes > (MOST_IMAGE_BYTES if self.job.images else 0):
+            self.close()
+            self._writers = {}
+            self._number += 1
+            self._bytes = 0
+
+
 def _write_part(
-    pending: list[tuple[pa.Table, np.ndarray | None]], shard: Shard, part: int, job: Job, rows: dict[str, int]
+    pending: list[tuple[pa.Table, np.ndarray | None]], shard_files: _ShardFiles, rows: dict[str, int]
 ) -> None:
+    job = shard_files.job
     table = pa.concat_tables([part for part, _ in pending], promote_options="default")
     for at, column in enumerate(table.schema):
         if pa.types.is_null(column.type):
             table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
     records = serialize(table)
-    places = _assign(table, records, pending, job, shard).tolist()
-    # The legacy generator, whose numbers no release of NumPy may change.
-    order = np.random.RandomState([shard.number, part]).permutation(len(table))
-    suffix = f"-{part:03d}" if part else ""
-    name = f"data_tfrecord-{shard.number:05d}{suffix}-of-{shard.of:05d}.gz"
-    with contextlib.ExitStack() as stack:
-        writers: dict[int, Any] = {}
-        for row in order.tolist():
-            index = places[row]
-            if index not in writers:
-                path = f"{job.uri}/Split-{job.output_splits[index]}/{name}"
-                writers[index] = stack.enter_context(_record_writer(path, job.uri))
-            writers[index].write(records[row])
+    places = _assign(table, records, pending, job, shard_files.shard).tolist()
+    shard_files.write(records, places)
     for index, number in Counter(places).items():
         rows[job.output_splits[index]] += number
 
@@ -234,10 +316,10 @@ def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
 
 
 @contextlib.contextmanager
-def _record_writer(path: str, uri: str) -> Iterator[Any]:
+def _record_writer(path: str, uri: str, level: int = COMPRESSION_LEVEL) -> Iterator[Any]:
     import tensorflow as tf
 
-    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=COMPRESSION_LEVEL)
+    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=level)
     with filesystem.new_file(path, f"{uri}/{PARTIAL}") as new, tf.io.TFRecordWriter(new, options) as writer:
         yield writer
 
@@ -255,14 +337,14 @@ def _assign(
     if job.time_column:
         times = np.concatenate([times for _, times in pending if times is not None])
         return np.asarray(np.searchsorted(np.array(shard.cuts), times, side="right"))
-    if job.hash_column is None:
+    # The same picture comes into the same split, wherever it lies.
+    hash_column = job.hash_column or (job.images.column if job.images else None)
+    if hash_column is None:
         return splits.places_of(records, job.shares)
-    if job.hash_column not in table.column_names:
-        raise UserError(
-            f"no column {job.hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}"
-        )
+    if hash_column not in table.column_names:
+        raise UserError(f"no column {hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}")
     try:
-        keys, rows = splits.value_keys(table.column(job.hash_column), job.hash_column)
+        keys, rows = splits.value_keys(table.column(hash_column), hash_column)
     except UserError as error:
         names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
         raise UserError(f"{names}: {error}") from error

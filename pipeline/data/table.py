@@ -61,11 +61,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A CSV row that does not fit the table.
+    """A CSV row that does not fit the table, or an image that cannot be decoded.
 
     Attributes:
         file: Path or address.
-        row: From 1, without header and blank lines.
+        row: From 1, without header and blank lines; 0 where the file itself is the row.
         reason: The value or form found and the one expected, with the column where there is one.
         text: The row as in the file.
     """
@@ -76,7 +76,7 @@ class BadRow:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}, row {self.row}: {self.reason}"
+        return f"{self.file}, row {self.row}: {self.reason}" if self.row else f"{self.file}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Data:
             file with a query of BigQuery. Relative paths start at the repository.
         splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
             on "eval", and the Evaluator judges on "test" only. Empty: the rows of all files are dealt by ``split_by``.
-        files: File pattern below ``path`` of all rows, where ``splits`` is empty.
+        files: File pattern below ``path`` of all rows, where ``splits`` is empty; of images "*" means any depth.
         split_by: How rows are split, where ``splits`` is empty.
         last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
         max_bad_rows: Share of CSV rows and of images that may be bad, 0 to 1; they are left out, counted, and written

@@ -1,5 +1,6 @@
 """Runs our ExampleGen's real executor, as TFX does, and reads what it wrote."""
 
+import dataclasses
 import glob
 import json
 from pathlib import Path
@@ -47,6 +48,7 @@ def run(
                 "max_bad_rows": data.max_bad_rows,
                 "label": label.name if label else "",
                 "classes": dict(label.numbers) if label else {},
+                "images": dataclasses.asdict(data.images) if data.images else None,
             }
         ),
     }
