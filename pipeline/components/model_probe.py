@@ -165,6 +165,9 @@ class ModelProbe:
             feature = example.features.feature.get(self.request["columns"].get(name, name))
             row = self.values_of(feature) or [missing]
             values.append(row if spec.shape.rank and spec.shape.rank > 1 else row[0])
+        if spec.shape.rank == 2 and spec.shape[1] is None:  # any number of values
+            most = max(map(len, values))
+            values = [[*row, *[missing] * (most - len(row))] for row in values]
         # As our server does it. tf.constant of a list that mixes integers and NaN is float32, which loses digits.
         return self.tf.constant(self.np.array(values, dtype))
 

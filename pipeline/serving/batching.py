@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from pipeline.serving.features import Columns, row_count
+from pipeline.serving.features import Columns, joined, row_count
 from pipeline.serving.inputs import IMAGE
 from pipeline.serving.model import Signature
 
@@ -85,7 +85,10 @@ class Batcher:
     async def _call(self, batch: list[_Request]) -> None:
         columns = batch[0].columns
         if len(batch) > 1:
-            columns = {name: np.concatenate([request.columns[name] for request in batch]) for name in columns}
+            columns = {
+                name: joined([request.columns[name] for request in batch], self._signature.inputs[name])
+                for name in columns
+            }
         self._on_call(row_count(columns))
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._pool, self._signature.predict, columns)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.serving.inputs import KINDS, Input
+from pipeline.serving.inputs import ANY, KINDS, Input
 from pipeline.serving.model import Model
 from pipeline.settings.images import FORMATS
 
@@ -44,5 +44,7 @@ def _schema(column: Input) -> dict[str, Any]:
         pixels = f"{' '.join(FORMATS)}; at most {column.limits.max_pixels:,} pixels"
         schema |= {"properties": {"b64": encoded}, "description": pixels}
     if column.values is not None:
-        schema = {"type": "array", "items": schema, "minItems": column.values, "maxItems": column.values}
+        schema = {"type": "array", "items": schema}
+        if column.values != ANY:
+            schema |= {"minItems": column.values, "maxItems": column.values}
     return schema if column.required else {"anyOf": [schema, {"type": "null"}]}

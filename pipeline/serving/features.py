@@ -16,7 +16,7 @@ from pipeline.data import examples
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
-from pipeline.serving.inputs import Input, quoted, take_examples
+from pipeline.serving.inputs import ANY, Input, quoted, take_examples
 from pipeline.settings.names import shortened
 
 Columns: TypeAlias = Mapping[str, np.ndarray]
@@ -130,6 +130,15 @@ def check_common_columns(file: str, columns: Sequence[str], inputs: Mapping[str,
         )
 
 
+def joined(parts: Sequence[np.ndarray], column: Input) -> np.ndarray:
+    """Return the rows of a column of several requests, [rows] or [rows, values]."""
+    if column.values == ANY:
+        width = max(part.shape[1] for part in parts)
+        fill = [((0, 0), (0, width - part.shape[1])) for part in parts]
+        parts = [np.pad(part, of, constant_values=column.missing) for part, of in zip(parts, fill, strict=True)]
+    return np.concatenate(parts)
+
+
 def row_count(columns: Columns) -> int:
     """Return the number of rows in columns."""
     return len(next(iter(columns.values()))) if columns else 0
@@ -138,7 +147,7 @@ def row_count(columns: Columns) -> int:
 def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
     """Convert the values of one feature, None where it is missing, to its tensor."""
     is_text = column.dtype == object
-    converted = []
+    converted: list[Any] = []
     for row, value in enumerate(values):
         try:
             if value is None or (type(value) is float and math.isnan(value) and not is_text):
@@ -147,12 +156,15 @@ def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
                 converted.append(column.missing if column.values is None else [column.missing] * column.values)
             elif column.values is None:
                 converted.append(column.convert(value))
-            elif isinstance(value, list) and len(value) == column.values:
+            elif isinstance(value, list) and column.values in (len(value), ANY):
                 converted.append([column.convert(item) for item in value])
             else:
                 raise ValueError(quoted(value))
         except ValueError as error:
             raise Refused(row, f"feature {column.name!r}: expected {column.expected}, got {error}") from error
+    if column.values == ANY:
+        flat = [value for row in converted for value in row]
+        return _filled_up(column, np.array([*flat, None], object)[:-1], np.array([len(row) for row in converted], int))
     # np.array() would make NumPy's own text of it, which ends at a zero byte.
     tensor = np.empty(column.shape(len(converted)), column.dtype)
     if converted:
@@ -178,7 +190,7 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
     if pa.types.is_null(lists.type):
         lists = pa.nulls(rows, pa.list_(pa.large_binary() if column.dtype == object else pa.float32()))
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
-    wrong = (lengths != width) & ((lengths != 0) | column.required)
+    wrong = (lengths != width) & ((lengths != 0) | column.required) & (column.values != ANY)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         problem = f"has {lengths[row]} values; expected {width}"
@@ -192,8 +204,17 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
     if (len(values) and is_text != (column.dtype == object)) or has_fractions:
         kind = "text" if is_text else "floats" if is_float else "integers"
         raise UserError(f"{file}: the column {column.name!r} holds {kind}; the model takes {column.kind}")
+    if column.values == ANY:
+        return _filled_up(column, values, lengths)
     if (lengths == width).all():
         return values.astype(column.dtype, copy=False).reshape(column.shape(rows))
     tensor = np.full((rows, width), column.missing, column.dtype)
     tensor[lengths == width] = values.reshape(-1, width)
     return tensor.reshape(column.shape(rows))
+
+
+def _filled_up(column: Input, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the values of all rows, one after the other, as [rows, most values], filled up with the missing value."""
+    tensor = np.full((len(lengths), max(1, lengths.max(initial=0))), column.missing, column.dtype)
+    tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
+    return tensor

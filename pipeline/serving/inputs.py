@@ -13,6 +13,8 @@ from pipeline.settings.images import Images
 EXAMPLES, IMAGE = "examples", "image"
 # A PNG file of one grey pixel.
 ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg=="
+# Values in a row, where there may be any number of them.
+ANY = 0
 _INT64 = 2**63
 
 
@@ -104,7 +106,8 @@ class Input:
             tf.Examples.
         required: Whether every row must have it.
         dtype: Of the tensor; optional integers come as float64, to have a NaN.
-        values: Number of values in a row; None: one, in a tensor [rows].
+        values: Number of values in a row; None: one, in a tensor [rows]; ``ANY``: any number, in a tensor [rows, most
+            values], filled up with what stands for a missing one.
         tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
         limits: Of an image; None of any other kind.
     """
@@ -121,14 +124,15 @@ class Input:
     def expected(self) -> str:
         """Describe a valid value, for messages."""
         value = KINDS[self.kind].expected
-        text = value if self.values is None else f"a list of {self.values} values, each {value}"
+        number = "" if self.values == ANY else f"{self.values} "
+        text = value if self.values is None else f"a list of {number}values, each {value}"
         return text if self.required else f"{text}, or null where it is missing"
 
     @property
     def example(self) -> Any:
         """Return a valid value as JSON has it: zeros or empty texts."""
         zero = KINDS[self.kind].zero
-        return zero if self.values is None else [zero] * self.values
+        return zero if self.values is None else [zero] * (self.values or 1)
 
     def convert(self, value: Any) -> Any:
         """Return the tensor's value for one from JSON; raise a ValueError that says what was found instead."""
@@ -144,7 +148,7 @@ class Input:
         return b"" if self.dtype == object else math.nan
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of the tensor: [rows] or [rows, values]."""
+        """Return the shape of the tensor, where the number of values is fixed: [rows] or [rows, values]."""
         return (rows,) if self.values is None else (rows, self.values)
 
 

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from pipeline.errors import UserError, first_line
 from pipeline.serving.export_format import ROWS_SIGNATURE, read_classes, read_inputs
 from pipeline.serving.features import Columns, from_instances
-from pipeline.serving.inputs import EXAMPLES, IMAGE, Input, take_examples
+from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.settings.images import Images
 
 
@@ -130,7 +130,7 @@ def _signature(
     single_text = [spec.dtype for spec in specs.values()] == [tf.string]
     inputs = {}
     for key, spec in sorted(specs.items()):
-        values = spec.shape[1] if spec.shape.rank == 2 else None
+        values = (spec.shape[1] or ANY) if spec.shape.rank == 2 else None
         column, limits = key, None
         if key in described:
             column, kind, required = (described[key][part] for part in ("name", "type", "required"))

@@ -37,7 +37,8 @@ def export(
     Both signatures answer what ``tasks.ANSWERS`` says, float32, and of classes ``label``, the class in words, [batch]:
     of two, by the threshold; of more, the most probable. Neither takes the label.
 
-    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format;
+    - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format,
+      or [batch, most values] for a list, filled up with what says that a value is missing;
       a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. The argument is
@@ -96,7 +97,14 @@ def export(
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
     plain = plain_names(raw_spec)
 
-    @tf.function(input_signature=[{plain[name]: _row_input(plain[name], spec) for name, spec in raw_spec.items()}])
+    lists = {
+        feature.name
+        for feature in transform_output.raw_metadata.schema.feature
+        if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
+    }
+    row_inputs = {plain[name]: _row_input(plain[name], spec, name in lists) for name, spec in raw_spec.items()}
+
+    @tf.function(input_signature=[row_inputs])
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return answers_all({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
 
@@ -161,10 +169,12 @@ def _rows_from(value: tf.Tensor | tf.SparseTensor, start: tf.Tensor, count: int)
     return value[start : start + count]
 
 
-def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.TensorSpec:
-    """Return the JSON signature's input for a raw feature: [batch], or [batch, n] for a feature of n values."""
+def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature, is_list: bool) -> tf.TensorSpec:
+    """Return the JSON signature's input for a raw feature: [batch], or [batch, n] for a feature of n or any values."""
     if isinstance(spec, tf.io.VarLenFeature):
-        return tf.TensorSpec([None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name)
+        return tf.TensorSpec(
+            [None, None] if is_list else [None], tf.float64 if spec.dtype.is_integer else spec.dtype, name=name
+        )
     values = [] if list(spec.shape) in ([], [1]) else list(spec.shape)
     return tf.TensorSpec([None, *values], spec.dtype, name=name)
 
@@ -174,6 +184,9 @@ def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeatu
     if isinstance(spec, tf.io.FixedLenFeature):
         return tf.reshape(value, [-1, *spec.shape])
     present = value != "" if spec.dtype == tf.string else ~tf.math.is_nan(value)
+    if value.shape.rank == 2:
+        several = tf.ragged.boolean_mask(value, present).to_sparse()
+        return tf.SparseTensor(several.indices, tf.cast(several.values, spec.dtype), several.dense_shape)
     rows = tf.where(present)  # [present values, 1]
     return tf.SparseTensor(
         indices=tf.concat([rows, tf.zeros_like(rows)], axis=1),
