@@ -3,6 +3,9 @@
 import io
 import json
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +20,13 @@ from pipeline.data.image_files import class_folder
 from pipeline.data.location import check_data, find_files
 from pipeline.data.table import Rows
 from pipeline.errors import UserError
-from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig
+from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, load_config
 from pipeline.settings.gates import Evaluation, Gate
 from pipeline.settings.images import Images
+from pipeline.validation.schema_text import parse
 from tests.components.example_gen import records, run, values
 
+ROOT = Path(__file__).resolve().parents[2]
 ANIMALS = Label("animal", classes=("cat", "dog"))
 COLUMNS = {
     *("animal", "image", "image_brightness", "image_folder"),
@@ -220,7 +225,7 @@ def test_a_wrong_name_does_not_matter_and_what_is_beside_images_does(folder, tmp
         write(folder / name, b"x")
     assert len(find_files(images(folder)).all) == 61
     write(folder / "cat/notes.txt", b"x")
-    with pytest.raises(UserError, match=r"found cat/\w+/\w+/\d+.png and cat/notes.txt; expected images only"):
+    with pytest.raises(UserError, match=r"found cat/monday/02.png and cat/notes.txt; expected images only"):
         find_files(images(folder))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"nothing matches .*; expected images \(.jpg"):
@@ -258,6 +263,26 @@ def test_a_changed_image_changes_the_fingerprint(folder):
     assert before == files.fingerprint(find_files(images(folder)))
     write(folder / "cat/monday/02.png", picture(99))
     assert before != files.fingerprint(find_files(images(folder)))
+
+
+@pytest.mark.slow
+def test_the_digits_become_the_columns_of_their_schema_the_same_bytes_twice(tmp_path):
+    data = load_config(ROOT / "configs/digits.py").data
+    subprocess.run([sys.executable, ROOT / data.prepare, "--output", tmp_path / "digits"], check=True)
+    label = Label("digit", classes=tuple("0123456789"))
+    data = replace(data, path=str(tmp_path / "digits"))
+    for name in ("examples", "again"):
+        run(data, tmp_path / name, label=label)
+    files_of = [sorted((tmp_path / name).glob("Split-*/*")) for name in ("examples", "again")]
+    assert [file.read_bytes() for file in files_of[0]] == [file.read_bytes() for file in files_of[1]]
+    schema = {feature.name for feature in parse(ROOT / "schema/digits/schema.pbtxt").feature}
+    found = by_path(tmp_path / "examples")
+    assert len(found) == 1797
+    for path, example in found.items():
+        assert set(example) == schema
+        assert example["digit"] == [int(path.split(b"/")[0])]
+        assert example["image"] == [(tmp_path / "digits" / path.decode()).read_bytes()]
+        assert (example["image_width"], example["image_height"], example["image_format"]) == ([8], [8], [b"PNG"])
 
 
 def test_the_class_is_the_first_folder_below_the_fixed_part_of_the_pattern():

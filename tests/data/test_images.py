@@ -77,6 +77,7 @@ def test_width_and_height_are_those_that_people_see(orientation):
     assert (found.width, found.height) == ((20, 30) if orientation < 5 else (30, 20))
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_broken_exif_data_count_as_none():
     data = encoded(PICTURE, "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
     assert facts_of(data, LIMITS).orientation == 1
@@ -120,6 +121,7 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+@pytest.mark.filterwarnings("ignore:Image size")
 def test_an_image_over_the_limits_is_refused_by_its_header():
     before = psutil.Process().memory_info().rss
     for _ in range(20):
