@@ -112,17 +112,18 @@ def with_images(
 def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes], list[str]]:
     """Return images that a model can decode, one of a pixel in place of a bad one, and the reasons, "" for none."""
     stand_in = image.convert(image.example)
-    images, reasons = [], []
+    images: list[bytes] = []
+    reasons: list[str] = []
     for encoded in data:
-        reason = ""
         try:
             if isinstance(encoded, BadImage):
                 raise encoded
             facts_of(encoded, image.limits or Images())
+            images.append(encoded)
+            reasons.append("")
         except BadImage as error:
-            reason = str(error)
-        images.append(stand_in if reason else encoded)
-        reasons.append(reason)
+            images.append(stand_in)
+            reasons.append(str(error))
     return images, reasons
 
 

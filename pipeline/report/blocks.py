@@ -87,6 +87,24 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Thumbnail:
+    """A small PNG in base64, its description, and a text below it."""
+
+    png: str
+    alt: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """Small images in rows, each with its title."""
+
+    rows: Sequence[tuple[str, Sequence[Thumbnail]]]
+    caption: str
+    kind: str = "thumbnails"
+
+
+@dataclass(frozen=True)
 class Node:
     """A box of a diagram: texts, state, share of the whole time, and its place in columns and rows."""
 
@@ -111,7 +129,7 @@ class Diagram:
     kind: str = "diagram"
 
 
-Block = Text | Facts | Cards | Table | Figures | Diagram
+Block = Text | Facts | Cards | Table | Figures | Thumbnails | Diagram
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pipeline.components.data_gate import ANOMALIES
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.run import FinishedRun
+from pipeline.settings.images import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import features_of
 
@@ -35,8 +36,10 @@ def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list
     features.sort(key=lambda name: (name != run.config.label.name, name not in wrong, rank.get(name, 1e9)))
     constant = {name: value for name in features if (value := _constant(name, by_split)) is not None}
     varied = [name for name in features if name not in constant]
-    figures = [figure for name in varied[:MOST_CHARTS] if (figure := _figure(name, by_split))]
-    if len(varied) > MOST_CHARTS:
+    images = run.config.data.images
+    charted = [name for name in varied if not images or name not in (images.column, facts(images.column)[0])]
+    figures = [figure for name in charted[:MOST_CHARTS] if (figure := _figure(name, by_split))]
+    if len(charted) > MOST_CHARTS:
         blocks.append(Text(f"Charts of {len(figures)} of {len(features):,} features; the table has all.", "quiet"))
     if constant:
         texts = [f"{charts.shown(name, 40)} ({value:g})" for name, value in constant.items()]
@@ -150,6 +153,10 @@ def _table(features: Sequence[str], by_split: Mapping[str, Mapping[str, Feature]
                 numbers = feature.num_stats
                 middle = (short(numbers.mean), short(numbers.std_dev))
                 rows.append((*common, *middle, f"{short(numbers.min)} to {short(numbers.max)}", ""))
+            elif feature.HasField("bytes_stats"):
+                sizes = feature.bytes_stats
+                least, most = f"{sizes.min_num_bytes:,.0f}", f"{sizes.max_num_bytes:,.0f}"
+                rows.append((*common, f"{sizes.avg_num_bytes:,.0f}", "", f"{least} to {most}", "encoded images, bytes"))
             else:
                 top = ", ".join(charts.shown(value, 20) for value in list(_values(feature))[:3])
                 rows.append((*common, "", "", "", f"{feature.string_stats.unique:,} values: {top}"))

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.evaluation import intervals
-from pipeline.report import charts
+from pipeline.report import charts, images
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number
 from pipeline.report.run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
 
 CONFIDENCE = 0.95
-MOST_SLICES, MOST_FEATURES, MOST_COLUMNS = 40, 30, 12
+MOST_SLICES, MOST_FEATURES, MOST_COLUMNS, MOST_CONFUSED = 40, 30, 12, 30
 
 
 def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
@@ -40,6 +40,8 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
 def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     """Return the features that the model depends on."""
     importances = {name: values for name, values in scores.get("importance", {}).items() if math.isfinite(values[0])}
+    if scores and not importances and run.config.data.images:
+        return [Text("The model sees images alone: there is no column whose values could be permuted.", "quiet")]
     if not importances:
         return [Text(_why_not(run))]
     top = dict(list(importances.items())[:MOST_FEATURES])
@@ -76,8 +78,13 @@ def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         features = (charts.shown(example["features"].get(name, ""), 30) for name in names)
         label = charts.shown(classes[int(example["label"])], 30) if classes else number(example["label"])
         rows.append((label, _predicted(example["answer"], classes), *features))
+    pictures: list[Block] = []
+    if run.config.data.images:
+        pictures += images.most_wrong(examples, [row[0] for row in rows], [row[1] for row in rows])
+    if pictures and not names:
+        return pictures
     which = "Of each class the rows" if classes else "The rows"
-    return [Table(header, rows, f"{which} with the largest error, with the features that matter most")]
+    return [*pictures, Table(header, rows, f"{which} with the largest error, with the features that matter most")]
 
 
 def _predicted(answer: float | list[float], classes: Sequence[str]) -> str:
@@ -122,8 +129,19 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         names = [charts.shown(name, 30) for name in classes]
         rows = [(name, *(f"{count:,}" for count in row)) for name, row in zip(names, counts, strict=True)]
         at = " at the threshold" if task == "binary" else ""
-        blocks.append(Table(("Label", *(f"Predicted {name}" for name in names)), rows, f"Confusion{at}"))
+        if len(names) > MOST_CONFUSED:
+            blocks.append(_most_confused(names, counts))
+        else:
+            blocks.append(Table(("Label", *(f"Predicted {name}" for name in names)), rows, f"Confusion{at}"))
     return blocks
+
+
+def _most_confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Table:
+    """Return the pairs of classes that are taken for each other most often, where a matrix would fill many screens."""
+    pairs = [(count, i, j) for i, row in enumerate(counts) for j, count in enumerate(row) if count and i != j]
+    pairs.sort(key=lambda pair: -pair[0])
+    rows = [(names[i], names[j], f"{count:,}", f"{sum(counts[i]):,}") for count, i, j in pairs[:MOST_CONFUSED]]
+    return Table(("Label", "Predicted", "Rows", "Rows of the label"), rows, "Confused most often")
 
 
 def _curve(

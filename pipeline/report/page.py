@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.packaging.fingerprints import fingerprint_of
-from pipeline.report import data, evaluation, graph, overview, scoring, training
+from pipeline.report import data, evaluation, graph, images, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.run import FinishedRun
 
@@ -36,6 +36,9 @@ def write(run: FinishedRun) -> Path:
         "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
         "reproducibility": ("Reproducibility", lambda: overview.reproducibility(run)),
     }
+    if run.config.data.images:
+        parts["images"] = ("Images", lambda: images.contact_sheet(run))
+        parts["reproducibility"] = parts.pop("reproducibility")  # stays the last
     sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
     return write_page(run.folder / FILE, f"{run.config.name}, run {run.record.run}: {run.record.verdict}", sections)
 
@@ -58,7 +61,8 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
     baseline = next(filter(None, found), None)
     config = run.config
     decisive = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, config.evaluation.threshold]
-    decisive += [config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
+    image = config.data.images.column if config.data.images else None
+    decisive += [image, config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
     name = f"scores-{hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]}.json"
     file = run.folder / name
     try:
@@ -67,7 +71,7 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
         if earlier is None:
             models = f"{model.uri}/Format-Serving", baseline and f"{baseline}/Format-Serving"
             total = int(run.results.metrics["overall"]["example_count"])
-            scores = scoring.score(examples.uri, *models, config.label, config.evaluation, total)
+            scores = scoring.score(examples.uri, *models, config.label, config.evaluation, total, image)
             file.write_text(json.dumps(scores), encoding="utf-8")
         elif earlier != file:
             shutil.copy(earlier, file)

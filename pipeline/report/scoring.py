@@ -1,19 +1,23 @@
 """Ask a model the test split: curves, confusion, importance of features, and the rows with the largest errors."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from sklearn import metrics
 
+from pipeline import filesystem
 from pipeline.data import files
+from pipeline.data.table import rows_at_once
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
+from pipeline.report.images import thumbnail
 from pipeline.serving.export_format import examples_signature
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
+from pipeline.settings.images import facts
 from pipeline.settings.tasks import ANSWERS, Task
 
 logger = logging.getLogger("pipeline.report")
@@ -25,11 +29,18 @@ BATCH = 4_096
 # for 30 features, and less than 20 for 500. More than 200 features are permuted once and not three times.
 QUESTIONS, VALUES = 120_000, 40_000_000
 LEAST_IMPORTANCE_ROWS, MOST_IMPORTANCE_ROWS, REPEATS = 100, 2_000, 3
+MOST_BYTES = 256 << 20  # of rows, as they are in their files
 CURVE, BINS, WRONG, MOST_CLASSES = 200, 10, 5, 10
 
 
 def score(
-    examples: str, model: str, baseline: str | None, label: Label, settings: Evaluation, total: int
+    examples: str,
+    model: str,
+    baseline: str | None,
+    label: Label,
+    settings: Evaluation,
+    total: int,
+    image: str | None = None,
 ) -> dict[str, Any]:
     """Ask a model, and the one it is compared with, the test split.
 
@@ -39,14 +50,15 @@ def score(
         baseline: The same; None where there is none.
         label: Column of the numbers of classes, or of any numbers.
         settings: Threshold, and whether the models answer logits.
-        total: Rows of the split; of more than ``MOST_ROWS``, evenly taken ones are asked.
+        total: Rows of the split; of more than ``MOST_ROWS`` or ``MOST_BYTES``, evenly taken ones are asked.
+        image: Column of encoded images; its values are no text, and no importance is measured of facts about it.
 
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
         calibration, of several classes none); "confusion": rows by their class and the one answered, empty for numbers;
         "importance" by feature: the mean loss of quality (``QUALITIES``) and its standard deviation when the feature's
         values are permuted "importance_repeats" times among "importance_rows" rows (Breiman 2001, Fisher et al. 2019);
-        "wrong": of each class, the rows with the largest error; "notes".
+        "wrong": of each class, the rows with the largest error, of images with a thumbnail and the path; "notes".
     """
     task = label.task
     records = _records(examples, total)
@@ -72,9 +84,10 @@ def score(
         except Exception as error:
             logger.info("The baseline does not answer.", exc_info=error)
             scores["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
-    scores |= _importance(signature, rows, labels, label.name, task)
+    no_columns = {label.name, *((image, *facts(image)) if image else ())}
+    scores |= _importance(signature, rows, labels, no_columns, task)
     scores["wrong"] = [
-        {"label": float(labels[place]), "answer": answers[place].tolist(), "features": _values(rows[place])}
+        {"label": float(labels[place]), "answer": answers[place].tolist(), **_described(rows[place], image)}
         for place in _most_wrong(task, labels, answers)
     ]
     return scores
@@ -123,9 +136,11 @@ def _thinned(xs: np.ndarray, ys: np.ndarray) -> list[list[float]]:
 
 
 def _records(examples: str, total: int) -> list[bytes]:
-    step = max(1, -(-total // MOST_ROWS))
+    found = files.find(f"{examples}/Split-test", {"test": "*"}).by_split["test"]
+    size = sum(map(filesystem.size, found))
+    step = max(1, -(-total // MOST_ROWS), -(-size // MOST_BYTES))
     kept, seen = [], 0
-    for file in files.find(f"{examples}/Split-test", {"test": "*"}).by_split["test"]:
+    for file in found:
         for batch in read_records(file, BATCH):
             kept += batch[(-seen) % step :: step]
             seen += len(batch)
@@ -145,8 +160,9 @@ def _ask(signature: Any, records: Sequence[bytes], task: Task) -> np.ndarray:
     """Return the answers of a model to serialized tf.Examples: [rows], of several classes [rows, classes]."""
     (name,) = signature.structured_input_signature[1]
     parts: list[np.ndarray] = []
-    for start in range(0, len(records), BATCH):
-        answer = signature(**{name: tf.constant(list(records[start : start + BATCH]))})
+    at_once = rows_at_once(BATCH, len(records), sum(map(len, records)))
+    for start in range(0, len(records), at_once):
+        answer = signature(**{name: tf.constant(list(records[start : start + at_once]))})
         value = (answer[ANSWERS[task]] if ANSWERS[task] in answer else next(iter(answer.values()))).numpy()
         value = as_measured(value, task, signature.answers_logits)
         parts.append(value if task == "multiclass" else np.reshape(value, -1))
@@ -167,15 +183,17 @@ def _most_wrong(task: Task, labels: np.ndarray, answers: np.ndarray) -> list[int
 
 
 def _importance(
-    signature: Any, rows: Sequence[tf.train.Example], labels: np.ndarray, label: str, task: Task
+    signature: Any, rows: Sequence[tf.train.Example], labels: np.ndarray, left_out: Set[str], task: Task
 ) -> dict[str, Any]:
-    names = sorted({name for row in rows[:1_000] for name in row.features.feature} - {label})
+    names = sorted({name for row in rows[:1_000] for name in row.features.feature} - left_out)
     if not names:
         return {"importance": {}, "importance_rows": 0, "importance_repeats": 0}
     random = np.random.default_rng(0)
     repeats = REPEATS if len(names) <= 200 else 1
     affordable = min(QUESTIONS, VALUES // len(names)) // (len(names) * repeats)
-    count = min(len(rows), MOST_IMPORTANCE_ROWS, max(LEAST_IMPORTANCE_ROWS, affordable))
+    mean_bytes = sum(row.ByteSize() for row in rows) // len(rows) + 1
+    affordable = min(max(LEAST_IMPORTANCE_ROWS, affordable), max(1, MOST_BYTES // mean_bytes // repeats))
+    count = min(len(rows), MOST_IMPORTANCE_ROWS, affordable)
     chosen = random.choice(len(rows), count, replace=False)
     sample, sample_labels = [rows[place] for place in chosen], labels[chosen]
     quality = QUALITIES[task]
@@ -201,6 +219,19 @@ def _only(name: str, row: tf.train.Example) -> bytes:
     only = tf.train.Example()
     only.features.feature[name].CopyFrom(row.features.feature[name])
     return bytes(only.SerializeToString())
+
+
+def _described(row: tf.train.Example, image: str | None) -> dict[str, Any]:
+    """Return the features of a row as text; of an image a thumbnail and its path."""
+    if image is None:
+        return {"features": _values(row)}
+    of_image = row.features.feature.pop(image).bytes_list.value if image in row.features.feature else []
+    values = _values(row)
+    return {
+        "features": values,
+        "image": thumbnail(of_image[0]) if of_image else "",
+        "path": values.get(facts(image)[0], ""),
+    }
 
 
 def _values(row: tf.train.Example) -> dict[str, str]:
