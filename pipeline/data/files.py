@@ -90,8 +90,8 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
 
     # One file for each kind: image files may be millions.
     kinds: dict[str | None, str] = {}
-    for files in by_split.values():
-        for file in files:
+    for paths in by_split.values():
+        for file in paths:
             kinds.setdefault(IMAGES if images and is_image(file) else format_of(file), file)
     if len(kinds) > 1 or None in kinds:
         names = [kinds[None]] if None in kinds else sorted(kinds.values())

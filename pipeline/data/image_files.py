@@ -120,7 +120,7 @@ def classes_of(paths: Sequence[str], folder: str, pattern: str, numbers: Mapping
     classes = []
     for path in paths:
         found = class_folder(path[prefix:], pattern)
-        if found not in numbers:
+        if found is None or found not in numbers:
             where = "no folder of a class" if found is None else f"the folder {found!r}, which is no class"
             raise UserError(
                 f"{path} lies in {where}; expected a folder for each class of the label: {labels.choices(numbers)}"

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from pipeline.errors import first_line
 from pipeline.settings.images import FORMATS, Images
@@ -76,7 +76,7 @@ def _by_header(data: bytes, limits: Images) -> Facts:
         orientation = _orientation(image) if format == "JPEG" else 1
     except BadImage:
         raise
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         expected = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise BadImage(f"it is no image, or a broken one: it begins with {data[:8]!r}; expected {expected}") from error
     except Image.DecompressionBombError as error:

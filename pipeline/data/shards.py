@@ -31,8 +31,9 @@ SHARD_BYTES = 24 << 20
 MOST_BYTES = 2 * SHARD_BYTES
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
-# The bytes of a file of images. They are mixed, and in memory, in parts of ``MOST_BYTES`` as all rows.
+# The bytes of a file of images; less of them is mixed, and in memory several times, at once.
 IMAGE_SHARD_BYTES = 128 << 20
+IMAGE_PART_BYTES = 16 << 20
 MOST_IMAGE_BYTES = 192 << 20
 # Images are compressed already.
 IMAGE_COMPRESSION_LEVEL = 0
@@ -247,7 +248,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
                         merged = merge_types([*types.items(), (unit.file, kinds)], job)
                         types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
                     pending.append((table, times))
-                    if sum(part.nbytes for part, _ in pending) > MOST_BYTES:
+                    if sum(part.nbytes for part, _ in pending) > (IMAGE_PART_BYTES if job.images else MOST_BYTES):
                         _write_part(pending, shard_files, rows)
                         pending = []
             if pending:
