@@ -3,8 +3,9 @@
     python benchmarks/digits.py
 
 The model is the one that ``python local_runner.py --pipeline digits`` pushed last; it is asked through its SavedModel,
-with the PNG files as they are. The rival gets the same pixels of the train split, and the C and gamma that are best on
-the eval split, by which ours stops early. Exits 1 when ours is below.
+with the PNG files as they are. The rival gets the same pixels of the train split, once with the C and gamma that are
+best on the eval split, by which ours stops early, and once with those that are best on the test split itself, which
+ours has not seen. Exits 1 when ours is below the better one.
 """
 
 import io
@@ -32,17 +33,19 @@ def main() -> int:
     splits = {split: read(split) for split in ("train", "eval", "test")}
     images, labels = splits["test"]
     ours, version = ask_pushed_model(images, labels)
-    best, c, gamma = max(
-        (fit(splits["train"], c, gamma).score(pixels(splits["eval"][0]), splits["eval"][1]), c, gamma)
+    scores = [
+        (*(float(model.score(pixels(splits[split][0]), splits[split][1])) for split in ("eval", "test")), c, gamma)
         for c, gamma in itertools.product(CS, GAMMAS)
-    )
-    rival = float(fit(splits["train"], c, gamma).score(pixels(images), labels))
+        for model in [fit(splits["train"], c, gamma)]
+    ]
     table = Table("model", "accuracy", "wrong", title=f"{len(labels)} images of the test split", title_justify="left")
-    for name, value in (
-        (f"ours, pushed version {version}", ours),
-        (f"SVC, C {c:g}, gamma {gamma:g} (eval {best:.4f})", rival),
-    ):
+    rows = [(f"ours, pushed version {version}", ours)]
+    for place, split in enumerate(("eval", "test")):
+        best = max(scores, key=lambda score: score[place])
+        rows.append((f"SVC best on {split}: C {best[2]:g}, gamma {best[3]:g}", best[1]))
+    for name, value in rows:
         table.add_row(name, f"{value:.4f}", str(round((1 - value) * len(labels))))
+    rival = rows[-1][1]
     console = Console()
     console.print(table)
     passed = ours >= rival
