@@ -81,7 +81,8 @@ def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
     with silence_stderr():
         from pipeline.scaffold import image_files
         from pipeline.scaffold.images import look
-    pictures = look(data, arguments.label, arguments.task)
+
+        pictures = look(data, arguments.label, arguments.task)  # TensorFlow decodes, and prints what it looks for
     texts = (
         image_files.config_text(arguments.name, path, pictures, arguments.backbone),
         image_files.module_text(arguments.name, pictures, arguments.backbone),

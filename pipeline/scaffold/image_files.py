@@ -100,7 +100,8 @@ def summary(pictures: Pictures) -> Iterator[tuple[str, str]]:
     size = f"{low[0]} x {low[1]}" if same else f"{low[0]} x {low[1]} to {high[0]} x {high[1]}"
     text = f"{size} pixels{'' if same else f', mostly about {middle[0]} x {middle[1]}'}"
     yield "sizes", f"{text}, {'grey' if pictures.grey else 'in colour'}"
-    yield "formats", ", ".join(f"{format} ({count:,})" for format, count in pictures.formats.items())
+    opened = "" if len(pictures.sizes) == len(pictures.values) else f", of {len(pictures.sizes)} that were opened"
+    yield "formats", ", ".join(f"{format} ({count:,})" for format, count in pictures.formats.items()) + opened
     if pictures.splits:
         yield "splits", ", ".join(f"{split}: {pattern}" for split, pattern in pictures.splits.items())
     if pictures.others:
