@@ -28,7 +28,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clone = copy_repository(tmp_path_factory.mktemp("clone"))
     text = (ROOT / "docs/text.md").read_text()
     files = dict(
-        re.findall(r"^`((?:configs|models)/\w+\.py)`\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        re.findall(r"^\*\*((?:configs|models)/\w+\.py)\*\*\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     )
     assert len(files) == 4
     for name, content in files.items():
