@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.training.predictions import PREDICTIONS
 from tests.e2e.run import ROOT, Run, copy_repository
+from tests.training.processes import Data, finish, run, start, weights
 
 pytestmark = pytest.mark.slow
+SIGKILL = -9
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clone = copy_repository(tmp_path_factory.mktemp("clone"))
     shutil.copy(ROOT / "data/prepare_digits.py", clone / "data")
     return clone
+
+
+@pytest.fixture(scope="module")
+def digits(clone: Path) -> Run:
+    """The first run of the digits."""
+    return call(clone, "local_runner.py", "--pipeline", "digits")
 
 
 def call(clone: Path, *command: str) -> Run:
@@ -39,14 +49,38 @@ def answers(clone: Path, pushed: Run, files: list[Path]) -> list[str]:
     ]
 
 
-def test_digits_are_pushed_with_nearly_all_right_and_answer_png_files(clone):
-    pushed = call(clone, "local_runner.py", "--pipeline", "digits")
+def test_digits_are_pushed_with_nearly_all_right_and_answer_png_files(clone, digits):
     assert json.loads((clone / "output/digits/verdict.json").read_text())["metrics"]["accuracy"] > 0.98
     files = [sorted((clone / f"data/digits/{digit}").iterdir())[0] for digit in range(10)]
-    given = answers(clone, pushed, files)
+    given = answers(clone, digits, files)
     assert sum(label == str(digit) for digit, label in enumerate(given)) >= 9
     again = call(clone, "local_runner.py", "--pipeline", "digits")
     assert not again.ran
+
+
+def test_training_and_serving_make_the_same_pixels_of_an_image(clone, digits):
+    model = tf.saved_model.load(str(clone / digits.pushed_to))
+    (run,) = (clone / "output/digits/artifacts/Trainer/model_run").iterdir()
+    answered = np.fromfile(run / PREDICTIONS, np.float32).reshape(-1, 10)
+    (transformed,) = (clone / "output/digits/artifacts/Transform/transformed_examples").glob("*/Split-eval")
+    records = tf.data.TFRecordDataset([str(file) for file in sorted(transformed.iterdir())], "GZIP")
+    images = [tf.train.Example.FromString(record.numpy()).features.feature["image"] for record in records]
+    served = model.signatures["serving_default"](image=tf.constant([one.bytes_list.value[0] for one in images]))
+    np.testing.assert_allclose(served["probabilities"], answered, atol=1e-6)
+
+
+def test_a_training_killed_in_the_second_epoch_ends_with_the_same_weights(clone, digits, tmp_path):
+    transform = clone / "output/digits/artifacts/Transform"
+    (examples,), (graph,) = (list((transform / name).iterdir()) for name in ("transformed_examples", "transform_graph"))
+    data = Data([f"{examples}/Split-train/*"], [f"{examples}/Split-eval/*"], str(graph))
+    settings = {"label": "digit", "objective": "accuracy", "classes": list("0123456789"), "epochs": 3, "batch_size": 32}
+    job = {"model": "digits", "settings": {**settings, "steps_per_call": 4, "checkpoint_steps": 8}}
+    run(data, tmp_path / "whole", **job)
+    process = start(data, tmp_path / "killed", kill_at=45, execution=0, **job)
+    assert finish(process) == [SIGKILL]
+    assert "Going on at step 40 of epoch 1" in run(data, tmp_path / "killed", execution=1, **job)
+    for ours, theirs in zip(weights(tmp_path / "killed"), weights(tmp_path / "whole"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_what_new_writes_for_a_folder_of_images_is_pushed(clone):

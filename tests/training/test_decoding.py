@@ -1,13 +1,16 @@
 """What a model takes: images, texts and sequences beside numbers, decoded once and kept."""
 
 import dataclasses
+import io
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_sample_images
 
-from pipeline.training import strategy
+from pipeline.training import decode_image, strategy
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import read
@@ -185,3 +188,29 @@ def test_an_augmentation_that_cannot_be_is_refused(tmp_path, monkeypatch, augmen
     monkeypatch.setattr(pictures, "augment", augment)
     with pytest.raises(TrainingError, match=message):
         trained(pictures.write(tmp_path, slice(0, 100)))
+
+
+@pytest.mark.slow
+def test_the_served_model_decodes_bit_by_bit_as_the_training_does(tmp_path):
+    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
+    records = []
+    for number, photo in enumerate(photos):
+        stream = io.BytesIO()
+        photo.save(stream, "JPEG")
+        records.append(example(image=[stream.getvalue()], y=[number]))
+    with tf.io.TFRecordWriter(str(tmp_path / "photos")) as writer:
+        for record in records:
+            writer.write(record)
+    spec = {"image": tf.io.FixedLenFeature([1], tf.string), **LABEL}
+    decoder = Decoder(spec, "y", lambda features: {"image": decode_image(features["image"], 100, 77, crop=True)})
+    split = read([str(tmp_path / "photos")], spec, "y", decoder=decoder, cache="memory")
+    images, _ = split.rows.unpack(split.rows.pick(next(iter(split.evaluation(2, Part())))))
+
+    served = tf.Module()
+    served.decode = tf.function(
+        lambda serialized: decoder(tf.io.parse_example(serialized, spec)), [tf.TensorSpec([None], tf.string)]
+    )
+    tf.saved_model.save(served, str(tmp_path / "model"))
+    again = tf.saved_model.load(str(tmp_path / "model")).decode(tf.constant(records))
+    assert len(np.unique(images["image"])) > 200
+    np.testing.assert_array_equal(again["image"], images["image"])

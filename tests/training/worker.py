@@ -132,6 +132,16 @@ def other_model(kind: str) -> Any:
     return build_model
 
 
+def module_file(name: str) -> Any:
+    """One of the project's own module files."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"models/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main(job: dict[str, Any]) -> None:
     """Does what the job says."""
     if job.get("devices"):
@@ -168,13 +178,12 @@ def main(job: dict[str, Any]) -> None:
             json.dumps(result.tuner.get_best_hyperparameters()[0].values)
         )
     elif job.get("model") == "flights":
-        spec = importlib.util.spec_from_file_location("flights", ROOT / "models/flights.py")
-        assert spec is not None
-        assert spec.loader is not None
-        flights = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(flights)
-        flights.run_fn(fn_args)
+        module_file("flights").run_fn(fn_args)
     else:
+        functions = {}
+        if job.get("model") == "digits":
+            digits = module_file("digits")
+            build_model, functions = digits.build_model, {"decode": digits.decode, "augment": digits.augment}
         callbacks: list[keras.callbacks.Callback] = [
             keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1),
             SaveWeights(job["weights"]),
@@ -182,7 +191,7 @@ def main(job: dict[str, Any]) -> None:
         if job.get("checkpoint"):
             callbacks.append(keras.callbacks.ModelCheckpoint(job["checkpoint"]))
         callbacks.append(KillAt(job.get("kill_at", sys.maxsize)))
-        training.run(fn_args, build_model, callbacks)
+        training.run(fn_args, build_model, callbacks, **functions)
 
 
 if __name__ == "__main__":
