@@ -32,7 +32,7 @@ def test_every_link_leads_somewhere(document):
 
 
 def test_every_path_in_code_marks_exists(document):
-    made_by_a_run = ("output/", ".venv", "data/flights/", "artifacts/", "serving/", "assets.extra/")
+    made_by_a_run = ("output/", ".venv", "data/flights/", "data/digits/", "artifacts/", "serving/", "assets.extra/")
     elsewhere = ("/v1/", "/var/", "/usr/", "roles/")
     for path in re.findall(r"`([\w./-]+/[\w./-]*)`", document.read_text()):
         if "mine" in path or path.startswith(made_by_a_run + elsewhere) or path in ("train/", "eval/", "test/"):

@@ -51,7 +51,7 @@ def backbone(
         _load(network, weights)
     if trainable_layers is None:
         trainable_layers = 0 if weights else len(network.layers)
-    for layer in network.layers[: len(network.layers) - trainable_layers]:
+    for layer in network.layers[: max(0, len(network.layers) - trainable_layers)]:
         layer.trainable = False
     return Backbone(network, pretrained=weights is not None)
 

@@ -34,15 +34,27 @@ def png(pixels: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def write(folder: Path, rows: slice, digits: range = range(10), counted_from: int = 0) -> str:
-    """Writes some of the digits; returns the pattern of the files."""
+def somewhere(pixels: np.ndarray, side: int, random: np.random.Generator) -> np.ndarray:
+    """Puts a digit anywhere on a larger image."""
+    top, left = random.integers(0, side - 8, 2)
+    image = np.zeros((side, side))
+    image[top : top + 8, left : left + 8] = pixels
+    return image
+
+
+def write(
+    folder: Path, rows: slice, digits: range = range(10), counted_from: int = 0, side: int = 8, times: int = 1
+) -> str:
+    """Writes some of the digits, on larger images anywhere, as often as asked for; returns the pattern of the files."""
     data = load_digits()
+    random = np.random.default_rng(1)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [row for row in range(len(data.target)) if data.target[row] in digits][rows]
     with tf.io.TFRecordWriter(str(folder / "part-0")) as writer:
-        for row in chosen:
+        for row in chosen * times:
+            pixels = somewhere(data.images[row], side, random) if side > 8 else data.images[row]
             features = {
-                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png(data.images[row])])),
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png(pixels)])),
                 "digit": tf.train.Feature(int64_list=tf.train.Int64List(value=[data.target[row] - counted_from])),
             }
             writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
@@ -69,7 +81,7 @@ def model(classes: int = 10) -> keras.Model:
     return compiled(keras.Model(inputs, keras.layers.Dense(classes, "softmax")(hidden)))
 
 
-def compiled(network: keras.Model) -> keras.Model:
+def compiled(network: keras.Model, rate: float = 3e-3) -> keras.Model:
     """Compiles a model of classes."""
-    network.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    network.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return network
