@@ -30,6 +30,8 @@ logger = logging.getLogger("pipeline.training")
 # A parse of a whole block is ten times as fast as a parse per record.
 BLOCK = 1024
 BYTES_IN_BLOCK = 64 << 20
+# Of examples that are decoded: many small blocks keep all cores busy to the end, and little waits in memory.
+BYTES_IN_DECODED_BLOCK = 4 << 20
 # Of a streamed split; in blocks of this many rows the shuffling stays fine.
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
@@ -161,7 +163,7 @@ class _InMemory:
 
     def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            blocks = _blocks(files, _rows_at_once(BLOCK, BYTES_IN_BLOCK, self.rows))
+            blocks = _blocks(files, _rows_in_block(self.rows))
             parts = list(without_autotune(blocks.map(self.rows.parse, tf.data.AUTOTUNE)))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
@@ -226,7 +228,7 @@ class _Streamed:
         # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and len(files) >= part.workers
         self._own = files[part.worker :: part.workers] if self._by_file else files
-        self._block = _rows_at_once(BLOCK, BYTES_IN_BLOCK, rows)
+        self._block = _rows_in_block(rows)
         self._examples = int(_blocks(files, self._block).reduce(0, lambda count, block: count + tf.size(block)))
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
@@ -272,6 +274,10 @@ class _Streamed:
         shuffled = records.shuffle(_rows_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
         blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
+
+
+def _rows_in_block(rows: Rows) -> int:
+    return _rows_at_once(BLOCK, BYTES_IN_DECODED_BLOCK if rows.decodes else BYTES_IN_BLOCK, rows)
 
 
 def _rows_at_once(most: int, most_bytes: int, rows: Rows) -> int:

@@ -36,6 +36,7 @@ class Rows:
         spec: Shape and type of each feature of a decoded example, and of the label.
         words: Columns of the packed matrix.
         bytes: Size of one packed example.
+        decodes: Whether the module file decodes each example.
 
     Raises:
         TrainingError: a feature is text, or the label is, or varies in length.
@@ -51,6 +52,7 @@ class Rows:
         self.spec = {**self._decoder.specs, label: tf.TensorSpec(spec[label].shape, spec[label].dtype)}
         self.label = label
         self.classes = classes
+        self.decodes = self._decoder.decodes
         # Feature names by type, in the order of their columns.
         by_type = {dtype: sorted(name for name in self.spec if self.spec[name].dtype == dtype) for dtype in BYTES}
         self._groups = [(dtype, names) for dtype, names in by_type.items() if names]
