@@ -49,9 +49,10 @@ def backbone(
         network = _application(network, weights, image_size)
     if weights and weights != "imagenet":
         _load(network, weights)
+    layers = _inner(network).layers
     if trainable_layers is None:
-        trainable_layers = 0 if weights else len(network.layers)
-    for layer in network.layers[: max(0, len(network.layers) - trainable_layers)]:
+        trainable_layers = 0 if weights else len(layers)
+    for layer in layers[: max(0, len(layers) - trainable_layers)]:
         layer.trainable = False
     return Backbone(network, pretrained=weights is not None)
 
@@ -123,6 +124,11 @@ def _application(name: str, weights: str | None, image_size: tuple[int, int]) ->
     return keras.Model(images, network(Preprocess(NETWORKS[name])(images)), name=name)
 
 
+def _inner(network: keras.Model) -> keras.Model:
+    """Return the network of keras.applications without the layers that prepare the colours; any other as it is."""
+    return network.layers[-1] if isinstance(network.layers[-1], keras.Model) else network
+
+
 def _load(network: keras.Model, weights: str) -> None:
     file = f"{weights.rstrip('/')}/{BACKBONE}" if tf.io.gfile.isdir(weights) else weights
     if not tf.io.gfile.exists(file):
@@ -135,8 +141,7 @@ def _load(network: keras.Model, weights: str) -> None:
         tf.io.gfile.copy(file, local)
         try:
             # The weights of keras.applications are those of the network alone.
-            inner = network.layers[-1] if isinstance(network.layers[-1], keras.Model) else network
-            (network if file.endswith(os.path.basename(BACKBONE)) else inner).load_weights(local)
+            (network if file.endswith(os.path.basename(BACKBONE)) else _inner(network)).load_weights(local)
         except (ValueError, OSError, KeyError) as error:
             raise TrainingError(
                 f"the weights in {file} are not those of {network.name}: {first_line(error)}"

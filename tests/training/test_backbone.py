@@ -124,6 +124,16 @@ def test_a_known_network_takes_pixels_as_they_are():
     assert layer.compute_output_shape((None, 32, 32, 3)) == (None, 576)
 
 
+def test_the_last_layers_of_a_known_network_are_counted_in_the_network_itself(tmp_path):
+    keras.applications.MobileNetV3Small(
+        include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg"
+    ).save_weights(tmp_path / "known.weights.h5")
+    layer = backbone("MobileNetV3Small", str(tmp_path / "known.weights.h5"), image_size=(32, 32), trainable_layers=10)
+    inner = next(part for part in layer.network.layers if isinstance(part, keras.Model))
+    assert [part.trainable for part in inner.layers] == [False] * (len(inner.layers) - 10) + [True] * 10
+    assert 0 < len(layer.trainable_variables) < 10
+
+
 @pytest.mark.parametrize("name", ["DenseNet121", "ResNet50"])
 def test_colours_are_prepared_once_as_the_network_wants_them(name):
     layer = backbone(name, image_size=(32, 32))
