@@ -62,12 +62,7 @@ def export(
         TrainingError: the model's output does not fit the classes.
     """
     decoder = decoder or Decoder(transform_output.transformed_feature_spec(), label)
-    not_served = {label} | {
-        feature.name
-        for feature in transform_output.raw_metadata.schema.feature
-        if SERVING in feature.not_in_environment
-    }
-    raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in not_served}
+    raw_spec = _served_spec(transform_output, label)
     server = tf.Module()
     server.model = model
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
@@ -76,32 +71,14 @@ def export(
     server.transform = vars(loader)  # its vocabularies travel with the model
     transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)
     inputs = input_names(model, decoder)
-    task = task_of(len(classes))
-    width = len(classes) if task == "multiclass" else 1
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
-        transformed = transform(raw)
-        decoded = decoder(transformed)
+        decoded = decoder(transform(raw))
         output = server.model({name: decoded[name] for name in inputs}, training=False)
-        if output.shape.rank != 2 or output.shape[1] != width:
-            raise TrainingError(
-                f"the model answers {list(output.shape)} for a label of {len(classes) or 'no'} classes; expected "
-                f"[batch, {width}]: correct build_model, or label.classes in the config"
-            )
-        answers = tf.cast(output if task == "multiclass" else output[:, 0], tf.float32)
-        if task == "regression":
-            return {ANSWERS[task]: answers}
-        chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
-        return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
+        return _answers_of(output, classes, threshold)
 
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
-    plain = plain_names(raw_spec)
-
-    lists = {
-        feature.name
-        for feature in transform_output.raw_metadata.schema.feature
-        if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
-    }
+    plain, lists = plain_names(raw_spec), _lists_of(transform_output, raw_spec)
     row_inputs = {plain[name]: _row_input(plain[name], spec, name in lists) for name, spec in raw_spec.items()}
 
     @tf.function(input_signature=[row_inputs])
@@ -118,6 +95,63 @@ def export(
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
+    _describe(folder, raw_spec, plain, classes, images)
+
+
+def input_names(model: keras.Model, decoder: Decoder) -> list[str]:
+    """Return the features that a model takes: those a functional model names, all for any other."""
+    if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
+        return list(decoder.specs)
+    return [tensor.name for tensor in model.inputs]
+
+
+def _served_spec(transform_output: tft.TFTransformOutput, label: str) -> dict[str, Any]:
+    """Return how to parse the raw features of a request: without the label and what the schema keeps out of serving."""
+    out = {
+        feature.name
+        for feature in transform_output.raw_metadata.schema.feature
+        if SERVING in feature.not_in_environment
+    }
+    return {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in {label, *out}}
+
+
+def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, Any]) -> set[str]:
+    """Return the raw features of several values in a row."""
+    return {
+        feature.name
+        for feature in transform_output.raw_metadata.schema.feature
+        if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
+    }
+
+
+def _answers_of(output: tf.Tensor, classes: Sequence[str], threshold: float) -> dict[str, tf.Tensor]:
+    """Return a signature's answers for the model's output, [batch, 1 or classes].
+
+    Raises:
+        TrainingError: it does not fit the classes.
+    """
+    task = task_of(len(classes))
+    width = len(classes) if task == "multiclass" else 1
+    if output.shape.rank != 2 or output.shape[1] != width:
+        raise TrainingError(
+            f"the model answers {list(output.shape)} for a label of {len(classes) or 'no'} classes; expected "
+            f"[batch, {width}]: correct build_model, or label.classes in the config"
+        )
+    answers = tf.cast(output if task == "multiclass" else output[:, 0], tf.float32)
+    if task == "regression":
+        return {ANSWERS[task]: answers}
+    chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
+    return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
+
+
+def _describe(
+    folder: str,
+    raw_spec: Mapping[str, Any],
+    plain: Mapping[str, str],
+    classes: Sequence[str],
+    images: Mapping[str, Any] | None,
+) -> None:
+    """Write ``INPUTS`` and ``CLASSES``."""
     described = {
         name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
         for name, spec in sorted(raw_spec.items())
@@ -129,13 +163,6 @@ def export(
         tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
         with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
             file.write(json.dumps(content, indent=2) + "\n")
-
-
-def input_names(model: keras.Model, decoder: Decoder) -> list[str]:
-    """Return the features that a model takes: those a functional model names, all for any other."""
-    if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
-        return list(decoder.specs)
-    return [tensor.name for tensor in model.inputs]
 
 
 def _in_parts(answer: Answer, at_once: int) -> Answer:
