@@ -199,7 +199,7 @@ def breast_cancer() -> Content:
 
 
 @table("target", "several", reach=0.85)
-def digits() -> Content:
+def digit_pixels() -> Content:
     """1,797 images of 64 pixels, ten classes as numbers."""
     return _sklearn(sklearn.datasets.load_digits(as_frame=True))
 
