@@ -5,14 +5,15 @@ A bad image gets the reason in place of an answer; the others are answered all t
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data.images import BadImage, facts_of, too_many_bytes
+from pipeline.data.image_files import read_file
+from pipeline.data.image_listings import address_of
+from pipeline.data.images import BadImage, facts_of
 from pipeline.data.table import Rows, is_list, one_array, type_name
 from pipeline.errors import UserError
 from pipeline.serving.features import from_table
@@ -160,16 +161,14 @@ def _found(folder: str, path: str | None) -> str | BadImage:
     """Return the file of a path in a table, which must not lead out of the table's folder."""
     if not path:
         return BadImage("the row has no path")
-    parts = PurePosixPath(path)
-    if parts.is_absolute() or ".." in parts.parts or "://" in path:
+    file = address_of(folder, path)
+    if file is None:
         return BadImage("its path leads out of the table's folder; expected one relative to it")
-    file = os.path.join(folder, path)
     return file if filesystem.exists(file) else BadImage("there is no such file")
 
 
 def _content(file: str, image: Input) -> bytes | BadImage:
-    limits = image.limits or Images()
-    size = filesystem.size(file)
-    if size > limits.max_bytes:
-        return BadImage(too_many_bytes(size, limits))
-    return filesystem.read_bytes(file)
+    try:
+        return read_file(file, image.limits or Images())
+    except BadImage as error:
+        return error

@@ -21,8 +21,8 @@ from tfx.utils import proto_utils
 
 from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.data import files, shards
-from pipeline.data.image_files import holds_paths
+from pipeline.data import files, shard_files, shards
+from pipeline.data.image_listings import holds_paths
 from pipeline.errors import UserError
 from pipeline.settings.images import Images
 
@@ -67,7 +67,7 @@ class ExampleGenExecutor(BeamExecutor):
         job, span = job_of(exec_properties, examples.uri)
         with self._make_beam_pipeline() as pipeline:
             write_examples(pipeline, job)
-        summary = shards.read_summary(examples.uri)
+        summary = shard_files.read_summary(examples.uri)
         problems = summary["problems"]
         if problems:
             raise UserError(problems[0] + (f" (and {len(problems) - 1} more problems)" if problems[1:] else ""))
@@ -127,9 +127,9 @@ def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
         | "Plan" >> beam.Create([job])
         | "Shards" >> beam.FlatMap(shards.plan, beam.pvalue.AsList(scans))
         | "SpreadShards" >> beam.Reshuffle()
-        | "Write" >> beam.Map(shards.write, job)
+        | "Write" >> beam.Map(shard_files.write, job)
     )
-    summary = beam.Map(shards.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
+    summary = beam.Map(shard_files.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
     _ = pipeline | "End" >> beam.Create([job]) | "Summary" >> summary
 
 

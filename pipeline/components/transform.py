@@ -38,7 +38,7 @@ from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
 from pipeline.data.serialize import serialize
-from pipeline.data.shards import write_records
+from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
 

@@ -1,216 +1,27 @@
-"""Read the images that a folder or a table of paths lists, and add their facts to the rows.
-
-A listing is a table with a path in every row, which is small: of millions of images some hundred bytes each. It is
-dealt to shards before an image is read.
-"""
+"""Read images, by the paths of a listing or from a column of encoded ones, and add their facts to the rows."""
 
 import posixpath
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from pipeline import filesystem
-from pipeline.data import files, labels
+from pipeline.data import files
+from pipeline.data.image_listings import Listing, address_of, check_columns
 from pipeline.data.images import BadImage, Facts, facts_of, too_many_bytes
-from pipeline.data.table import BadRow, Rows, Unit, is_list, one_array
-from pipeline.errors import UserError, first_line
+from pipeline.data.table import BadRow, Rows, is_list, one_array
+from pipeline.errors import UserError
 from pipeline.settings.images import Images, facts
 
 # Files read and decoded at once; in a bucket, most of the time goes into waiting.
 THREADS = 8
 BATCH_BYTES = 16 << 20
-# Files whose sizes are looked at, to judge the others.
-WEIGHED = 256
-
-
-@dataclass(frozen=True)
-class Listing(Unit):
-    """Rows with paths of images, of a folder or from one file of a table.
-
-    Attributes:
-        folder: That the paths start at.
-        rows: Their paths and other columns, and bad rows of the table.
-    """
-
-    folder: str = ""
-    rows: Any = None  # Rows
-
-
-def holds_paths(file: str, format: str, images: Images) -> bool:
-    """Return whether a column of images holds paths, and not the encoded images themselves.
-
-    Raises:
-        UserError: a Parquet file has no such column, or one that holds neither.
-    """
-    if format != "parquet":
-        return format in ("csv", files.IMAGES)
-    try:
-        with filesystem.open_file(file) as stream:
-            schema = parquet.read_schema(stream)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{file} is not a Parquet file, or is cut short: {first_line(error)}") from error
-    check_columns(schema.names, file, images)
-    kind = schema.field(images.column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) or is_list(kind) else kind
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return True
-    if not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
-        raise UserError(
-            f"{file}: the column {images.column!r} is {kind}; expected paths of images as text, or their bytes"
-        )
-    return False
-
-
-def check_columns(names: Sequence[str], file: str, images: Images) -> None:
-    """Check the names of a table's columns.
-
-    Raises:
-        UserError: there is no column of images, or one has the name of a fact.
-    """
-    if images.column not in names:
-        raise UserError(
-            f"{file} has no column {images.column!r}, the images; it has {', '.join(names) or 'no columns'}; name "
-            "another with data.images: Images(column=...)"
-        )
-    taken = [name for name in facts(images.column) if name in names]
-    if taken:
-        raise UserError(f"{file}: the column {taken[0]!r} has the name of a fact of images; rename it")
-
-
-def class_folder(path: str, pattern: str) -> str | None:
-    """Return the first folder of a path below the pattern's fixed part, which names the class; None without one.
-
-    Args:
-        path: Relative to the folder that the pattern starts at.
-        pattern: Of files; a "{SPAN}" counts as fixed.
-    """
-    fixed = 0
-    for part in pattern.split("/")[:-1]:
-        if "*" in part or "?" in part:
-            break
-        fixed += 1
-    parts = path.split("/")
-    return parts[fixed] if len(parts) > fixed + 1 else None
-
-
-def classes_of(paths: Sequence[str], folder: str, pattern: str, numbers: Mapping[str, int]) -> list[str]:
-    """Return the class of every image file.
-
-    Args:
-        paths: Of the files that were found.
-        folder: That they were found in.
-        pattern: That they were found by.
-        numbers: Of the classes, by name.
-
-    Raises:
-        UserError: an image lies in the folder of no class; or there are no classes to expect.
-    """
-    if not numbers:
-        raise UserError(
-            f"{folder}: folders name classes, and the label is a number; give a table of paths and labels as data.path"
-        )
-    prefix = len(files.prefix_of(folder))
-    classes = []
-    for path in paths:
-        found = class_folder(path[prefix:], pattern)
-        if found is None or found not in numbers:
-            where = "no folder of a class" if found is None else f"the folder {found!r}, which is no class"
-            raise UserError(
-                f"{path} lies in {where}; expected a folder for each class of the label: {labels.choices(numbers)}"
-            )
-        classes.append(found)
-    return classes
-
-
-def list_folder(
-    folder: str, pattern: str, paths: Sequence[str], images: Images, label: str, numbers: Mapping[str, int]
-) -> Listing:
-    """Return the listing of a folder: paths relative to it, and the class by the folder's name, in words.
-
-    Raises:
-        UserError: see ``classes_of``.
-    """
-    prefix = len(files.prefix_of(folder))
-    classes = pa.array(classes_of(paths, folder, pattern, numbers), pa.string())
-    try:
-        relative = pa.array((path[prefix:] for path in paths), pa.large_string())
-    except UnicodeError as error:
-        raise UserError(f"{folder}: the name of a file is not UTF-8: {first_line(error)}; rename it") from error
-    return Listing(
-        folder,
-        files.IMAGES,
-        folder=folder,
-        rows=Rows(pa.table({images.column: relative, label: classes}), np.zeros(len(paths), np.int64)),
-    )
-
-
-def list_table(file: str, format: str, batches: Sequence[Rows], images: Images) -> Listing:
-    """Return the listing of one file of a table, whose paths start at its folder.
-
-    Raises:
-        UserError: there is no column of paths, or a column has the name of a fact.
-    """
-    table = pa.concat_tables([rows.table for rows in batches], promote_options="default")
-    check_columns(table.column_names, file, images)
-    at = table.column_names.index(images.column)
-    # Wide offsets: a column of millions of paths is larger than 2 GB.
-    table = table.set_column(at, images.column, table.column(at).cast(pa.large_string()))
-    return Listing(
-        file,
-        format,
-        folder=posixpath.dirname(file),
-        rows=Rows(
-            table.combine_chunks(),
-            np.concatenate([rows.numbers for rows in batches]),
-            [row for rows in batches for row in rows.bad],
-        ),
-    )
-
-
-def mean_bytes(listings: Sequence[Listing], images: Images) -> float:
-    """Return the mean size of a listed file, by some of them; 0 where there are none."""
-    rows = sum(len(listing.rows.table) for listing in listings)
-    paths = []
-    for listing in listings:
-        column = listing.rows.table.column(images.column)
-        step = max(1, rows // WEIGHED)
-        chosen = column.take(pa.array(range(0, len(column), step)))
-        paths += [_address(listing.folder, path) for path in chosen.to_pylist() if path]
-
-    def size(path: str | None) -> int | None:
-        try:
-            return filesystem.size(path) if path else None
-        except (OSError, IndexError, ValueError):
-            return None  # its row is a bad one, when it is read
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        sizes = [size for size in pool.map(size, paths) if size]
-    return sum(sizes) / len(sizes) if sizes else 0.0
-
-
-def deal(listings: Sequence[Listing], number: int) -> Iterator[tuple[Listing, ...]]:
-    """Deal the rows of listings to shards, each with every n-th of them in a random order that is always the same."""
-    orders, before = [], 0
-    for place, listing in enumerate(listings):
-        # The legacy generator, whose numbers no release of NumPy may change.
-        orders.append((before, np.random.RandomState(place).permutation(len(listing.rows.table))))
-        before += len(listing.rows.table)
-    for shard in range(number):
-        parts = []
-        for listing, (first, order) in zip(listings, orders, strict=True):
-            chosen = order[(shard - first) % number :: number]
-            bad = [] if shard else listing.rows.bad
-            if len(chosen) or bad:
-                rows = Rows(listing.rows.table.take(pa.array(chosen)), listing.rows.numbers[chosen], bad)
-                parts.append(replace(listing, rows=rows))
-        yield tuple(parts)
+# Path, content and facts of an image.
+Loaded: TypeAlias = tuple[str, bytes, Facts]
 
 
 def read(listing: Listing, images: Images) -> Iterator[Rows]:
@@ -219,25 +30,24 @@ def read(listing: Listing, images: Images) -> Iterator[Rows]:
     Yields:
         Rows whose images TensorFlow decodes; bad ones, of a missing or broken image, with path and reason.
     """
-    table, numbers = listing.rows.table, listing.rows.numbers
-    paths = table.column(images.column).to_pylist()
+    paths = listing.rows.table.column(images.column).to_pylist()
     is_folder = listing.format == files.IMAGES
 
-    def load(at: int) -> tuple[str, bytes, Facts] | BadRow:
+    def load(at: int) -> Loaded | BadRow:
         path = paths[at]
-        address = _address(listing.folder, path) if path else None
+        address = address_of(listing.folder, path) if path else None
         try:
             if address is None:
                 raise BadImage("no path of an image" if not path else f"expected a path below {listing.folder}")
-            content = _read_file(address, images)
+            content = read_file(address, images)
             return posixpath.normpath(path), content, facts_of(content, images)
         except BadImage as error:
             if is_folder:
                 return BadRow(f"{files.prefix_of(listing.folder)}{path}", 0, str(error), "")
             reason = f"{path}: {error}" if path else str(error)
-            return BadRow(listing.file, int(numbers[at]), reason, path or "")
+            return BadRow(listing.file, int(listing.rows.numbers[at]), reason, path or "")
 
-    yield from _collected(table, numbers, load, images, list(listing.rows.bad))
+    yield from _collected(listing.rows, load, images)
 
 
 def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[Rows]:
@@ -252,9 +62,8 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
     Raises:
         UserError: there is no column of images, it holds no bytes, or a column has the name of a fact.
     """
-    table, numbers = rows.table, rows.numbers
-    check_columns(table.column_names, file, images)
-    column = one_array(table.column(images.column))
+    check_columns(rows.table.column_names, file, images)
+    column = one_array(rows.table.column(images.column))
     if is_list(column.type):
         # Several images in a row are as wrong as none.
         single = pc.equal(pc.fill_null(pc.list_value_length(column), 0), 1)
@@ -263,32 +72,27 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
         raise UserError(f"{file}: the column {images.column!r} is {column.type}; expected bytes of encoded images")
     relative = file.removeprefix(files.prefix_of(folder))
 
-    def load(at: int) -> tuple[str, bytes, Facts] | BadRow:
+    def load(at: int) -> Loaded | BadRow:
         content = column[at].as_py()
         try:
             if content is None:
                 raise BadImage("no image, or several; expected one in every row")
-            return f"{relative}:{numbers[at]}", content, facts_of(content, images)
+            return f"{relative}:{rows.numbers[at]}", content, facts_of(content, images)
         except BadImage as error:
-            return BadRow(file, int(numbers[at]), f"column {images.column!r}: {error}", "")
+            return BadRow(file, int(rows.numbers[at]), f"column {images.column!r}: {error}", "")
 
-    yield from _collected(table, numbers, load, images, list(rows.bad))
+    yield from _collected(rows, load, images)
 
 
-def _collected(
-    table: pa.Table,
-    numbers: np.ndarray,
-    load: Callable[[int], tuple[str, bytes, Facts] | BadRow],
-    images: Images,
-    bad: list[BadRow],
-) -> Iterator[Rows]:
+def _collected(rows: Rows, load: Callable[[int], Loaded | BadRow], images: Images) -> Iterator[Rows]:
     """Load image by image, and yield rows as soon as their images take some megabytes, and at the end."""
     kept: list[int] = []
-    loaded: list[tuple[str, bytes, Facts]] = []
-    size = 0
+    loaded: list[Loaded] = []
+    bad, size = list(rows.bad), 0
+    others = rows.table.drop_columns([images.column])
     with ThreadPoolExecutor(THREADS) as pool:
-        for start in range(0, len(table), THREADS):
-            chunk = range(start, min(start + THREADS, len(table)))
+        for start in range(0, len(rows.table), THREADS):
+            chunk = range(start, min(start + THREADS, len(rows.table)))
             # Pillow warns of sizes that the limits allow, and of EXIF data that do not matter.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -301,45 +105,33 @@ def _collected(
                     loaded.append(outcome)
                     size += len(outcome[1])
             if size > BATCH_BYTES:
-                yield _with_images(table, numbers, kept, loaded, images, bad)
+                yield Rows(
+                    _with_images(others.take(pa.array(kept, pa.int64())), loaded, images), rows.numbers[kept], bad
+                )
                 kept, loaded, bad, size = [], [], [], 0
     if loaded or bad:
-        yield _with_images(table, numbers, kept, loaded, images, bad)
+        yield Rows(_with_images(others.take(pa.array(kept, pa.int64())), loaded, images), rows.numbers[kept], bad)
 
 
-def _with_images(
-    table: pa.Table,
-    numbers: np.ndarray,
-    kept: Sequence[int],
-    loaded: Sequence[tuple[str, bytes, Facts]],
-    images: Images,
-    bad: list[BadRow],
-) -> Rows:
+def _with_images(table: pa.Table, loaded: Sequence[Loaded], images: Images) -> pa.Table:
+    """Return the table with a column of the images, and those of their facts."""
     paths = [path for path, _, _ in loaded]
-    found = [facts for _, _, facts in loaded]
-    columns: dict[str, pa.Array] = {
-        images.column: pa.array([content for _, content, _ in loaded], pa.large_binary()),
-        **dict(
-            zip(
-                facts(images.column),
-                (
-                    pa.array(paths, pa.string()),
-                    pa.array([posixpath.dirname(path) for path in paths], pa.string()),
-                    pa.array([one.format for one in found], pa.string()),
-                    pa.array([one.width for one in found], pa.int64()),
-                    pa.array([one.height for one in found], pa.int64()),
-                    pa.array([one.brightness for one in found], pa.float32()),
-                ),
-                strict=True,
-            )
-        ),
-    }
-    chosen = table.drop_columns([images.column]).take(pa.array(kept, pa.int64()))
-    others = dict(zip(chosen.column_names, chosen.columns, strict=True))
-    return Rows(pa.table({**others, **columns}), numbers[list(kept)], bad)
+    found = [known for _, _, known in loaded]
+    columns = (
+        pa.array(paths, pa.string()),
+        pa.array([posixpath.dirname(path) for path in paths], pa.string()),
+        pa.array([known.format for known in found], pa.string()),
+        pa.array([known.width for known in found], pa.int64()),
+        pa.array([known.height for known in found], pa.int64()),
+        pa.array([known.brightness for known in found], pa.float32()),
+    )
+    table = table.append_column(images.column, pa.array([content for _, content, _ in loaded], pa.large_binary()))
+    for name, column in zip(facts(images.column), columns, strict=True):
+        table = table.append_column(name, column)
+    return table
 
 
-def _read_file(address: str, images: Images) -> bytes:
+def read_file(address: str, images: Images) -> bytes:
     """Return the content of a file, of a too large one not more than shows that it is."""
     try:
         with filesystem.open_file(address) as stream:
@@ -351,11 +143,3 @@ def _read_file(address: str, images: Images) -> bytes:
     if len(content) > images.max_bytes:
         raise BadImage(too_many_bytes(filesystem.size(address), images))
     return content
-
-
-def _address(folder: str, path: str) -> str | None:
-    """Return where the file of a row is; None for a path that leaves the folder."""
-    normal = posixpath.normpath(path)
-    if filesystem.is_remote(path) or "\0" in path or normal.startswith(("/", "../")) or normal in (".", ".."):
-        return None
-    return posixpath.join(folder, normal)

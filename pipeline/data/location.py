@@ -100,18 +100,18 @@ def check_data(config: PipelineConfig) -> None:
 
 def _check_image_column(paths: Sequence[str], format: str, images: Images) -> None:
     """Check that every file of a table has the column of images and none of their facts."""
-    from pipeline.data import csv_files, image_files
+    from pipeline.data import csv_files, image_listings
 
     for file in paths:
-        image_files.holds_paths(file, format, images)
+        image_listings.holds_paths(file, format, images)
         if format == "csv":
-            image_files.check_columns(csv_files.read_header(file), file, images)
+            image_listings.check_columns(csv_files.read_header(file), file, images)
 
 
 def _check_classes(found: files.Files, config: PipelineConfig) -> None:
     """Check that the folders of images are the classes."""
     from pipeline.data import labels
-    from pipeline.data.image_files import classes_of
+    from pipeline.data.image_listings import classes_of
 
     numbers = config.label.numbers
     present: set[int] = set()

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.data import shards
+from pipeline.data import shard_files, shards
 from pipeline.data.location import find_files
 from pipeline.errors import UserError
 from pipeline.settings.config import Data, HashSplit, TimeSplit
@@ -37,8 +37,8 @@ def problem(tmp_path: Path) -> Callable[..., str]:
             uri=str(tmp_path / "examples"),
         )
         scans = [shards.scan(one, job) for one in job.files]
-        written = [shards.write(shard, job) for shard in shards.plan(job, scans)]
-        return " / ".join(shards.finish(job, scans, written)["problems"])
+        written = [shard_files.write(shard, job) for shard in shards.plan(job, scans)]
+        return " / ".join(shard_files.finish(job, scans, written)["problems"])
 
     return problem
 

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.data import files, image_files, shards
-from pipeline.data.image_files import class_folder
+from pipeline.data import files, image_listings, shard_files, shards
+from pipeline.data.image_listings import class_folder
 from pipeline.data.location import check_data, find_files
 from pipeline.data.table import Rows
 from pipeline.errors import UserError
@@ -294,7 +294,7 @@ def test_the_class_is_the_first_folder_below_the_fixed_part_of_the_pattern():
 
 def test_images_are_dealt_to_shards_of_about_the_same_size_each_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "IMAGE_SHARD_BYTES", 1_000)
-    monkeypatch.setattr(shards, "MOST_IMAGE_BYTES", 2_000)
+    monkeypatch.setattr(shard_files, "MOST_IMAGE_BYTES", 2_000)
     run(images(folder), tmp_path / "examples", label=ANIMALS)
     assert len(by_path(tmp_path / "examples")) == len(records(tmp_path / "examples")) == 60
     assert len(list((tmp_path / "examples/Split-train").iterdir())) > 5
@@ -302,14 +302,14 @@ def test_images_are_dealt_to_shards_of_about_the_same_size_each_once(folder, tmp
 
 def test_rows_of_many_small_tables_are_spread_over_all_shards():
     listings = [
-        image_files.Listing(
+        image_listings.Listing(
             f"{place}.csv", "csv", rows=Rows(pa.table({"image": [f"{place}/{row}" for row in range(3)]}), np.arange(3))
         )
         for place in range(20)
     ]
     dealt = [
         [path for part in shard for path in part.rows.table["image"].to_pylist()]
-        for shard in image_files.deal(listings, 10)
+        for shard in image_listings.deal(listings, 10)
     ]
     assert [len(paths) for paths in dealt] == [6] * 10
     assert len({path for paths in dealt for path in paths}) == 60

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data import shards
+from pipeline.data import shard_files, shards
 from pipeline.data.serialize import serialize
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
@@ -312,7 +312,7 @@ def test_the_splits_are_those_of_the_run(frame, tmp_path):
         classes=table.label.numbers,
     )
     for shard in shards.plan(job, [shards.scan(file, job) for file in job.files]):
-        assert shards.write(shard, job).problem is None
+        assert shard_files.write(shard, job).problem is None
     for split in SPLITS:
         (file,) = (tmp_path / f"examples/Split-{split}").iterdir()
         written = {bytes(record) for block in read_records(str(file), 1000) for record in block}

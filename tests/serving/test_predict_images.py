@@ -83,6 +83,13 @@ def test_a_table_of_paths_is_answered_row_by_row(model, folder, tmp_path, format
     ]
 
 
+def test_a_path_that_cannot_be_read_is_a_refused_row_and_not_the_end(model, folder, tmp_path):
+    (folder / "table.csv").write_text("image\ndark\nlight.bmp\n")
+    answers = run(model, folder / "table.csv", tmp_path / "answers.parquet")
+    assert answers.refused.tolist() == ["it cannot be read: Is a directory; expected an image file", None]
+    assert answers.prediction[1] == 200
+
+
 @pytest.mark.parametrize("format", ["parquet", "tfrecord", "jsonl"])
 def test_encoded_images_in_files_are_answered(model, tmp_path, format):
     images, file = [encoded(70), b"broken"], tmp_path / f"rows.{format}"

@@ -1,0 +1,235 @@
+"""Write shards of examples as TFRecord files, and a summary of all of them.
+
+Functions on plain values, as in ``shards``.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import filesystem
+from pipeline.data import examples, image_files, labels, splits
+from pipeline.data.image_listings import Listing
+from pipeline.data.serialize import serialize
+from pipeline.data.shards import SHARD_BYTES, FileScan, Job, Shard, merge_types, read
+from pipeline.data.table import BadRow, Rows, Unit, type_name
+from pipeline.errors import UserError
+
+# A shard whose parts turn out larger is written in several files.
+MOST_BYTES = 2 * SHARD_BYTES
+# Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
+COMPRESSION_LEVEL = 1
+# Of images less is mixed, and in memory several times, at once; and a file goes on until it is full.
+IMAGE_PART_BYTES = 16 << 20
+MOST_IMAGE_BYTES = 192 << 20
+# Images are compressed already.
+IMAGE_COMPRESSION_LEVEL = 0
+SUMMARY = "summary.json"
+BAD_ROWS = "bad_rows"
+# Unfinished files, out of sight of readers of Split-*; on local disks only.
+PARTIAL = "_partial"
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """Rows and types of a shard that was written, or the problem with it."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
+    bad_rows: int = 0
+    first_bad: tuple[BadRow, ...] = ()
+    problem: str | None = None
+
+
+def write(shard: Shard, job: Job) -> WrittenShard:
+    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
+    if shard.problem:
+        return WrittenShard(problem=shard.problem)
+    pending: list[tuple[pa.Table, np.ndarray | None]] = []
+    rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
+    types: dict[str, dict[str, str]] = {}
+    bad: list[BadRow] = []
+    try:
+        with _ShardFiles(shard, job) as shard_files:
+            for unit in shard.units:
+                for batch in _batches(unit, shard.types, job):
+                    if job.classes and job.format != "tfrecord":
+                        batch = labels.with_numbers(batch, job.label, job.classes, unit)
+                    bad += batch.bad
+                    times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
+                    table = examples.as_lists(batch, unit.file)
+                    if job.format == "tfrecord":
+                        kinds = {field.name: type_name(field.type).removeprefix("lists of ") for field in table.schema}
+                        merged = merge_types([*types.items(), (unit.file, kinds)], job)
+                        types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
+                    pending.append((table, times))
+                    if sum(part.nbytes for part, _ in pending) > (IMAGE_PART_BYTES if job.images else MOST_BYTES):
+                        _write_part(pending, shard_files, rows)
+                        pending = []
+            if pending:
+                _write_part(pending, shard_files, rows)
+        if bad:
+            _write_bad_rows(bad, shard, job)
+    except UserError as error:
+        return WrittenShard(problem=str(error))
+    return WrittenShard(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
+
+
+class _ShardFiles(contextlib.ExitStack):
+    """Open files of a shard, one for each output split.
+
+    Every part of a table has its own; those of images are left when they are full.
+    """
+
+    def __init__(self, shard: Shard, job: Job):
+        super().__init__()
+        self.shard, self.job = shard, job
+        self._part = self._number = self._bytes = 0
+        self._writers: dict[int, Any] = {}
+
+    def write(self, records: Sequence[bytes], places: Sequence[int]) -> None:
+        """Mix the records of a part and write each to the file of its output split."""
+        # The legacy generator, whose numbers no release of NumPy may change.
+        order = np.random.RandomState([self.shard.number, self._part]).permutation(len(records))
+        suffix = f"-{self._number:03d}" if self._number else ""
+        name = f"data_tfrecord-{self.shard.number:05d}{suffix}-of-{self.shard.of:05d}.gz"
+        level = IMAGE_COMPRESSION_LEVEL if self.job.images else COMPRESSION_LEVEL
+        for row in order.tolist():
+            index = places[row]
+            if index not in self._writers:
+                path = f"{self.job.uri}/Split-{self.job.output_splits[index]}/{name}"
+                self._writers[index] = self.enter_context(_record_writer(path, self.job.uri, level))
+            self._writers[index].write(records[row])
+        self._part += 1
+        self._bytes += sum(map(len, records))
+        if self._bytes > (MOST_IMAGE_BYTES if self.job.images else 0):
+            self.close()
+            self._writers = {}
+            self._number += 1
+            self._bytes = 0
+
+
+def _write_part(
+    pending: list[tuple[pa.Table, np.ndarray | None]], shard_files: _ShardFiles, rows: dict[str, int]
+) -> None:
+    job = shard_files.job
+    table = pa.concat_tables([part for part, _ in pending], promote_options="default")
+    for at, column in enumerate(table.schema):
+        if pa.types.is_null(column.type):
+            table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
+    records = serialize(table)
+    places = _assign(table, records, pending, job, shard_files.shard).tolist()
+    shard_files.write(records, places)
+    for index, number in Counter(places).items():
+        rows[job.output_splits[index]] += number
+
+
+def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
+    """Write gzipped TFRecords whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    with _record_writer(path, uri) as writer:
+        for record in records:
+            writer.write(record)
+
+
+@contextlib.contextmanager
+def _record_writer(path: str, uri: str, level: int = COMPRESSION_LEVEL) -> Iterator[Any]:
+    import tensorflow as tf
+
+    options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=level)
+    with filesystem.new_file(path, f"{uri}/{PARTIAL}") as new, tf.io.TFRecordWriter(new, options) as writer:
+        yield writer
+
+
+def _assign(
+    table: pa.Table,
+    records: Sequence[bytes],
+    pending: Sequence[tuple[pa.Table, np.ndarray | None]],
+    job: Job,
+    shard: Shard,
+) -> np.ndarray:
+    """Return the output split of every row, as its place in ``job.output_splits``, int64 [rows]."""
+    if not job.shares:
+        return np.full(len(table), job.output_splits.index(shard.split))
+    if job.time_column:
+        times = np.concatenate([times for _, times in pending if times is not None])
+        return np.asarray(np.searchsorted(np.array(shard.cuts), times, side="right"))
+    # The same picture comes into the same split, wherever it lies.
+    hash_column = job.hash_column or (job.images.column if job.images else None)
+    if hash_column is None:
+        return splits.places_of(records, job.shares)
+    if hash_column not in table.column_names:
+        raise UserError(f"no column {hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}")
+    try:
+        keys, rows = splits.value_keys(table.column(hash_column), hash_column)
+    except UserError as error:
+        names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
+        raise UserError(f"{names}: {error}") from error
+    return splits.places_of(keys, job.shares)[rows]
+
+
+def _batches(unit: Unit, types: Mapping[str, str], job: Job) -> Iterator[Rows]:
+    """Read a part of a file, images with their facts."""
+    if job.images is None:
+        yield from read(unit, types)
+    elif isinstance(unit, Listing):
+        yield from image_files.read(unit, job.images)
+    else:
+        for rows in read(unit, types):
+            yield from image_files.with_facts(rows, unit.file, job.folder, job.images)
+
+
+def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:
+    """Write summary.json beside the splits; its "problems" are empty when all is well."""
+    problems = [file.problem for file in scans if file.problem] or [shard.problem for shard in written if shard.problem]
+    rows = {split: sum(shard.rows.get(split, 0) for shard in written) for split in job.output_splits}
+    bad = sum(shard.bad_rows for shard in written)
+    total = sum(rows.values()) + bad
+    if not problems:
+        try:
+            merge_types(sorted(pair for shard in written for pair in shard.types.items()), job)
+        except UserError as error:
+            problems.append(str(error))
+        first_bad = sorted((row for shard in written for row in shard.first_bad), key=lambda row: (row.file, row.row))[
+            :SHOWN
+        ]
+        if bad > job.max_bad_rows * total:
+            shown = " | ".join(map(str, first_bad))
+            problems.append(
+                f"{shown}. {bad:,} of {total:,} rows are bad, {bad / total:.2%}, and data.max_bad_rows allows "
+                f"{job.max_bad_rows:.2%}; correct them, or allow a larger share"
+            )
+        for split, number in rows.items():
+            if not number and not problems:
+                problems.append(
+                    f"the {split} split has no rows: {total:,} rows in all, {rows}; give it files with rows, or other "
+                    "shares"
+                )
+    summary = {"rows": rows, "bad_rows": bad, "problems": problems}
+    filesystem.write(f"{job.uri}/{SUMMARY}", json.dumps(summary, indent=2))
+    if not filesystem.is_remote(job.uri):
+        shutil.rmtree(f"{job.uri}/{PARTIAL}", ignore_errors=True)
+    return summary
+
+
+def read_summary(uri: str) -> dict[str, Any]:
+    """Read the summary that ``finish`` wrote."""
+    return dict(json.loads(filesystem.read_bytes(f"{uri}/{SUMMARY}")))
+
+
+def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "row", "reason", "text"))
+    writer.writerows((row.file, row.row, row.reason, row.text) for row in bad)
+    path = f"{job.uri}/{BAD_ROWS}/{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
+    filesystem.write(path, text.getvalue())
