@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def timed(command: list[str]) -> tuple[str, float]:
-    """What a command prints and the seconds it takes."""
+    """Return what a command prints and the seconds it takes."""
     started = time.monotonic()
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if process.returncode:

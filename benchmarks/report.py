@@ -1,4 +1,4 @@
-"""What the report costs: its time beside that of the default run.
+"""Cost of the report: its time beside that of the default run.
 
     python benchmarks/report.py
 

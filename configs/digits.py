@@ -1,4 +1,4 @@
-"""Which digit does an image show? scikit-learn's 1,797 handwritten digits, as PNG files of 8 x 8 pixels."""
+"""Read the digit that an image shows: scikit-learn's 1,797 handwritten digits, as PNG files of 8 x 8 pixels."""
 
 from pipeline.config import Data, Evaluation, Gate, HashSplit, Images, Label, PipelineConfig, Training, Tuning
 

@@ -1,4 +1,4 @@
-"""Where the default pipeline's model answers on Vertex AI: settings: pipeline/settings/endpoint.py."""
+"""Endpoint of the default pipeline's model on Vertex AI; its settings: pipeline/settings/endpoint.py."""
 
 from pipeline.config import Canary, Endpoint
 

@@ -58,7 +58,7 @@ CROSSES = (
 
 
 def derived(inputs, features):
-    """What delays depend on and the columns do not say by themselves; for other data return {} here.
+    """Return what delays depend on and the columns do not say by themselves; for other data return {} here.
 
     Args:
         inputs: Raw features as they came.
@@ -88,7 +88,7 @@ def derived(inputs, features):
 
 
 def padding(departure, arrival, dest):
-    """How much time the schedule allows against other flights to the same place, in standard deviations of those.
+    """Return how much time the schedule allows against other flights to the same place, in their standard deviations.
 
     By place, because the arrival is in the time of the place. Hidden in the difference of two large numbers, one of
     which starts anew at midnight, it is out of reach of a model; and airlines change it from season to season.
@@ -121,7 +121,7 @@ def dense(value):
 
 
 def is_optional_number(value):
-    """Whether a raw feature is a number that may be missing."""
+    """Return whether a raw feature is a number that may be missing."""
     return isinstance(value, tf.SparseTensor) and value.dtype != tf.string
 
 

@@ -1,4 +1,4 @@
-"""What the documents promise is there: files, targets, options, benchmarks."""
+"""Promises of the documents that are kept: files, targets, options, benchmarks."""
 
 import functools
 import re

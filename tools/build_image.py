@@ -68,7 +68,7 @@ def default_image(variant: str) -> str | None:
 
 
 def found_builder() -> str | None:
-    """What can build here."""
+    """Return the program that can build here; None where there is none."""
     if shutil.which("docker") and not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         return "docker"
     return "gcloud" if shutil.which("gcloud") else None
@@ -97,7 +97,7 @@ def build_arguments(python: str, variant: str, bases: dict[str, str]) -> dict[st
 
 
 def commands(builder: str, image: str, variant: str, bases: dict[str, str]) -> list[list[str]]:
-    """What builds and pushes the images: that with root as its user, and that of all else, on top of it."""
+    """Return the commands that build and push the images: the one with root as its user, and that on top of it."""
     values = build_arguments(base_images.python_here(), variant, bases)
     images = {"root": as_root(image), "tasks": image}
     if builder == "docker":

@@ -32,7 +32,7 @@ OBJECTS = (
 
 
 class StandIn(NamedTuple):
-    """What replaces a symbol: its own name without a prefix, or nothing (weak)."""
+    """Replacement of a symbol: its own name without a prefix, or nothing (weak)."""
 
     drop_prefix: int  # leading characters of the name to leave out
     weak: bool

@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def why_unsupported(system: str, machine: str, libc: tuple[str, str]) -> str | None:
-    """Why no wheels exist for this machine, or None where they do. Takes what the `platform` module says."""
+    """Return why no wheels exist for this machine, None where they do. Takes what the `platform` module says."""
     name, version = libc
     if (system, machine) == ("Darwin", "arm64"):
         return None

@@ -20,7 +20,7 @@ from pipeline.training.tuning import DefaultsFirst
 
 
 class TunerFnResult(NamedTuple):
-    """What TFX's Tuner takes."""
+    """Result of ``tuner_fn`` for TFX's Tuner."""
 
     tuner: keras_tuner.Tuner
     fit_kwargs: dict
@@ -54,7 +54,7 @@ def input_fn(fn_args, patterns, output, batch_size, num_epochs):
 
 
 def fit_arguments(fn_args):
-    """What every fit is given: the same steps as ours."""
+    """Return the arguments of every fit: the same steps as ours."""
     settings = fn_args.custom_config
     keras.utils.set_random_seed(settings["seed"])
     output = tft.TFTransformOutput(fn_args.transform_graph_path)

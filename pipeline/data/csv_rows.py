@@ -72,7 +72,7 @@ def read_blocks(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where the rows of some bytes start and end; a row's end includes its line break."""
+    """Places where the rows of some bytes start and end; a row's end includes its line break."""
 
     starts: np.ndarray
     ends: np.ndarray

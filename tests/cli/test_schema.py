@@ -29,7 +29,7 @@ def month(flights: Path) -> pd.DataFrame:
 
 
 def anomalies(rows: pd.DataFrame) -> dict[str, str]:
-    """What TFDV finds, by column."""
+    """Return what TFDV finds, by column."""
     reviewed = text_format.Parse(REVIEWED.read_text(), schema_pb2.Schema())
     statistics = tfdv.generate_statistics_from_dataframe(rows)
     found = tfdv.validate_statistics(statistics, reviewed).anomaly_info

@@ -1,4 +1,4 @@
-"""What a person sees on a real terminal, and what a file gets."""
+"""Output on a real terminal, and in a file."""
 
 import io
 import os
@@ -39,7 +39,7 @@ with terminal.redirect_output(Path(sys.argv[1]), verbose="--verbose" in sys.argv
 
 
 def seen(log: Path, *arguments: str, **environment: str) -> str:
-    """What a terminal of 120 columns gets."""
+    """Return what a terminal of 120 columns gets."""
     master, slave = pty.openpty()
     command = [sys.executable, "-c", STEPS, str(log), *arguments]
     settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}

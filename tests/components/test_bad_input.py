@@ -20,7 +20,7 @@ from tests.components.example_gen import records, run, values
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Callable[..., str]:
-    """What ExampleGen says of some files, "" when it takes them; without Beam, which only carries its functions."""
+    """Return a function for ExampleGen's message about files, "" when it takes them; without Beam, a mere carrier."""
 
     def problem(path: Path, data: Data | None = None, types: dict[str, str] | None = None) -> str:
         data = data or Data(str(path))

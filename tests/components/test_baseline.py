@@ -1,4 +1,4 @@
-"""Which model a candidate is compared with."""
+"""Choice of the model that a candidate is compared with."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the Evaluator leaves out before it takes batches apart, and which baselines it compares with."""
+"""Columns that the Evaluator leaves out before it takes batches apart, and baselines that it compares with."""
 
 from collections.abc import Callable
 from pathlib import Path

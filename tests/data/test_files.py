@@ -1,4 +1,4 @@
-"""Which files hold the rows, span by span, here and on a filesystem that Beam reads."""
+"""Files that hold the rows, span by span, here and on a filesystem that Beam reads."""
 
 from pathlib import Path
 

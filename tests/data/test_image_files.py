@@ -66,7 +66,7 @@ def config_of(data: Data, label: Label = ANIMALS) -> PipelineConfig:
 
 
 def problem(data: Data, to: Path, label: Label = ANIMALS) -> str:
-    """What our ExampleGen refuses the data with."""
+    """Return the message with which our ExampleGen refuses the data."""
     with pytest.raises(UserError) as refused:
         run(data, to, label=label)
     return str(refused.value)

@@ -46,7 +46,7 @@ finally:
 
 
 def refused(output: Path, *arguments: str | Path) -> str:
-    """What local_runner.py says; checks that it fails before heavy imports, in one line, and keeps the pushed model."""
+    """Return what local_runner.py says; check that it fails early, in one line, and keeps the pushed model."""
     process = subprocess.run(
         [sys.executable, "-c", WATCHED, "local_runner.py", "--output", str(output), *map(str, arguments)],
         cwd=ROOT,

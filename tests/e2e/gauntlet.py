@@ -63,12 +63,12 @@ for line in sys.stdin:
 
 
 class Failure(Exception):
-    """Why a table did not come through; the message is the line that is printed."""
+    """Reason why a table did not come through; the message is the line that is printed."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """What a command printed and how it ended."""
+    """Output of a command and its exit code."""
 
     code: int
     stdout: str
@@ -83,7 +83,7 @@ class Called:
 
 @dataclass
 class Outcome:
-    """What came of a table."""
+    """Outcome of a table."""
 
     table: Table
     shape: str = "?"
@@ -95,7 +95,7 @@ class Outcome:
 
     @property
     def as_expected(self) -> bool:
-        """Whether nothing failed."""
+        """Return whether nothing failed."""
         return not self.reason
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ CONFIG = replace(
 
 @dataclass(frozen=True)
 class Run:
-    """What a run printed and how it ended."""
+    """Output of a run and its exit code."""
 
     code: int
     text: str

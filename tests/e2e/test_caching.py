@@ -1,4 +1,4 @@
-"""What runs again after which edit. One clone lives through all of it, in the order of the tests."""
+"""Steps that run again after an edit. One clone lives through all of it, in the order of the tests."""
 
 import json
 import re

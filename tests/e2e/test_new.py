@@ -46,7 +46,7 @@ def new(clone: Path, name: str, frame: pd.DataFrame, label: str, *options: str) 
 
 
 def served(clone: Path, run: Run, rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """What the pushed model answers raw rows."""
+    """Return the pushed model's answers to raw rows."""
     signature = tf.saved_model.load(str(clone / run.pushed_to)).signatures["serving_default"]
     inputs = {}
     names = {plain: name for name, plain in plain_names(rows.columns).items()}

@@ -1,4 +1,4 @@
-"""What the Evaluator is asked."""
+"""Questions that the Evaluator is asked."""
 
 import numpy as np
 import pytest

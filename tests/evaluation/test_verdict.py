@@ -1,4 +1,4 @@
-"""What the gates make of metrics."""
+"""Verdict of the gates on metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a run says whose model is no longer where it was pushed to."""
+"""Message of a run whose model is no longer where it was pushed to."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What pipeline new makes of columns and labels, and the data that it refuses."""
+"""Pipelines that ``new`` makes of columns and labels, and the data that it refuses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What pipeline new makes of images, and those that it refuses."""
+"""Pipelines that ``new`` makes of images, and those that it refuses."""
 
 import subprocess
 import sys

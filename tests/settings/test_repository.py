@@ -1,4 +1,4 @@
-"""Which clone a command works on, and which pipeline: from any folder, by its name."""
+"""Choice of the clone that a command works on, and of the pipeline: from any folder, by its name."""
 
 import argparse
 import subprocess
@@ -35,7 +35,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *more: str) -> str:
-    """What the command says when it fails."""
+    """Return what the command says when it fails."""
     assert main([command, *COMMANDS[command], *more]) == 1
     return capsys.readouterr().err
 

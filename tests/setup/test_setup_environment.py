@@ -47,7 +47,7 @@ def run_setup(tree, **environment):
 
 
 def make_environment(tree, python=BASE_PYTHON):
-    """What a finished set-up leaves, without the packages."""
+    """Make what a finished set-up leaves, without the packages."""
     venv = tree / ".venv"
     subprocess.run([python, "-m", "venv", "--without-pip", venv], check=True)
     code = (

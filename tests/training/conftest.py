@@ -10,7 +10,7 @@ from tests.training.processes import Data
 
 @pytest.fixture(scope="session")
 def transformed(clone: Path, first: Run) -> Data:
-    """What Transform made of a few flights: about 3,200 of them to train on, 800 to evaluate."""
+    """Output of Transform for a few flights: about 3,200 of them to train on, 800 to evaluate."""
     assert first.code == 0, first.text
     (transform,) = (clone / "output").glob("*/artifacts/Transform")
     # Other tests may have run the pipeline in the clone again, with other code or data: the first run's are wanted.

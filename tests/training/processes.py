@@ -56,7 +56,7 @@ def run(data: Data, folder: Path, **job: Any) -> str:
 
 
 def logs(folder: Path) -> str:
-    """What the processes that worked in ``folder`` said."""
+    """Return what the processes that worked in ``folder`` said."""
     return "\n".join(file.read_text() for file in sorted(folder.parent.glob(f"*-{folder.name}.log")))
 
 

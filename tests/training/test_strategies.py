@@ -39,7 +39,7 @@ def one_device(transformed: Data, tmp_path_factory: pytest.TempPathFactory) -> n
 
 
 def answers(saved_model: Path) -> bool:
-    """Whether a new process that knows nothing of us gets probabilities from the model."""
+    """Return whether a new process that knows nothing of us gets probabilities from the model."""
     code = (
         "import sys, tensorflow as tf; answer = tf.saved_model.load(sys.argv[1]).signatures['serving_default'];"
         "specs = answer.structured_input_signature[1];"

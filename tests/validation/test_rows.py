@@ -1,4 +1,4 @@
-"""What the rows tell, on real flights."""
+"""Findings that only the rows tell, on real flights."""
 
 from collections.abc import Callable
 from pathlib import Path
