@@ -169,7 +169,7 @@ def open_split(folder: Path, cache: str = "memory", pattern: str = "shards/*") -
     """The shards, as ``training.run`` opens them on a CPU."""
     decoder = Decoder(SPEC, "photo", decode)
     files = [str(folder / pattern)]
-    return read(files, SPEC, "photo", classes=2, decoder=decoder, cache=cache, on_cpu=True, scratch=str(folder))
+    return read(files, decoder, classes=2, cache=cache, on_cpu=True, scratch=str(folder))
 
 
 def decoded_alone(contents: list[bytes]) -> float:

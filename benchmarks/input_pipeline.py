@@ -36,6 +36,7 @@ from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from pipeline.training import Features, strategy
+from pipeline.training.decoding import Decoder
 from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit
 from pipeline.training.rows import Rows
@@ -156,7 +157,7 @@ def open_split(
 ) -> Split:
     """A split of the real shards, as ``training.run`` opens it on a CPU."""
     spec = transform_output.transformed_feature_spec()
-    return read([f"{examples}/Split-{name}/*"], spec, LABEL, classes=2, on_cpu=on_cpu)
+    return read([f"{examples}/Split-{name}/*"], Decoder(spec, LABEL), classes=2, on_cpu=on_cpu)
 
 
 def first_epoch(
@@ -214,7 +215,7 @@ def train_with_tfx(transform_output: tft.TFTransformOutput, examples: Path, batc
         tfxio.TensorFlowDatasetOptions(batch_size=batch_size, label_key=LABEL),
         transform_output.transformed_metadata.schema,
     ).repeat()
-    rows = read([f"{examples}/Split-train/*"], transform_output.transformed_feature_spec(), LABEL).examples
+    rows = read([f"{examples}/Split-train/*"], Decoder(transform_output.transformed_feature_spec(), LABEL)).examples
     steps = rows // batch_size
     model = build_model(Features.of(transform_output, LABEL))
     ends = []

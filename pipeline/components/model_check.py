@@ -36,8 +36,9 @@ from pipeline.serving.export_format import read_inputs
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks
 from pipeline.settings.tasks import ANSWERS, task_of
+from pipeline.training.export import not_served
 from pipeline.training.predictions import PREDICTIONS, ROWS
-from pipeline.validation.statistics import SERVING, image_column
+from pipeline.validation.statistics import image_column
 
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
@@ -57,10 +58,9 @@ class ModelCheckExecutor(BaseExecutor):
         folder = serving_model_folder(input_dict["model"])
         schema = read_schema(input_dict["schema"])
         image = image_column(schema)
-        not_served = {feature.name for feature in schema.feature if SERVING in feature.not_in_environment}
-        not_served |= {settings["label"]}
+        absent = not_served(schema, settings["label"])
         given = schema_utils.schema_as_feature_spec(schema).feature_spec
-        spec = {name: kind for name, kind in given.items() if name not in {*not_served, image}}
+        spec = {name: kind for name, kind in given.items() if name not in {*absent, image}}
         files = files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval")
         records = _first_records(files, IMAGE_ROWS if image else ROWS)
         report = probe(
@@ -73,7 +73,7 @@ class ModelCheckExecutor(BaseExecutor):
                 "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
                 "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
                 "image": image,
-                "not_served": sorted(not_served),
+                "not_served": sorted(absent),
                 "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
                 "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
             }

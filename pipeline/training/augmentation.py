@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.errors import first_line
-from pipeline.training.decoding import Tensors
+from pipeline.training.decoding import Tensors, random_operations
 from pipeline.training.errors import TrainingError
 
 # Takes and returns the features [batch, ...] and the label [batch, ...] of one replica.
@@ -31,7 +31,8 @@ def augmented(augment: Augment, features: Tensors, label: tf.Tensor, seed: tf.Te
     Raises:
         TrainingError: see ``check``.
     """
-    before = len(_random_operations())
+    graph = tf.compat.v1.get_default_graph()
+    before = len(random_operations(graph))
     with _Seeded(seed):
         result = augment(dict(features), label)
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], dict):
@@ -39,7 +40,7 @@ def augmented(augment: Augment, features: Tensors, label: tf.Tensor, seed: tf.Te
     changed, label = result
     if changed.keys() != features.keys():
         raise TrainingError(f"augment returns the features {', '.join(changed)}; expected {', '.join(features)}")
-    unseeded = _random_operations()[before:]
+    unseeded = random_operations(graph)[before:]
     if unseeded:
         raise TrainingError(
             f"augment uses {unseeded[0]} of TensorFlow, whose numbers are others after a restart; take keras.random or "
@@ -94,12 +95,3 @@ def _as_before(name: str, value: Any, before: tf.Tensor) -> tf.Tensor:
     if value.dtype != before.dtype:
         value = tf.saturate_cast(tf.round(value) if before.dtype.is_integer else value, before.dtype)
     return tf.ensure_shape(value, before.shape)
-
-
-def _random_operations() -> list[str]:
-    """Return the types of the operations of this graph that draw random numbers from a state of TensorFlow's."""
-    return [
-        operation.type
-        for operation in tf.compat.v1.get_default_graph().get_operations()
-        if operation.op_def.is_stateful and "Random" in operation.type
-    ]

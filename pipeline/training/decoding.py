@@ -35,6 +35,7 @@ class Decoder:
 
     Attributes:
         parsing: How to parse an example, label included.
+        label: Feature that is not decoded.
         specs: Shape and type of each feature of one decoded example, without the label.
         padded: Features of varying number of values; integers among them count from 1.
         decodes: Whether the module file has a ``decode``.
@@ -45,24 +46,24 @@ class Decoder:
     """
 
     def __init__(self, spec: Mapping[str, Spec], label: str, decode: Decode | None = None, sequence_length: int = 128):
-        self.parsing = dict(spec)
+        self.parsing, self.label = dict(spec), label
         self.decodes = decode is not None
         self._length = sequence_length
         given = {name: _spec_of(feature) for name, feature in spec.items() if name != label}
         self._traced = _traced(decode, given) if decode else None
         found = self._traced.structured_outputs if self._traced else given
-        self.padded = frozenset(name for name, one in found.items() if one.shape.rank == 1 and one.shape[0] is None)
+        self.padded = frozenset(name for name, item in found.items() if item.shape.rank == 1 and item.shape[0] is None)
         self.specs = {
-            name: tf.TensorSpec([sequence_length] if name in self.padded else one.shape, one.dtype)
-            for name, one in found.items()
+            name: tf.TensorSpec([sequence_length] if name in self.padded else item.shape, item.dtype)
+            for name, item in found.items()
         }
         who = "decode" if decode else "preprocessing_fn"
-        for name, one in self.specs.items():
-            if one.dtype not in DTYPES or not one.shape.is_fully_defined():
-                hint = "; turn it into numbers in decode(features)" if one.dtype == tf.string else ""
+        for name, item in self.specs.items():
+            if item.dtype not in DTYPES or not item.shape.is_fully_defined():
+                hint = "; turn it into numbers in decode(features)" if item.dtype == tf.string else ""
                 raise TrainingError(
-                    f"{who} returns {name!r} as {one.dtype.name} of shape {one.shape}; expected uint8, int32, int64 or "
-                    f"float32 of a fixed shape, or [values]{hint}"
+                    f"{who} returns {name!r} as {item.dtype.name} of shape {item.shape}; expected uint8, int32, int64 "
+                    f"or float32 of a fixed shape, or [values]{hint}"
                 )
 
     def __call__(self, parsed: Mapping[str, Any]) -> Tensors:
@@ -110,6 +111,12 @@ class Decoder:
         return values + 1 if values.dtype.is_integer else values
 
 
+def random_operations(graph: tf.Graph) -> list[str]:
+    """Return the types of the operations of a graph that draw random numbers from a state of TensorFlow's."""
+    operations = graph.get_operations()
+    return [item.type for item in operations if item.op_def.is_stateful and "Random" in item.type]
+
+
 def _spec_of(feature: Spec) -> tf.TensorSpec:
     """Return the shape and type of a feature of one example."""
     shape = feature.shape if isinstance(feature, tf.io.FixedLenFeature) else [None]
@@ -135,7 +142,7 @@ def _traced(decode: Decode, given: Mapping[str, tf.TensorSpec]) -> Any:
     except Exception as error:
         shapes = ", ".join(f"{name} {spec.dtype.name} {spec.shape}" for name, spec in given.items())
         raise TrainingError(f"decode fails for the features {shapes}: {first_line(error)}") from error
-    random = [op.type for op in traced.graph.get_operations() if op.op_def.is_stateful and "Random" in op.type]
+    random = random_operations(traced.graph)
     if random:
         raise TrainingError(
             f"decode uses random numbers ({random[0]}), and what it returns is kept for all epochs and served; do that "

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 import tensorflow_transform as tft
+from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, INPUTS, ROWS_SIGNATURE
@@ -105,14 +106,15 @@ def input_names(model: keras.Model, decoder: Decoder) -> list[str]:
     return [tensor.name for tensor in model.inputs]
 
 
+def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
+    """Return the raw features that a request lacks: the label, and what the schema keeps out of serving."""
+    return {label, *(feature.name for feature in schema.feature if SERVING in feature.not_in_environment)}
+
+
 def _served_spec(transform_output: tft.TFTransformOutput, label: str) -> dict[str, Any]:
-    """Return how to parse the raw features of a request: without the label and what the schema keeps out of serving."""
-    out = {
-        feature.name
-        for feature in transform_output.raw_metadata.schema.feature
-        if SERVING in feature.not_in_environment
-    }
-    return {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in {label, *out}}
+    """Return how to parse the raw features of a request."""
+    absent = not_served(transform_output.raw_metadata.schema, label)
+    return {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in absent}
 
 
 def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, Any]) -> set[str]:

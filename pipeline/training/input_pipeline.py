@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.training.cache import choose_cache, estimate, gzipped
-from pipeline.training.decoding import Decoder, Spec
+from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
 from pipeline.training.strategy import Part
@@ -78,11 +78,9 @@ class Split(Protocol):
 
 def read(
     patterns: Sequence[str],
-    spec: Mapping[str, Spec],
-    label: str,
+    decoder: Decoder,
     *,
     classes: int = 0,
-    decoder: Decoder | None = None,
     cache: str = "auto",
     part: Part | None = None,
     on_cpu: bool = False,
@@ -93,10 +91,8 @@ def read(
 
     Args:
         patterns: File patterns of TFRecords, gzipped when they end in ".gz", as in ``fn_args.train_files``.
-        spec: How to parse a record, as in ``transform_output.transformed_feature_spec()``.
-        label: The feature that is returned apart from the others.
+        decoder: Makes of a record what the model takes, before the cache.
         classes: Number of classes that the label counts from 0; 0 does not check it.
-        decoder: Makes of the other features what the model takes, before the cache; see ``Rows``.
         cache: "memory", "disk", "none", or "auto": the first of these that there is room for.
         part: What this process feeds; a streamed split is read by files when every process can have some.
         on_cpu: Whether the steps run on the CPU, and so beside a split that is kept in memory.
@@ -110,7 +106,7 @@ def read(
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     if not files:
         raise TrainingError(f"no examples: nothing matches {', '.join(patterns)}")
-    rows = Rows(spec, label, classes, decoder)
+    rows = Rows(decoder, classes)
     examples = estimate(files)
     scratch = scratch or tempfile.gettempdir()
     if cache == "auto":
@@ -121,7 +117,7 @@ def read(
         "About %d examples of %d bytes from %d files, cache: %s (%s).", examples, rows.bytes, len(files), cache, reason
     )
     if cache == "memory":
-        return _InMemory(files, IndexedRows(spec, label, classes, decoder) if on_cpu else rows)
+        return _InMemory(files, IndexedRows(decoder, classes) if on_cpu else rows)
     return _Streamed(files, rows, part or Part(), deterministic, scratch if cache == "disk" else None)
 
 

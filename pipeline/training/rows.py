@@ -5,11 +5,10 @@ at random touches memory once for each.
 """
 
 import math
-from collections.abc import Mapping
 
 import tensorflow as tf
 
-from pipeline.training.decoding import Decoder, Spec
+from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 
 WORD = tf.int32
@@ -27,10 +26,8 @@ class Rows:
     """Parser, decoder and packer of examples.
 
     Args:
-        spec: How to parse a record.
-        label: Feature returned apart; float32 or int64 of fixed shape.
+        decoder: Of records, whose label is returned apart: float32 or int64 of fixed shape.
         classes: The label must be one of 0 to classes - 1; 0 does not check it.
-        decoder: Makes of the other features what the model takes; None only fills up those of varying length.
 
     Attributes:
         spec: Shape and type of each feature of a decoded example, and of the label.
@@ -42,17 +39,18 @@ class Rows:
         TrainingError: a feature is text, or the label is, or varies in length.
     """
 
-    def __init__(self, spec: Mapping[str, Spec], label: str, classes: int = 0, decoder: Decoder | None = None):
-        self._decoder = decoder or Decoder(spec, label)
-        if not isinstance(spec[label], tf.io.FixedLenFeature) or spec[label].dtype not in (tf.float32, tf.int64):
+    def __init__(self, decoder: Decoder, classes: int = 0):
+        label, spec = decoder.label, decoder.parsing[decoder.label]
+        if not isinstance(spec, tf.io.FixedLenFeature) or spec.dtype not in (tf.float32, tf.int64):
             raise TrainingError(
-                f"preprocessing_fn returns the label {label!r} as {type(spec[label]).__name__} of "
-                f"{spec[label].dtype.name}; expected float32 or int64 of a fixed shape"
+                f"preprocessing_fn returns the label {label!r} as {type(spec).__name__} of {spec.dtype.name}; expected "
+                "float32 or int64 of a fixed shape"
             )
-        self.spec = {**self._decoder.specs, label: tf.TensorSpec(spec[label].shape, spec[label].dtype)}
+        self._decoder = decoder
+        self.spec = {**decoder.specs, label: tf.TensorSpec(spec.shape, spec.dtype)}
         self.label = label
         self.classes = classes
-        self.decodes = self._decoder.decodes
+        self.decodes = decoder.decodes
         # Feature names by type, in the order of their columns.
         by_type = {dtype: sorted(name for name in self.spec if self.spec[name].dtype == dtype) for dtype in BYTES}
         self._groups = [(dtype, names) for dtype, names in by_type.items() if names]
@@ -142,8 +140,8 @@ class IndexedRows(Rows):
         matrix: All packed rows, int32 [examples, words]; empty until they are loaded.
     """
 
-    def __init__(self, spec: Mapping[str, Spec], label: str, classes: int = 0, decoder: Decoder | None = None):
-        super().__init__(spec, label, classes, decoder)
+    def __init__(self, decoder: Decoder, classes: int = 0):
+        super().__init__(decoder, classes)
         with tf.device("/CPU:0"):
             self.matrix = tf.Variable(tf.zeros([0, self.words], WORD), shape=[None, self.words], trainable=False)
 

@@ -128,10 +128,8 @@ def splits(fn_args: Any, decoder: Decoder, settings: Settings, distribution: Dis
     def split(files: Sequence[str]) -> Split:
         return read(
             files,
-            decoder.parsing,
-            settings.label,
+            decoder,
             classes=len(settings.classes),
-            decoder=decoder,
             cache=settings.cache,
             part=distribution.part,
             on_cpu=distribution.on_cpu,

@@ -6,9 +6,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.training.decoding import Decoder
 from pipeline.training.settings import Settings
 
 SPEC = {"x": tf.io.FixedLenFeature([2], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}
+DECODER = Decoder(SPEC, "y")
 SETTINGS = Settings(
     label="y",
     objective="auc",

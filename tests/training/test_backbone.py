@@ -51,7 +51,7 @@ def model(network: keras.Model, rate: float = 3e-3, weights: str | None = None, 
 
 def train(network: keras.Model, train: str, evaluate: str, callbacks=(), **settings) -> dict[str, list[float]]:
     decoder = Decoder(pictures.SPEC, "digit", decode)
-    splits = [read([files], pictures.SPEC, "digit", decoder=decoder, cache="memory") for files in (train, evaluate)]
+    splits = [read([files], decoder, cache="memory") for files in (train, evaluate)]
     changed = dataclasses.replace(pictures.SETTINGS, **{"patience": 100, **settings})
     return Fit(network, *splits, changed, ONE_DEVICE, seed=1, callbacks=callbacks).run()
 

@@ -41,7 +41,7 @@ def unpacked(rows: Rows, *records: bytes) -> tuple[dict[str, tf.Tensor], tf.Tens
 
 
 def test_sequences_are_filled_up_with_zeros_that_stand_for_nothing_else():
-    rows = Rows(WORDS, "y", decoder=Decoder(WORDS, "y", sequence_length=4))
+    rows = Rows(Decoder(WORDS, "y", sequence_length=4))
     features, label = unpacked(
         rows, example(words=[0, 7], x=[1.0, 2.0], y=[1]), example(words=[5, 4, 3, 2, 1], x=[3.0, 4.0], y=[0])
     )
@@ -51,7 +51,7 @@ def test_sequences_are_filled_up_with_zeros_that_stand_for_nothing_else():
 
 
 def test_an_example_without_any_word_is_all_padding():
-    rows = Rows(WORDS, "y", decoder=Decoder(WORDS, "y", sequence_length=3))
+    rows = Rows(Decoder(WORDS, "y", sequence_length=3))
     features, _ = unpacked(rows, example(x=[1.0, 2.0], y=[1]))
     assert features["words"].numpy().tolist() == [[0, 0, 0]]
 
@@ -69,7 +69,7 @@ def test_decode_makes_the_features_and_all_types_survive_packing():
             "small": tf.cast(image[:2], tf.int32) - 1,
         }
 
-    rows = Rows(spec, "y", decoder=Decoder(spec, "y", decode, sequence_length=3))
+    rows = Rows(Decoder(spec, "y", decode, sequence_length=3))
     features, label = unpacked(
         rows, *(example(image=[bytes([n, 0, 255, 3, 4])], words=[n, 9], y=[n]) for n in range(3))
     )
@@ -104,7 +104,7 @@ def test_what_no_model_takes_is_refused_with_the_remedy(decode, message):
 def test_images_are_decoded_before_they_are_kept(tmp_path, cache):
     pattern = pictures.write(tmp_path, slice(0, 100))
     decoder = Decoder(pictures.SPEC, "digit", pictures.decode)
-    split = read([pattern], pictures.SPEC, "digit", classes=10, decoder=decoder, cache=cache, scratch=str(tmp_path))
+    split = read([pattern], decoder, classes=10, cache=cache, scratch=str(tmp_path))
     images, labels = split.rows.unpack(split.rows.pick(next(iter(split.evaluation(100, Part())))))
     data = pictures.load_digits()
     np.testing.assert_array_equal(images["image"][..., 0], data.images[:100] * 15)
@@ -114,7 +114,7 @@ def test_images_are_decoded_before_they_are_kept(tmp_path, cache):
 def trained(pattern: str, checkpoints: str | None = None, callbacks=(), **settings) -> keras.Model:
     """Trains with augmentation."""
     decoder = Decoder(pictures.SPEC, "digit", pictures.decode)
-    splits = [read([pattern], pictures.SPEC, "digit", decoder=decoder, cache="memory") for _ in range(2)]
+    splits = [read([pattern], decoder, cache="memory") for _ in range(2)]
     with ONE_DEVICE.strategy.scope():
         model = pictures.model()
         fit = Fit(
@@ -203,7 +203,7 @@ def test_the_served_model_decodes_bit_by_bit_as_the_training_does(tmp_path):
             writer.write(record)
     spec = {"image": tf.io.FixedLenFeature([1], tf.string), **LABEL}
     decoder = Decoder(spec, "y", lambda features: {"image": decode_image(features["image"], 100, 77, crop=True)})
-    split = read([str(tmp_path / "photos")], spec, "y", decoder=decoder, cache="memory")
+    split = read([str(tmp_path / "photos")], decoder, cache="memory")
     images, _ = split.rows.unpack(split.rows.pick(next(iter(split.evaluation(2, Part())))))
 
     served = tf.Module()

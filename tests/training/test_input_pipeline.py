@@ -10,11 +10,12 @@ import pytest
 import tensorflow as tf
 
 from pipeline.training import cache, input_pipeline
+from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, read, steps_per_epoch
 from pipeline.training.rows import Rows
 from pipeline.training.strategy import Part
-from tests.training.records import SPEC, write
+from tests.training.records import DECODER, SPEC, write
 
 ROWS = 1000
 CACHES = pytest.mark.parametrize("cache", ["memory", "memory beside the steps", "disk", "none"])
@@ -55,7 +56,7 @@ def flat(batches: Iterable[list[int]]) -> list[int]:
 
 def open_split(pattern: str, cache: str, **arguments) -> Split:
     kind, _, beside = cache.partition(" ")
-    return read([pattern], SPEC, "y", cache=kind, on_cpu=bool(beside), **arguments)
+    return read([pattern], DECODER, cache=kind, on_cpu=bool(beside), **arguments)
 
 
 @CACHES
@@ -105,7 +106,7 @@ def test_a_split_beside_the_steps_lies_in_memory_once(shards):
 
 @pytest.mark.slow
 def test_a_streamed_split_shuffles_no_more_rows_than_fit_into_memory(tmp_path, monkeypatch):
-    split = read([write(tmp_path, ROWS)], SPEC, "y", cache="none")
+    split = read([write(tmp_path, ROWS)], DECODER, cache="none")
     monkeypatch.setattr(input_pipeline, "BYTES_SHUFFLED", 100 * split.rows.bytes)
     first, *_ = steps(split, 50, 1)
     assert first != sorted(first)
@@ -209,8 +210,8 @@ def test_fewer_examples_than_replicas_are_refused(tmp_path):
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_a_label_that_is_no_class_is_refused(shards, cache):
     spec = {**SPEC, "x": tf.io.FixedLenFeature([2], tf.float32)}
-    split = read([shards], spec, "y", classes=1, cache=cache)
+    split = read([shards], Decoder(spec, "y"), classes=1, cache=cache)
     with pytest.raises((TrainingError, tf.errors.InvalidArgumentError)) as error:
         list(split.evaluation(100, Part()).take(10))
     assert "a label that is none of the classes, in column y: expected 0 to 0" in str(as_training_error(error.value))
-    assert len(list(read([shards], spec, "y", classes=2, cache=cache).evaluation(100, Part()).take(10))) == 10
+    assert len(list(read([shards], Decoder(spec, "y"), classes=2, cache=cache).evaluation(100, Part()).take(10))) == 10

@@ -17,7 +17,7 @@ from pipeline.training.loop import Fit
 from pipeline.training.run import checkpoint_folder
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Part
-from tests.training.records import SETTINGS, SPEC, compiled, functional, write
+from tests.training.records import DECODER, SETTINGS, compiled, functional, write
 from tests.training.worker import FitsUpTo
 
 pytestmark = pytest.mark.slow
@@ -39,13 +39,13 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(model: keras.Model, pattern: str, settings: Settings = SETTINGS, **arguments) -> dict[str, list[float]]:
-    train_split, eval_split = (read([pattern], SPEC, "y", cache="memory", on_cpu=True) for _ in range(2))
+    train_split, eval_split = (read([pattern], DECODER, cache="memory", on_cpu=True) for _ in range(2))
     return Fit(model, train_split, eval_split, settings, ONE_DEVICE, seed=1, **arguments).run()
 
 
 def whole(pattern: str) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """All rows as one batch."""
-    split = read([pattern], SPEC, "y", cache="memory")
+    split = read([pattern], DECODER, cache="memory")
     return split.rows.unpack(next(iter(split.evaluation(ROWS, Part()))))
 
 
@@ -62,7 +62,7 @@ def changed(**settings) -> Settings:
 def test_a_step_does_what_keras_does(pattern):
     ours, keras_own = functional(), functional()
     train(ours, pattern)
-    split = read([pattern], SPEC, "y", cache="memory")
+    split = read([pattern], DECODER, cache="memory")
     keras_own.fit(split.training(20, Part(), seed=1).unbatch().take(30).map(split.rows.unpack), verbose=0)
     judged = keras_own.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS)
     assert ours.evaluate(*whole(pattern), verbose=0, return_dict=True, batch_size=ROWS) == pytest.approx(
@@ -99,7 +99,7 @@ def test_the_history_has_every_epoch_and_every_step(pattern, tmp_path):
 @pytest.mark.parametrize(("cache", "on_cpu"), [("memory", True), ("memory", False), ("none", False)])
 def test_the_evaluation_is_that_of_the_eval_split(pattern, tmp_path, cache, on_cpu):
     other = write(tmp_path, 50, seed=2)
-    splits = [read([files], SPEC, "y", cache=cache, on_cpu=on_cpu) for files in (pattern, other)]
+    splits = [read([files], DECODER, cache=cache, on_cpu=on_cpu) for files in (pattern, other)]
     model = functional()
     history = Fit(model, *splits, changed(epochs=1, batch_size=13), ONE_DEVICE, seed=1).run()
     judged = model.evaluate(*whole(other), verbose=0, return_dict=True, batch_size=50)
@@ -246,7 +246,7 @@ def test_a_batch_larger_than_the_data_becomes_the_data(pattern, caplog):
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_a_label_outside_the_classes_stops_with_one_sentence(pattern, cache):
-    splits = [read([pattern], SPEC, "y", classes=1, cache=cache) for _ in range(2)]
+    splits = [read([pattern], DECODER, classes=1, cache=cache) for _ in range(2)]
     with pytest.raises(TrainingError, match="^a label that is none of the classes, in column y: expected 0 to 0; corr"):
         Fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1).run()
 

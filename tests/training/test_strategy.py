@@ -13,7 +13,7 @@ from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.run import precision
-from tests.training.records import SETTINGS, SPEC, functional, write
+from tests.training.records import DECODER, SETTINGS, functional, write
 
 
 @pytest.fixture(autouse=True)
@@ -143,12 +143,12 @@ def test_a_tpu_gets_bfloat16_and_static_shapes(monkeypatch, tmp_path, name, vari
         assert functional().optimizer is not None
     assert keras.config.dtype_policy().name == "float32"
     pattern = write(tmp_path, 203)
-    splits = [read([pattern], SPEC, "y", cache="memory") for _ in range(2)]
+    splits = [read([pattern], DECODER, cache="memory") for _ in range(2)]
     shapes.clear()
     history = Fit(model, *splits, SETTINGS, chosen, seed=1).run()
     assert len(history["val_auc"]) == 3
     assert {shape for shape, _ in shapes} == {(20, 2), (67, 2)}  # a batch, and an evaluation in three equal parts
-    assert read([pattern], SPEC, "y", cache="memory").training(20, strategy.Part(), 1).element_spec.shape[1] == 20
+    assert read([pattern], DECODER, cache="memory").training(20, strategy.Part(), 1).element_spec.shape[1] == 20
 
 
 def test_settings_name_the_precision(monkeypatch):
