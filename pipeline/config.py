@@ -1,4 +1,4 @@
-"""The names that a file in ``configs/`` imports; they are defined and documented in ``pipeline.settings``."""
+"""Names that a file in ``configs/`` imports; they are defined and documented in ``pipeline.settings``."""
 
 from pipeline.settings.config import Data as Data
 from pipeline.settings.config import HashSplit as HashSplit

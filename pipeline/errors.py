@@ -1,4 +1,4 @@
-"""The one exception whose message is meant for the person at the terminal."""
+"""One exception whose message is meant for the person at the terminal."""
 
 
 class UserError(Exception):

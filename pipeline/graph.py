@@ -1,4 +1,4 @@
-"""The graph, the same for every target.
+"""Create the graph, the same for every target.
 
 ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Transform → Tuner → Trainer → ModelCheck →
 Evaluator → Pusher → Verdict

@@ -1,4 +1,4 @@
-"""The runs of a pipeline: python -m pipeline runs list, show, diff, clean."""
+"""Show, compare and clean the runs of a pipeline: python -m pipeline runs list, show, diff, clean."""
 
 import argparse
 import difflib

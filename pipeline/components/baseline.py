@@ -1,4 +1,4 @@
-"""The model that a candidate is compared with."""
+"""Find the model that a candidate is compared with."""
 
 from pathlib import Path
 from typing import Any

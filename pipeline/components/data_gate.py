@@ -1,4 +1,4 @@
-"""The data gate, in two steps: ExampleValidator writes findings, DataGate stops the run if one is grave.
+"""Judge the data, in two steps: ExampleValidator writes findings, DataGate stops the run if one is grave.
 
 Two, because TFX deletes what a failed step has written, and the anomalies are to be read afterwards.
 """

@@ -1,4 +1,4 @@
-"""The first node of the graph, for files and for BigQuery."""
+"""Create the first node of the graph, for files and for BigQuery."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The schema that a person has reviewed, as an artifact."""
+"""Bring the schema that a person has reviewed into the graph, as an artifact."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The TFMA config of an evaluation, and the metrics that TFMA has written."""
+"""Write TFMA's config of an evaluation, and read the metrics that TFMA has written."""
 
 import math
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""The user's code as a wheel per step; fingerprints."""
+"""Package the user's code as a wheel per step; fingerprints."""

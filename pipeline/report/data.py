@@ -1,4 +1,4 @@
-"""The data of a run: distributions by split, missing values, findings and drift."""
+"""Show the data of a run: distributions by split, missing values, findings and drift."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The model on the test split: metrics against the baseline and by slice, important features, largest errors."""
+"""Show the model on the test split: metrics against the baseline and by slice, important features, largest errors."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The graph of a run as a diagram: what each step waited for, how it ended, and how long it took."""
+"""Draw the graph of a run: what each step waited for, how it ended, and how long it took."""
 
 from collections.abc import Mapping, Sequence
 

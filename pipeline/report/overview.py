@@ -1,4 +1,4 @@
-"""The headline numbers, the verdict with its reasons, and what it takes to get the same again."""
+"""Show the headline numbers, the verdict with its reasons, and what it takes to get the same again."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The subject of the page: a run that has ended, and its artifacts."""
+"""Describe the subject of the page: a run that has ended, and its artifacts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

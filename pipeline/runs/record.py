@@ -1,4 +1,4 @@
-"""The record of a run, kept in the metadata store beside TFX's own entries: command, settings and outcome."""
+"""Keep the record of a run in the metadata store beside TFX's own entries: command, settings and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a run: metrics, verdict, and the folder of the model."""
+"""Read the results of a run: metrics, verdict, and the folder of the model."""
 
 import json
 from collections.abc import Mapping

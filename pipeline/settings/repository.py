@@ -1,4 +1,4 @@
-"""The clone that a command works on, and paths as whoever stands in a folder reads them."""
+"""Find the clone that a command works on, and show paths as whoever stands in a folder reads them."""
 
 import os
 from pathlib import Path

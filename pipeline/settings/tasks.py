@@ -1,4 +1,4 @@
-"""The one table of tasks and metrics: what a label can be, what its model answers and how it is measured.
+"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured.
 
 Settings, training, evaluation, reports and terminal derive from it. Standard library only.
 """

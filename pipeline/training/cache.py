@@ -1,4 +1,4 @@
-"""Where the parsed examples of a split are kept between epochs: in memory, on disk, or not at all."""
+"""Decide where the parsed examples of a split are kept between epochs: in memory, on disk, or not at all."""
 
 import gzip
 import math

@@ -1,4 +1,4 @@
-"""The state of a training on disk: killed at any moment, it goes on from there."""
+"""Keep the state of a training on disk: killed at any moment, it goes on from there."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The model as it is served: raw features in, its answer out, with Transform's graph inside."""
+"""Export the model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

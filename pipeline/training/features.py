@@ -1,4 +1,4 @@
-"""The model's inputs, as Transform and ``decode`` made them."""
+"""Describe the model's inputs, as Transform and ``decode`` made them."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The history of a training, by epoch and by step: for people, TensorBoard and the run report."""
+"""Keep the history of a training, by epoch and by step: for people, TensorBoard and the run report."""
 
 import csv
 import io

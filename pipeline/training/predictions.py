@@ -1,4 +1,4 @@
-"""The trained model's answers for the first rows of eval, to compare the exported model's with."""
+"""Record the trained model's answers for the first rows of eval, to compare the exported model's with."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The final training: best hyperparameters in, served model out."""
+"""Train the final model: best hyperparameters in, served model out."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""The learning rate of every step, as a multiple of the model's own."""
+"""Learning rate of every step, as a multiple of the model's own."""
 
 import math
 

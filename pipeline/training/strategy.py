@@ -1,4 +1,4 @@
-"""The devices that train, and the reason for their choice."""
+"""Choose the devices that train, and give the reason for the choice."""
 
 import json
 import os

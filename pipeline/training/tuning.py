@@ -1,4 +1,4 @@
-"""The search for hyperparameters."""
+"""Search for hyperparameters."""
 
 import functools
 import os

@@ -1,1 +1,1 @@
-"""The commands of vertex_runner.py."""
+"""Commands of vertex_runner.py."""

@@ -1,4 +1,4 @@
-"""The command line of vertex_runner.py: its commands, and the flags that each of them takes."""
+"""Parse the command line of vertex_runner.py: its commands, and the flags that each of them takes."""
 
 import argparse
 import difflib

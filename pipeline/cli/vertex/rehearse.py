@@ -1,4 +1,4 @@
-"""The command that runs the job compiled for Vertex AI on this machine."""
+"""Run the job compiled for Vertex AI on this machine."""
 
 import json
 from pathlib import Path

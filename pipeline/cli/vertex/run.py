@@ -1,4 +1,4 @@
-"""The commands about one job: run, check, compile, schedule and watch."""
+"""Commands about one job: run, check, compile, schedule and watch."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The commands about schedules: list them, pause, resume and delete one."""
+"""Commands about schedules: list them, pause, resume and delete one."""
 
 from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session

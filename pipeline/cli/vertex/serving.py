@@ -1,4 +1,4 @@
-"""The commands about models that are registered and deployed: rollback, batch-predict and monitor."""
+"""Commands about models that are registered and deployed: rollback, batch-predict and monitor."""
 
 from pipeline.cli.command_line import SUCCEEDED
 from pipeline.cli.vertex.session import Session

@@ -1,4 +1,4 @@
-"""What the command line has made of its arguments: the values that every command works with."""
+"""Make the values that every command works with of the command line's arguments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The model registry, endpoints, canary roll-outs, batch prediction and monitoring."""
+"""Model registry, endpoints, canary roll-outs, batch prediction and monitoring."""

@@ -1,4 +1,4 @@
-"""The Pusher on Vertex AI, where an endpoint is configured: a new version in the registry and on the endpoint.
+"""Push to Vertex AI, where an endpoint is configured: a new version in the registry and on the endpoint.
 
 TFX's own uploads a new model each time, finds the endpoint by its display name, sends all traffic at once and never
 undeploys.

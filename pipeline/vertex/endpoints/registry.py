@@ -1,4 +1,4 @@
-"""The model registry: one entry for a pipeline, with a version for every model that was pushed."""
+"""Keep the model registry: one entry for a pipeline, with a version for every model that was pushed."""
 
 import concurrent.futures
 import hashlib

@@ -1,1 +1,1 @@
-"""The Trainer and the Tuner as jobs of Vertex AI."""
+"""Run the Trainer and the Tuner as jobs of Vertex AI."""

@@ -1,4 +1,4 @@
-"""The Trainer as a CustomJob of Vertex AI: the executor of its task, and that of every replica of the job."""
+"""Run the Trainer as a CustomJob of Vertex AI: the executor of its task, and that of every replica of the job."""
 
 import os
 import tempfile

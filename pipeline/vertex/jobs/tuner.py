@@ -1,4 +1,4 @@
-"""The Tuner as a CustomJob of Vertex AI whose replicas search side by side: executors of its task and of every replica.
+"""Run the Tuner as a CustomJob whose replicas search side by side: executors of its task and of every replica.
 
 The first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the best values.
 All replicas, the first too, train trials.

@@ -1,4 +1,4 @@
-"""The Tuner as a HyperparameterTuningJob: Vertex AI Vizier chooses the values, and every trial is a job of its own.
+"""Run the Tuner as a HyperparameterTuningJob: Vizier chooses the values, and every trial is a job of its own.
 
 The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
 values as arguments and reports by cloudml-hypertune

@@ -1,4 +1,4 @@
-"""The graph → the PipelineJob that Vertex AI Pipelines runs, and the files to upload before it; without credentials."""
+"""Compile the graph to the PipelineJob of Vertex AI Pipelines and the files to upload before; without credentials."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The result of one check of what a run needs."""
+"""Result of one check of what a run needs."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The exit handler of a run on Vertex AI: report, metrics for Experiments, and the webhook, however the tasks ended.
+"""End a run on Vertex AI: report, metrics for Experiments, and the webhook, however the tasks ended.
 
 It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too. It never fails,
 for a run is none the worse for want of a report. In a rehearsal the job is read from a file.

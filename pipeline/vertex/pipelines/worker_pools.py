@@ -1,4 +1,4 @@
-"""The table of machines → resources of each task, jobs with their worker pools, and the Pusher that deploys.
+"""Turn the table of machines into resources of tasks, jobs with their worker pools, and the Pusher that deploys.
 
 A job is written as Vertex AI's REST documentation writes it (CustomJob), into the settings of the component whose task
 starts it; ``pipeline.vertex.jobs.launch`` adds what is known only then.

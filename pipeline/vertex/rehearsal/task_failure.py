@@ -1,4 +1,4 @@
-"""The log of a failed task → one message, with what is different from a local run if that is the reason."""
+"""Turn the log of a failed task into one message, with what differs from a local run if that is the reason."""
 
 import re
 import signal
