@@ -41,13 +41,13 @@ def dry_run(*arguments: str) -> list[str]:
 
 
 def copied() -> list[str]:
-    """What the Dockerfile copies from this repository."""
+    """Return what the Dockerfile copies from this repository."""
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     return [name for line in lines for name in line.split()]
 
 
 def is_ignored(name: str, ignore: str) -> bool:
-    """Whether a file of patterns keeps docker or gcloud from seeing a name; the last pattern that matches counts."""
+    """Return whether a file of patterns hides a name from docker or gcloud; the last pattern that matches counts."""
     ignored = False
     for line in (ROOT / ignore).read_text().splitlines():
         pattern = line.removeprefix("!")
@@ -56,7 +56,7 @@ def is_ignored(name: str, ignore: str) -> bool:
     return ignored
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a Linux program")
+@pytest.mark.skipif(sys.platform != "linux", reason="setup.py installs hadolint on Linux only")
 def test_hadolint_finds_nothing():
     hadolint = Path(sys.executable).parent / "hadolint"
     found = subprocess.run(

@@ -2,39 +2,28 @@
 
 import datetime
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.programs import require
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
-    """Chromium without a window; installed from the system's packages where that is allowed."""
+    """Chromium without a window: the system's, or the one that the variable CHROMIUM names."""
     from playwright.sync_api import sync_playwright
 
-    program = _chromium()
-    if program is None and shutil.which("apt-get") and os.geteuid() == 0:
-        command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
-        subprocess.run(command, capture_output=True, check=False, timeout=300)
-        program = _chromium()
-    if program is None:
-        pytest.skip("no Chromium, and no right to install it: apt-get install chromium, or set CHROMIUM=path")
+    program = os.environ.get("CHROMIUM") or require("chromium", "chromium", "chromium-browser", "google-chrome")
     with sync_playwright() as playwright:
         # Its sandbox needs rights that containers rarely give; the page is ours.
         chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield chromium
         chromium.close()
-
-
-def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 @pytest.fixture

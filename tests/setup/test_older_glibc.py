@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no glibc")
+from tests.programs import require
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has glibc, and objects to edit for it")
 if sys.platform == "linux":
     from tools.older_glibc import OBJECTS, UnknownSymbol, make_loadable
 
@@ -26,12 +28,10 @@ GLIBC_2.43 { fresh; } GLIBC_2.38;
 @pytest.fixture
 def build(tmp_path):
     """Compiles C code against a libc.so.6 that claims to be newer than any."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
     names = re.findall(r"([a-z_]\w+);", VERSIONS)
     (tmp_path / "libc.c").write_text("".join(f"long {name}() {{ return 0; }}\n" for name in names))
     (tmp_path / "libc.map").write_text(VERSIONS)
-    gcc = ["gcc", "-shared", "-fPIC", "-nostdlib", "-fno-builtin", "-w"]
+    gcc = [require("gcc", "gcc"), "-shared", "-fPIC", "-nostdlib", "-fno-builtin", "-w"]
     libc = tmp_path / "libc.so.6"
     subprocess.run(
         [*gcc, "-Wl,-soname,libc.so.6", f"-Wl,--version-script={tmp_path}/libc.map", "-o", libc, tmp_path / "libc.c"],
@@ -96,7 +96,7 @@ def test_a_file_shared_with_the_installers_cache_keeps_its_content_there(build, 
 
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or tuple(map(int, platform.libc_ver()[1].split("."))) >= (2, 39),
-    reason="the set-up leaves them as they are here",
+    reason="glibc 2.39 or newer loads them as they are, and the set-up leaves them so",
 )
 @pytest.mark.parametrize("name", OBJECTS if sys.platform == "linux" else ())
 def test_the_installed_objects_are_done(name, tmp_path):

@@ -14,6 +14,7 @@ from tools import base_images, image_checks, rehearse_image
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = [sys.executable, "tools/rehearse_image.py"]
+MAY_NOT_MOUNT = rehearse_image.may_not_mount()
 IMAGE = {"User": "1000", "Env": ["PATH=/usr/bin:/bin", "GREETING=a b"], "WorkingDir": "/home/pipeline"}
 
 
@@ -97,7 +98,7 @@ def bundle(tmp_path) -> Path:
     return tmp_path / "bundle"
 
 
-@pytest.mark.skipif(rehearse_image.may_not_mount() is not None, reason="only root may mount; make rehearse-image")
+@pytest.mark.skipif(MAY_NOT_MOUNT is not None, reason=str(MAY_NOT_MOUNT))
 def test_a_container_has_the_images_user_variables_and_files_and_what_the_service_adds(bundle, tmp_path):
     script = """
         id -u; pwd; echo "$GREETING, $HOME, $AIP_X, ${SECRET_OF_THIS_SHELL-}"
@@ -114,7 +115,7 @@ def test_a_container_has_the_images_user_variables_and_files_and_what_the_servic
     assert (tmp_path / "bucket/file").stat().st_uid == 1000
 
 
-@pytest.mark.skipif(rehearse_image.may_not_mount() is not None, reason="only root may mount; make rehearse-image")
+@pytest.mark.skipif(MAY_NOT_MOUNT is not None, reason=str(MAY_NOT_MOUNT))
 def test_root_writes_to_the_services_folders_and_to_no_file_of_the_image(bundle):
     rehearse_image.write_config(bundle, IMAGE, user="0", shared=[Path("/usr")])
     script = "for folder in / /usr /var/hypertune /var/opt/google; do touch $folder/file && echo $folder; done"
