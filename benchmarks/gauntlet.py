@@ -2,7 +2,7 @@
 
     python benchmarks/gauntlet.py [NAME ...] [--jobs N] [--only-new] [--keep FOLDER]
 
-Takes each table of tests/e2e/gauntlet_tables.py through all commands in a fresh copy of the repository and compares
+Takes each table of tests/e2e/gauntlet_tables through all commands in a fresh copy of the repository and compares
 what comes of it with what is expected. Exits 1 when one of them ends otherwise.
 """
 

@@ -1,0 +1,23 @@
+"""Tables a newcomer may bring: names, values, labels and shapes that break pipelines.
+
+Each function decorated with @table makes one of them, the same every time; `TABLES` holds all by name. The
+label of a table that no package brings depends on its columns so strongly that a model which reads them all is far
+above `reach`.
+"""
+
+from tests.e2e.gauntlet_tables import files, from_packages, hostile, labels, names, parquet, shapes, values
+from tests.e2e.gauntlet_tables.table import MARKER, TABLES, Table
+
+__all__ = [
+    "MARKER",
+    "TABLES",
+    "Table",
+    "files",
+    "from_packages",
+    "hostile",
+    "labels",
+    "names",
+    "parquet",
+    "shapes",
+    "values",
+]
