@@ -69,6 +69,7 @@ def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
     if not files or not files[0].is_file():
         raise UserError(f"no request log at {log}; expected the folder that pipeline serve --request-log wrote")
     instances: list[dict[str, Any]] = []
+    predictions: list[Any] = []
     times: list[str] = []
     versions: Counter[int] = Counter()
     broken = 0
@@ -85,6 +86,7 @@ def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
         versions[number] += 1
         if number == version and isinstance(instance, dict):
             instances.append(instance)
+            predictions.append(entry.get("prediction"))
             times.append(time)
             if len(instances) >= rows:
                 break
@@ -93,7 +95,7 @@ def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
         raise UserError(f"no rows{'' if version is None else f' of version {version}'} in {log}: {others}")
     assert version is not None
     of_others = versions.total() - versions[version]
-    return RequestRows(version, instances[::-1], times[-1], times[0], of_others, broken)
+    return RequestRows(version, instances[::-1], times[-1], times[0], of_others, broken, predictions[::-1])
 
 
 def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool:
@@ -123,6 +125,7 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
         schema_file = Path(config.schema or f"{inferred}/schema.pbtxt")
         folder = str(output / "monitor" / datetime.datetime.now().strftime("%Y-%m-%dT%H-%M-%S"))
         remedies = Remedies(shown(schema_file) if config.schema else None, shown(folder))
-        lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder)
+        of_test = reference.read_predictions(root, str(requests.version))
+        lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder, of_test)
     print("\n".join(lines))
     return crossed

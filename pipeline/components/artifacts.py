@@ -13,8 +13,9 @@ from pipeline.settings.config import SPLITS
 from pipeline.validation import findings
 from pipeline.validation.statistics import Statistics
 
-# Beside the blessing of the Evaluator: the result of the gates, and what the Pusher writes into a version's manifest.
-GATE_RESULT, MEASURED = "verdict.json", "measured.json"
+# Beside the blessing of the Evaluator: the result of the gates, what the Pusher writes into a version's manifest, and
+# the statistics of the predictions for the test split.
+GATE_RESULT, MEASURED, PREDICTIONS = "verdict.json", "measured.json", "predictions.pb"
 # Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:
 # {"tolerance": ..., "rows": [{"instance", "answer"}]}.
 MODEL_REPORT, SMOKE_ROWS = "model_check.json", "smoke_rows.json"
@@ -39,6 +40,12 @@ def read_gate_result(blessing_uri: str) -> GateResult:
 def read_measured(blessing_uri: str) -> dict[str, Any]:
     """Return metrics on all rows, span and schema of an evaluation; empty beside a blessing of TFX's own Evaluator."""
     return _read_json(f"{blessing_uri}/{MEASURED}", {})
+
+
+def read_predictions(blessing_uri: str) -> Statistics | None:
+    """Return the statistics of the predictions for the test split; None beside a blessing of TFX's own Evaluator."""
+    path = f"{blessing_uri}/{PREDICTIONS}"
+    return Statistics.FromString(filesystem.read_bytes(path)) if filesystem.exists(path) else None
 
 
 def read_model_report(blessing_uri: str) -> dict[str, Any]:

@@ -5,9 +5,12 @@ TFMA's own thresholds know neither a minimum of examples nor intervals, and do n
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 import tensorflow as tf
 import tensorflow_model_analysis as tfma
 from tensorflow_metadata.proto.v0 import schema_pb2
@@ -22,24 +25,46 @@ from tfx.utils import io_utils, proto_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
-from pipeline.components.artifacts import GATE_RESULT, MEASURED
+from pipeline.components.artifacts import GATE_RESULT, MEASURED, PREDICTIONS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
 from pipeline.components.model_probe import first_line
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation import slicing
-from pipeline.evaluation.tfma_config import BASELINE, TAKE_ARRAYS, as_measured, eval_config, read_metrics, task_in
+from pipeline.evaluation.tfma_config import (
+    BASELINE,
+    CANDIDATE,
+    TAKE_ARRAYS,
+    as_measured,
+    eval_config,
+    read_metrics,
+    task_in,
+)
 from pipeline.evaluation.verdict import GateResult, judge
 from pipeline.serving.export_format import ROWS_SIGNATURE, read_inputs
 from pipeline.serving.model import read_signatures
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
-from pipeline.settings.tasks import Task
+from pipeline.settings.tasks import ANSWERS, Task
+from pipeline.validation import predictions
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100
+
+
+@dataclass(frozen=True)
+class KeptPredictions:
+    """Statistics of the predictions for the test split, by which ``monitor`` judges those for requests.
+
+    Attributes:
+        file: Where they are written.
+        classes: Of the label; empty where it is a number.
+    """
+
+    file: str
+    classes: tuple[str, ...]
 
 
 class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
@@ -67,8 +92,10 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
             notes.append("there is no earlier model to compare with; max_drop was not judged")
         evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
         config = proto_utils.json_to_proto(parameters["eval_config"], config_pb2.EvalConfig())
+        blessing = artifact_utils.get_single_instance(output_dict["blessing"])
+        kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", tuple(parameters["classes"]))
         with self._make_beam_pipeline() as pipeline:
-            evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits)
+            evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits, kept)
 
         baseline_metrics = None
         if inputs.get("baseline_model"):
@@ -80,7 +107,6 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
             ]
             notes.append(f"the baseline {inputs['baseline_model'][0].uri} has {', '.join(before) or 'no such metric'}")
         metrics = read_metrics(evaluation)
-        blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes)))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
@@ -98,6 +124,7 @@ def evaluate(
     schema: schema_pb2.Schema,
     output_path: str,
     logits: bool = False,
+    keep: "KeptPredictions | None" = None,
 ) -> None:
     """Add TFMA's evaluation of the split "test" to a Beam pipeline, in blocks of a fixed size."""
     # As TFX's Evaluator does: a spec for each model.
@@ -123,7 +150,7 @@ def evaluate(
         | tfma.ExtractEvaluateAndWriteResults(
             eval_shared_model=models,
             eval_config=config,
-            extractors=create_extractors(config, models, tensors, logits),
+            extractors=create_extractors(config, models, tensors, logits, keep),
             output_path=output_path,
             tensor_adapter_config=tensors,
         )
@@ -189,6 +216,7 @@ def create_extractors(
     models: Any = None,
     tensors: tfxio.TensorAdapterConfig | None = None,
     logits: bool = False,
+    keep: "KeptPredictions | None" = None,
 ) -> list[Extractor]:
     """Return TFMA's extractors, changed to make fewer Python objects of a batch.
 
@@ -199,7 +227,7 @@ def create_extractors(
         eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
     )
     place = [extractor.stage_name for extractor in extractors].index(UnbatchExtractor().stage_name)
-    extractors.insert(place, Extractor("Predictions", beam.Map(_with_predictions, task_in(config), logits)))
+    extractors.insert(place, Extractor("Predictions", Predictions(task_in(config), logits, keep)))
     if {metric.class_name for spec in config.metrics_specs for metric in spec.metrics} <= TAKE_ARRAYS:
         return slicing.by_slice(extractors, config)
     needed = slicing.slicing_columns(config)
@@ -207,9 +235,34 @@ def create_extractors(
     return extractors
 
 
+@beam.ptransform_fn
+def Predictions(
+    batches: beam.PCollection, task: Task, logits: bool, keep: "KeptPredictions | None"
+) -> beam.PCollection:
+    """Change the predictions in extracts to what the metrics need, and write statistics of the candidate's."""
+    measured = batches | "AsMeasured" >> beam.Map(_with_predictions, task, logits)
+    if keep:
+        # Four bytes a row, all in one place: TFDV's own steps in Beam take one to two seconds for any number of rows.
+        values = measured | "Candidate" >> beam.Map(lambda batch: (None, _candidate_values(batch, task)))
+        _ = values | beam.GroupByKey() | "Write" >> beam.Map(_write_statistics, keep)
+    return measured
+
+
 def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[str, Any]:
-    predictions = as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)
-    return {**batch, tfma.PREDICTIONS_KEY: predictions}
+    return {**batch, tfma.PREDICTIONS_KEY: as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)}
+
+
+def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:
+    """Return the predictions of the model that is judged, one number a row."""
+    found = batch[tfma.PREDICTIONS_KEY]
+    while isinstance(found, Mapping):  # by model where there are two, by output where there are several
+        found = next(found[name] for name in (CANDIDATE, ANSWERS[task], *found) if name in found)
+    return predictions.values_of(found)
+
+
+def _write_statistics(grouped: tuple[None, Iterable[np.ndarray]], keep: "KeptPredictions") -> None:
+    statistics = predictions.statistics_of(np.concatenate(list(grouped[1])), keep.classes)
+    filesystem.write(keep.file, statistics.SerializeToString())
 
 
 def _keep_features(batch: dict[str, Any], needed: set[str]) -> dict[str, Any]:
@@ -234,4 +287,5 @@ class Evaluator(DeclaredComponent):
     def __init__(self, *, evaluation: Evaluation, label: Label, **inputs: types.BaseChannel | None):
         """Create the component from gates and slices, the label, and a channel for every input."""
         config = proto_utils.proto_to_json(eval_config(evaluation, label))
-        super().__init__({"eval_config": config, "gates": checks.to_json(evaluation)}, **inputs)
+        settings = {"eval_config": config, "gates": checks.to_json(evaluation), "classes": list(label.classes)}
+        super().__init__(settings, **inputs)

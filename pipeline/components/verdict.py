@@ -10,7 +10,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
-from pipeline.components.artifacts import read_gate_result, read_model_report, read_statistics
+from pipeline.components.artifacts import read_gate_result, read_model_report, read_predictions, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.validation import reference
 
@@ -19,8 +19,9 @@ class VerdictExecutor(BaseExecutor):
     """Combine the results of the gates and of the Pusher."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "verdict" as JSON, and keep the statistics of a pushed model's data for ``validation.reference``."""
-        gates = read_gate_result(artifact_utils.get_single_uri(input_dict["model_blessing"]))
+        """Write "verdict" as JSON, and keep the statistics of a pushed model for ``validation.reference``."""
+        blessing = artifact_utils.get_single_uri(input_dict["model_blessing"])
+        gates = read_gate_result(blessing)
         check = read_model_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
         pushed_model = artifact_utils.get_single_instance(input_dict["pushed_model"])
         pushed = bool(pushed_model.get_int_custom_property("pushed"))
@@ -35,6 +36,7 @@ class VerdictExecutor(BaseExecutor):
                 version if version.isdigit() else str(int(time.time())),
                 read_statistics(statistics),
                 {"pushed_to": pushed_to, "span": statistics.span},
+                read_predictions(blessing),
             )
 
         verdict = artifact_utils.get_single_instance(output_dict["verdict"])

@@ -1,6 +1,7 @@
-"""Keep the statistics of the data that pushed models were trained on, for the next run.
+"""Keep the statistics of the data that pushed models were trained on, and of their predictions, for the next run.
 
-One folder a pushed model, ``<root>/<version>/``, with ``<split>.pb`` and, written last, ``manifest.json``. A folder of
+One folder a pushed model, ``<root>/<version>/``, with ``<split>.pb``, ``predictions.pb`` of the test split and, written
+last, ``manifest.json``. A folder of
 files and no artifact: TFX's resolvers find the newest artifact, whether that model was pushed or not, and a newer one
 would make an unchanged pipeline run again.
 """
@@ -13,13 +14,22 @@ from pipeline import filesystem
 from pipeline.validation.statistics import Statistics
 
 MANIFEST = "manifest.json"
+PREDICTIONS = "predictions.pb"
 
 
-def write(root: str, version: str, statistics: Mapping[str, Statistics], manifest: Mapping[str, Any]) -> None:
-    """Keep the statistics by split of a pushed version, which is a number as text."""
+def write(
+    root: str,
+    version: str,
+    statistics: Mapping[str, Statistics],
+    manifest: Mapping[str, Any],
+    predictions: Statistics | None = None,
+) -> None:
+    """Keep the statistics by split, and those of predictions, of a pushed version, which is a number as text."""
     folder = f"{root}/{version}"
     for split, of_split in statistics.items():
         filesystem.write(f"{folder}/{split}.pb", of_split.SerializeToString())
+    if predictions is not None:
+        filesystem.write(f"{folder}/{PREDICTIONS}", predictions.SerializeToString())
     filesystem.write(f"{folder}/{MANIFEST}", json.dumps({**manifest, "splits": list(statistics)}, indent=2))
 
 
@@ -42,6 +52,12 @@ def read(root: str, version: str, split: str) -> Statistics | None:
     """Read the statistics of a split of a pushed version's data; None where they were not kept."""
     folder = f"{root}/{version}"
     return _read(f"{folder}/{split}.pb") if filesystem.exists(f"{folder}/{MANIFEST}") else None
+
+
+def read_predictions(root: str, version: str) -> Statistics | None:
+    """Read the statistics of a pushed version's predictions for its test split; None where they were not kept."""
+    path = f"{root}/{version}/{PREDICTIONS}"
+    return _read(path) if filesystem.exists(path) else None
 
 
 def _read(path: str) -> Statistics:

@@ -1,5 +1,6 @@
 """Rows that a served model was sent, to be compared with its training data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ class RequestRows:
         last: Time of the newest.
         others: Rows of other versions between them.
         broken: Lines that are no JSON, such as the last one of a server that was killed.
+        predictions: Of the instances, as the server answered; None where the log has none. Empty: it has none at all.
     """
 
     version: int
@@ -27,3 +29,4 @@ class RequestRows:
     last: str
     others: int
     broken: int
+    predictions: Sequence[Any] = ()

@@ -13,7 +13,7 @@ from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.images import facts
 from pipeline.settings.repository import shown
-from pipeline.validation import findings
+from pipeline.validation import findings, predictions
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.statistics import SERVING, Remedies, Statistics, image_column, options_for, validate
 from pipeline.validation.wrong_values import with_values
@@ -33,6 +33,7 @@ def report(
     config: PipelineConfig,
     remedies: Remedies,
     folder: str,
+    of_test: Statistics | None = None,
 ) -> tuple[list[str], bool]:
     """Compare requests with the training data; write their statistics and the findings below a folder.
 
@@ -43,6 +44,7 @@ def report(
         config: Of the pipeline.
         remedies: Files in which findings are accepted.
         folder: On this machine or in a bucket.
+        of_test: Of the predictions for the test split; None where they were not kept.
 
     Returns:
         The report, line by line, and whether a limit is crossed.
@@ -52,20 +54,35 @@ def report(
     table = _as_table(requests.instances, of_requests)
     statistics = statistics_of(table)
     _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
-    found = findings.with_severity(with_values(found, [table], schema), checks.severity, schema)
+    drifted, note = _prediction_drift(requests, of_test, config)
+    found = findings.with_severity([*with_values(found, [table], schema), *drifted], checks.severity, schema)
     found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
     rows = f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}"
     rows += f", {requests.others:,} rows of other versions passed over" if requests.others else ""
     rows += f", {requests.broken:,} lines that are no row" if requests.broken else ""
-    lines = [rows]
+    lines = [rows, *note]
     for finding in found:
         word = "crossed" if finding.severity == "stop" else "warning"
         lines += [f"  {word}  {finding}", f"           {finding.remedy}"]
     stops = list(dict.fromkeys(finding.feature for finding in found if finding.severity == "stop"))
     lines.append(f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema")
     return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
+
+
+def _prediction_drift(
+    requests: RequestRows, of_test: Statistics | None, config: PipelineConfig
+) -> tuple[list[findings.Finding], list[str]]:
+    """Return what is found about the predictions, and in a line why they were not judged."""
+    classes = config.label.classes
+    if of_test is None:
+        return [], ["  predictions are not judged: none of the test split were kept when this version was pushed"]
+    values = predictions.values_of(predictions.from_json(requests.predictions, classes, config.evaluation.logits))
+    if len(values) < max(1, len(requests.instances) / 2):
+        return [], [f"  predictions are not judged: the log has them of {len(values):,} rows only"]
+    mine = predictions.statistics_of(values, classes)
+    return list(predictions.drift(mine, of_test, config.data_checks, SPLIT)), []
 
 
 def _schema_of_requests(schema: schema_pb2.Schema, label: str) -> schema_pb2.Schema:

@@ -168,8 +168,9 @@ class _Translator:
                 for measurement in measurements:
                     if measurement.value > measurement.threshold:
                         measure = MEASURES.get(measurement.type, "distance")
-                        compared = self._compared(name, other)
-                        found = f"{measure} distance {measurement.value:.3f} from {whose}{compared}"
+                        theirs = features_of(other).get(name) if other else None
+                        found = f"{measure} distance {measurement.value:.3f} from {whose}"
+                        found += compared(self.columns.get(name), theirs)
                         remedy = self.remedies.comparator(kind, measure, name, measurement.value)
                         yield Finding(kind, self.split, name, found, f"at most {measurement.threshold:g}", remedy)
 
@@ -245,21 +246,23 @@ class _Translator:
             remedy = "put the labels right, or leave these rows out"
         return Finding(kind, self.split, name, found, limit, remedy)
 
-    def _compared(self, name: str, other: Statistics | None) -> str:
-        """Compare a column with the same one elsewhere: means of numbers, or the text whose share changed most."""
-        mine, theirs = self.columns.get(name), features_of(other).get(name) if other else None
-        if mine is None or theirs is None:
-            return ""
-        if mine.HasField("num_stats"):
-            return f" (mean {mine.num_stats.mean:.4g}, there {theirs.num_stats.mean:.4g})"
-        here, there = _shares(mine), _shares(theirs)
-        text = max({*here, *there}, key=lambda text: abs(here.get(text, 0) - there.get(text, 0)))
-        return f" ({text}: {_percent(here.get(text, 0))}, there {_percent(there.get(text, 0))})"
-
 
 def features_of(statistics: Statistics) -> dict[str, statistics_pb2.FeatureNameStatistics]:
     """Return the statistics by column."""
     return {".".join(column.path.step) or column.name: column for column in statistics.datasets[0].features}
+
+
+def compared(
+    mine: statistics_pb2.FeatureNameStatistics | None, theirs: statistics_pb2.FeatureNameStatistics | None
+) -> str:
+    """Compare a column with the same one elsewhere: means of numbers, or the text whose share changed most."""
+    if mine is None or theirs is None:
+        return ""
+    if mine.HasField("num_stats"):
+        return f" (mean {mine.num_stats.mean:.4g}, there {theirs.num_stats.mean:.4g})"
+    here, there = _shares(mine), _shares(theirs)
+    text = max({*here, *there}, key=lambda text: abs(here.get(text, 0) - there.get(text, 0)))
+    return f" ({text}: {_percent(here.get(text, 0))}, there {_percent(there.get(text, 0))})"
 
 
 def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:

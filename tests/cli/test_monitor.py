@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import tensorflow_data_validation as tfdv
@@ -11,7 +12,7 @@ import tensorflow_data_validation as tfdv
 from pipeline.__main__ import main
 from pipeline.cli import monitor
 from pipeline.errors import UserError
-from pipeline.validation import reference
+from pipeline.validation import predictions, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\
@@ -34,16 +35,26 @@ def output(train: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """As a run leaves it: the statistics of the data of version 7, and a config beside."""
     output = tmp_path_factory.mktemp("output")
     statistics = {"train": tfdv.generate_statistics_from_dataframe(train)}
-    reference.write(str(output / "artifacts/_pushed/flights"), "7", statistics, {})
+    of_test = predictions.statistics_of(predictions.values_of(answers(3_000)), ("on time", "late"))
+    reference.write(str(output / "artifacts/_pushed/flights"), "7", statistics, {}, of_test)
+    reference.write(str(output / "artifacts/_pushed/flights"), "4", statistics, {})
     text = CONFIG.format(flights=str(ROOT / "configs/flights.py"), schema=str(ROOT / "schema/flights/schema.pbtxt"))
     (output / "config.py").write_text(text)
     return output
 
 
-def lines(rows: pd.DataFrame, version: int = 7, change: Callable[[Row], Row] = dict) -> str:
+def lines(rows: pd.DataFrame, version: int = 7, change: Callable[[Row], Row] = dict, shift: float = 0.0) -> str:
     instances = json.loads(rows.drop(columns=["late"]).to_json(orient="records"))
-    about = {"time": "2026-11-21T15:00:00+00:00", "version": version, "prediction": {"label": "late"}}
-    return "".join(json.dumps({**about, "instance": change(one)}) + "\n" for one in instances)
+    about = {"time": "2026-11-21T15:00:00+00:00", "version": version}
+    pairs = zip(instances, (answers(len(rows)) + shift).tolist(), strict=True)
+    return "".join(
+        json.dumps({**about, "instance": change(one), "prediction": {"label": "late", "probability": answer}}) + "\n"
+        for one, answer in pairs
+    )
+
+
+def answers(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).beta(2, 5, rows) / 2
 
 
 def run(monkeypatch: pytest.MonkeyPatch, log: Path, output: Path, *more: str) -> int:
@@ -76,6 +87,33 @@ def test_a_crossed_limit_names_the_feature_and_how_to_accept_it(train, output, t
     assert {one["feature"] for one in json.loads((written / "findings.json").read_text())} >= {"origin", "temp"}
     # Where the remedy says to accept it from.
     assert tfdv.load_stats_binary(str(written / "Split-serving/FeatureStats.pb")).datasets[0].num_examples == len(train)
+
+
+def test_shifted_predictions_cross_a_limit_though_no_feature_does(train, output, tmp_path, monkeypatch, capsys):
+    (tmp_path / "log.jsonl").write_text(lines(train, shift=0.4))
+    assert run(monkeypatch, tmp_path, output) == 4
+    said = capsys.readouterr().out
+    assert "crossed  predictions in serving: Jensen-Shannon distance" in said
+    assert "accept it: DataChecks(max_prediction_drift=" in said
+    assert "crossed: predictions\n" in said
+    written = Path(said.rsplit("statistics and findings: ", 1)[1].strip())
+    assert [one["kind"] for one in json.loads((written / "findings.json").read_text())] == ["prediction_drift"]
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "reason"),
+    [
+        (4, {}, "none of the test split were kept when this version was pushed"),
+        (7, {"prediction": None}, "the log has them of 0 rows only"),
+    ],
+)
+def test_an_older_version_or_log_is_judged_without_predictions_and_says_so(
+    train, output, tmp_path, monkeypatch, capsys, version, change, reason
+):
+    entries = [json.loads(line) | change for line in lines(train, version, shift=0.4).splitlines()]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert run(monkeypatch, tmp_path, output) == 0
+    assert f"predictions are not judged: {reason}\n" in capsys.readouterr().out
 
 
 def test_retraining_starts_the_pipeline_and_ends_with_its_code(train, output, tmp_path, monkeypatch, capfd):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.data.images import facts_of
+from pipeline.settings.images import Images
 from pipeline.training.predictions import PREDICTIONS
 from tests.e2e.run import ROOT, Run, copy_repository
 from tests.training.processes import Data, finish, run, start, weights
@@ -56,6 +58,32 @@ def test_digits_are_pushed_with_nearly_all_right_and_answer_png_files(clone, dig
     assert sum(label == str(digit) for digit, label in enumerate(given)) >= 9
     again = call(clone, "local_runner.py", "--pipeline", "digits")
     assert not again.ran
+
+
+def test_requests_with_other_answers_than_the_test_split_s_cross_a_limit(clone, digits, tmp_path):
+    def monitored(files: list[Path]) -> subprocess.CompletedProcess[str]:
+        known = [facts_of(file.read_bytes(), Images()) for file in files]
+        signature = tf.saved_model.load(str(clone / digits.pushed_to)).signatures["serving_default"]
+        answered = signature(image=tf.constant([file.read_bytes() for file in files]))["probabilities"].numpy()
+        log = tmp_path / f"{len(files)}.jsonl"
+        about = {"time": "now", "version": int(digits.pushed_to.name)}
+        with log.open("w") as lines:
+            for facts, probabilities in zip(known, answered.tolist(), strict=True):
+                instance = {f"image_{name}": getattr(facts, name) for name in ("format", "width", "height")}
+                instance["image_brightness"] = facts.brightness
+                entry = {**about, "instance": instance, "prediction": {"probabilities": probabilities}}
+                lines.write(json.dumps(entry) + "\n")
+        command = [sys.executable, "-m", "pipeline", "monitor", "--pipeline", "digits", "--min-rows", "100"]
+        return subprocess.run([*command, "--log", str(log)], cwd=clone, capture_output=True, text=True, check=False)
+
+    files = sorted((clone / "data/digits").glob("*/*.png"))
+    same = monitored(files)
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert "predictions" not in same.stdout
+    sevens = monitored([file for file in files if file.parent.name == "7"])
+    assert sevens.returncode == 4, sevens.stdout + sevens.stderr
+    assert "predictions in serving: L-infinity distance 0." in sevens.stdout
+    assert "from those for the test split (7: 9" in sevens.stdout or "(7: 100" in sevens.stdout
 
 
 def test_training_and_serving_make_the_same_pixels_of_an_image(clone, digits):

@@ -7,12 +7,13 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow_data_validation as tfdv
 import tensorflow_model_analysis as tfma
 from apache_beam.options.pipeline_options import PipelineOptions
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.components.evaluator import create_extractors
+from pipeline.components.evaluator import KeptPredictions, create_extractors
 from pipeline.evaluation.tfma_config import BASELINE, CANDIDATE, TAKE_ARRAYS, eval_config, read_metrics
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, Gate, SliceGate
@@ -23,6 +24,7 @@ from tests.components.test_evaluator import SLICES
 pytestmark = pytest.mark.slow
 
 ROWS, BATCH = 700, 300
+KEY = tfma.ARROW_RECORD_BATCH_KEY
 SETTINGS = {
     "binary": (
         Label("label"),
@@ -45,7 +47,25 @@ def batches(task: str) -> list[dict[str, Any]]:
     }
     types = {name: pa.list_(pa.binary() if name in ("origin", "carrier") else pa.float32()) for name in columns}
     table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
-    return [{tfma.ARROW_RECORD_BATCH_KEY: batch} for batch in table.to_batches(max_chunksize=BATCH)]
+    return [{KEY: batch} for batch in table.to_batches(max_chunksize=BATCH)]
+
+
+@pytest.mark.parametrize("with_baseline", [False, True])
+@pytest.mark.parametrize("task", SETTINGS)
+def test_statistics_of_the_judged_model_s_predictions_are_kept(task, with_baseline, tmp_path):
+    label, settings = SETTINGS[task]
+    config = eval_config(settings, label)
+    config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=with_baseline)
+    for baseline in config.model_specs[1:]:
+        baseline.prediction_key = "theirs"
+    kept = KeptPredictions(str(tmp_path / "kept/predictions.pb"), label.classes)
+    measure(config, create_extractors(config, keep=kept), batches(task), tmp_path / "ours")
+    statistics = tfdv.load_stats_binary(kept.file)
+    expected = [value[0] for batch in batches(task) for value in batch[KEY].column(ANSWERS[task]).to_pylist()]
+    (column,) = statistics.datasets[0].features
+    assert column.path.step == ["predictions"]
+    assert column.num_stats.common_stats.num_non_missing == ROWS
+    assert column.num_stats.mean == pytest.approx(np.mean(expected))
 
 
 def measure(config: config_pb2.EvalConfig, extractors: list[Any], rows: list[dict[str, Any]], to: Path) -> str:
