@@ -25,7 +25,7 @@ Container = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 
 @dataclass
 class Answered:
-    """What came back.
+    """Rows that came back.
 
     Attributes:
         predictions: Of the rows that were answered.
@@ -76,7 +76,7 @@ def instances_of(job: v1.BatchPredictionJob, content: Any) -> list[Any]:
 
 
 def answer(instances: Sequence[Any], container: Container) -> Answered:
-    """What the container answers; a request that it refuses fails all of its rows."""
+    """Return the container's answers; a request that it refuses fails all of its rows."""
     answered = Answered()
     for start in range(0, len(instances), BATCH):
         batch = list(instances[start : start + BATCH])

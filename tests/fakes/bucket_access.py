@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.cloud_storage import Answer, CloudStorage
-from tests.fakes.rest import Project
+from tests.fakes.project import Project
 
 LOCATION_TYPES = {"US": "multi-region", "EU": "multi-region", "ASIA": "multi-region"}
 DUAL_REGION = re.compile(r"(ASIA|EUR|NAM)\d")
@@ -77,7 +77,7 @@ class GuardedStorage(CloudStorage):
                 super().answer("DELETE", f"/storage/v1/b/{name}", {}, b"", "")
 
     def _default_bindings(self) -> list[dict[str, Any]]:
-        """What a new bucket's policy has. Rule: defaults."""
+        """Return a new bucket's policy. Rule: defaults."""
         kinds = [f"projectEditor:{self._project_id}", f"projectOwner:{self._project_id}"]
         return [
             {"role": "roles/storage.legacyBucketOwner", "members": kinds},

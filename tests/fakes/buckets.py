@@ -45,7 +45,7 @@ class BeamBuckets(LocalFileSystem):
         for path in sorted(self._folder.rglob("*")):
             address = f"gs://{path.relative_to(self._folder)}"
             if path.is_file() and address.startswith(dir_or_prefix):
-                yield FileMetadata(address, path.stat().st_size)
+                yield FileMetadata(address, path.stat().st_size, path.stat().st_mtime)
 
     def exists(self, path: str) -> bool:
         return Path(self._here(path)).is_file()
@@ -79,6 +79,10 @@ def buckets_in(folder: Path) -> type[LocalFilesystem]:
         def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
             Path(here(dst)).parent.mkdir(parents=True, exist_ok=True)
             LocalFilesystem.copy(here(src), here(dst), overwrite)
+
+        @staticmethod
+        def glob(pattern: Any) -> list[Any]:
+            return [f"gs://{Path(path).relative_to(folder)}" for path in LocalFilesystem.glob(here(pattern))]
 
         @staticmethod
         def walk(top: Any, topdown: bool = True, onerror: Any = None) -> Iterable[Any]:

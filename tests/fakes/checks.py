@@ -1,4 +1,4 @@
-"""What Vertex AI refuses: the checks of a request that its documentation names."""
+"""Refuse what Vertex AI refuses: the checks of a request that its documentation names."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ def dags_of(
 
 
 def upstream_of(task: pipeline_spec_pb2.PipelineTaskSpec) -> set[str]:
-    """What a task waits for."""
+    """Return what a task waits for."""
     sources = task.inputs.artifacts.values()
     return {*task.dependent_tasks, *(source.task_output_artifact.producer_task for source in sources)}
 

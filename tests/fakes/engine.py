@@ -1,4 +1,4 @@
-"""How Vertex AI Pipelines runs the tasks of a PipelineJob, as far as Google says it; one step at a time.
+"""Run the tasks of a PipelineJob as Vertex AI Pipelines does, as far as Google says it; one step at a time.
 
 - PipelineFailurePolicy (aiplatform_v1): FAIL_FAST "will stop scheduling any new tasks when a task has failed. Any
   scheduled tasks will continue to completion"; no exception is written for exit handlers, so none is made here. The

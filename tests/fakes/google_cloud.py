@@ -11,7 +11,8 @@ from google.cloud import storage
 from tests.fakes.bucket_access import GuardedStorage
 from tests.fakes.certificate import write_certificate, write_service_account
 from tests.fakes.internet import proxy_to
-from tests.fakes.rest import SERVICES, FakeRest, Project
+from tests.fakes.project import Project
+from tests.fakes.rest import SERVICES, FakeRest
 from tests.fakes.vertex import FakeVertex
 
 PROJECT, REGION, BUCKET = "demo", "us-central1", "demo-bucket"
@@ -22,7 +23,7 @@ HOSTS = ("localhost", "gcr.io", "*.gcr.io", "*.pkg.dev", "*.googleapis.com", "*.
 
 @dataclass(frozen=True)
 class GoogleCloud:
-    """What is there.
+    """Fakes of all services, of one project.
 
     Attributes:
         vertex: Vertex AI.

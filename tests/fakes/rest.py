@@ -1,4 +1,4 @@
-"""What preflight asks beside Vertex AI and Cloud Storage: tokens, APIs, roles, machines, quota, tables, images.
+"""Services that preflight asks beside Vertex AI and Cloud Storage: tokens, APIs, roles, machines, quota and tables.
 
 The rules, by their marks in the code; paths without a host are of cloud.google.com:
 
@@ -6,8 +6,6 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     permission  a method needs the permission that its reference names, on its resource; who lacks it gets 403
     account     /iam/docs/reference/rest/v1/projects.serviceAccounts/get: with "-" for the project, 403 where there is
                 none
-    conditions  /iam/docs/policies#specifying-version: bindings with a condition come whole in version 3 only; before,
-                the condition is left out and the role is "ROLE_withcond_HASH"
     version     /iam/docs/reference/rest/v1/projects.serviceAccounts/getIamPolicy has the version in the query,
                 /resource-manager/reference/rest/v1/projects/getIamPolicy in the body
     caller      /iam/docs/reference/rest/v1/projects.serviceAccounts/testIamPermissions: the subset that the caller has;
@@ -29,13 +27,14 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.fakes.image_registry import DOWNLOADS, TOKEN, Answer, ImageRegistry
+from tests.fakes.project import Project
 
 # The services that preflight calls by REST, by the name that gcloud has for them.
 SERVICES = (
@@ -53,85 +52,6 @@ GPUS = "t4|p4|p100|v100|a100|a100_80gb|l4|h100|h100_mega|h200|b200"
 METRIC = re.compile(
     rf"custom_model_(training|serving)_(preemptible_)?(nvidia_({GPUS})_gpus|tpu_v2|tpu_v3|tpu_v5e|cpus|n2_cpus|c2_cpus)"
 )
-Binding = dict[str, Any]
-
-
-@dataclass
-class Project:
-    """What there is; tests change it. The caller may do everything but what is ``denied``.
-
-    Resources are written as "project", "buckets/NAME", "serviceAccounts/EMAIL", "repositories/NAME", "secrets/NAME".
-
-    Attributes:
-        expired: No token is given out.
-        apis: Those that are enabled.
-        accounts: Service accounts; ``disabled`` are some of them.
-        denied: Permissions that the caller lacks, with the resource.
-        roles: Members of the project's policy by role.
-        policies: Bindings by resource; those of "project" come after ``roles``.
-        images: Labels by "<path>:<tag>"; ``users``, ``platforms`` and ``strangers`` are those of the registry.
-        machine_types, accelerator_types: By zone.
-        quota: Limit by metric, in every region; None: it may not be read.
-        quota_regions: Regions that have these limits; in others they are 0.
-        tables: Those that a query may name.
-        monitored: Whether Cloud Monitoring may be read.
-        secrets: By the name of their version; ``disabled_secrets`` are some of them.
-        logged: Payloads of the requests in the log of an endpoint, the newest first.
-    """
-
-    expired: bool = False
-    apis: set[str] = field(
-        default_factory=lambda: {
-            f"{name}.googleapis.com"
-            for name in (
-                "aiplatform",
-                "storage",
-                "compute",
-                "artifactregistry",
-                "dataflow",
-                "bigquery",
-                "iam",
-                "monitoring",
-                "secretmanager",
-            )
-        }
-    )
-    accounts: set[str] = field(default_factory=set)
-    disabled: set[str] = field(default_factory=set)
-    denied: set[tuple[str, str]] = field(default_factory=set)
-    roles: dict[str, set[str]] = field(default_factory=dict)
-    policies: dict[str, list[Binding]] = field(default_factory=dict)
-    images: dict[str, dict[str, str]] = field(default_factory=dict)
-    users: dict[str, str] = field(default_factory=dict)
-    platforms: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    machine_types: dict[str, set[str]] = field(default_factory=lambda: {"us-central1-a": {"n2-standard-4"}})
-    accelerator_types: dict[str, set[str]] = field(default_factory=dict)
-    quota: dict[str, int] | None = field(default_factory=dict)
-    quota_regions: tuple[str, ...] = ("us-central1",)
-    tables: set[str] = field(default_factory=set)
-    monitored: bool = True
-    secrets: dict[str, str] = field(default_factory=dict)
-    disabled_secrets: set[str] = field(default_factory=set)
-    logged: list[str] = field(default_factory=list)
-
-    def may(self, permission: str, resource: str) -> bool:
-        """Whether the caller has a permission on a resource."""
-        return (permission, resource) not in self.denied
-
-    def policy(self, resource: str, version: int) -> dict[str, Any]:
-        """The policy of a resource in a version."""
-        bindings: list[Binding] = []
-        if resource == "project":
-            bindings = [{"role": role, "members": sorted(members)} for role, members in self.roles.items()]
-        bindings += self.policies.get(resource, [])
-        if version < 3:  # rule: conditions
-            bindings = [
-                {"role": f"{binding['role']}_withcond_2b17cc25d2cd9e2c54d8", "members": binding["members"]}
-                if "condition" in binding
-                else binding
-                for binding in bindings
-            ]
-        return {"version": version, "etag": "BwWWja0YfJA=", "bindings": bindings}
 
 
 class Refused(Exception):
@@ -192,11 +112,11 @@ class FakeRest:
 
     @property
     def token_uri(self) -> str:
-        """Where service accounts get tokens."""
+        """Return the address at which service accounts get tokens."""
         return f"http://localhost:{self.port}/token"
 
     def endpoint(self, service: str) -> str:
-        """Where a service is, as gcloud's variables say it."""
+        """Return the address of a service, as gcloud's variables have it."""
         return f"http://localhost:{self.port}/{service}/"
 
     def answer(self, method: str, site: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:

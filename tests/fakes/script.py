@@ -1,4 +1,4 @@
-"""What will happen in the fake Vertex AI: faults, failing tasks, jobs that are slow or stuck."""
+"""Plan of what happens in the fake Vertex AI: faults, failing tasks, jobs that are slow or stuck."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Fault:
 
 @dataclass
 class Script:
-    """What will happen; tests change it before or while jobs run.
+    """Plan of what happens; tests change it before or while jobs run.
 
     Attributes:
         faults: Calls that fail.
@@ -55,6 +55,6 @@ class Script:
     asked: dict[str, int] = field(default_factory=dict)
 
     def goes_on(self, name: str) -> bool:
-        """Whether a job takes a step, now that it is asked for."""
+        """Return whether a job takes a step, now that it is asked for."""
         self.asked[name] = self.asked.get(name, 0) + 1
         return not self.stuck and self.asked[name] % self.slow == 0

@@ -91,7 +91,7 @@ class FakeVertex:
         self._server.stop(None)
 
     def count(self, method: str) -> int:
-        """How often a method was called."""
+        """Return how often a method was called."""
         return sum(call.endswith(f".{method}") for call in self.calls)
 
     # The services: request type, answer, by method.
@@ -286,7 +286,7 @@ class FakeVertex:
     # Schedules.
 
     def run_schedule(self, name: str) -> v1.PipelineJob | None:
-        """What happens at a time of the cron line: the job that is started; None: the run is skipped.
+        """Do what happens at a time of the cron line; return the job that is started, None for a run that is skipped.
 
         max_concurrent_run_count "is the limit for starting the scheduled requests and not the execution", and
         max_concurrent_active_run_count "limits the number of runs that can be in a non-terminal state" (Schedule).

@@ -1,4 +1,4 @@
-"""What the tests of deployment push: a model with two blessings and rows, in the fake bucket."""
+"""Models that the tests of deployment push: a model with two blessings and rows, in the fake bucket."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ ENDPOINT = Endpoint("late-flights", canary=QUICK)
 
 
 def probability(instance: dict[str, Any]) -> float:
-    """What every version answers, if it answers as in the model check."""
+    """Return what every version answers, if it answers as in the model check."""
     return (float(instance["distance"]) % 1000) / 1000
 
 

@@ -1,4 +1,4 @@
-"""What an endpoint answers to the rows that the model check has kept: the same, but for digits and tolerance."""
+"""Answers of an endpoint to the rows that the model check has kept: the same, but for digits and tolerance."""
 
 import re
 

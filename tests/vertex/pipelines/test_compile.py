@@ -41,7 +41,7 @@ TARGETS = {
 
 
 def graph_of(spec: dict[str, Any]) -> dict[str, set[str]]:
-    """What each node of a compiled pipeline waits for; the two tasks of a resolver are its one node."""
+    """Return what each node of a compiled pipeline waits for; the two tasks of a resolver are its one node."""
     graph: dict[str, set[str]] = {}
     for name, task in spec["components"][ALL_NODES]["dag"]["tasks"].items():
         inputs = task.get("inputs", {}).get("artifacts", {}).values()

@@ -166,7 +166,7 @@ def test_there_is_no_context_without_a_metadata_store_and_no_ring_of_contexts(cl
 
 
 def states(cloud: Cloud, job: v1.PipelineJob, steps: int = 20, cancel_after: int | None = None) -> dict[str, str]:
-    """How the tasks of a job ended; the job itself is called "job"."""
+    """Return how the tasks of a job ended; the job itself is called "job"."""
     client = cloud.client(v1.PipelineServiceClient)
     name = create_job(cloud, job, "some-1").name
     for step in range(steps):

@@ -48,7 +48,7 @@ def ended(job: str, cloud: Cloud) -> v1.PipelineJob:
 
 
 def arguments_of(folder: Path, job: str, outputs: Path) -> list[str]:
-    """What Vertex AI would start the task with."""
+    """Return the arguments that Vertex AI would start the task with."""
     spec = json.loads((folder / "pipeline_job.json").read_text())["pipelineSpec"]
     given: dict[str, Any] = {
         name: {"artifacts": [{"name": f"projects/1/{name}", "uri": str(outputs / name), "metadata": {}}]}

@@ -38,7 +38,7 @@ RESULT = "result.json"
 
 @dataclass
 class Rehearsal:
-    """How a rehearsal on gs:// went.
+    """Outcome of a rehearsal on gs://.
 
     Attributes:
         states, seconds: By step.

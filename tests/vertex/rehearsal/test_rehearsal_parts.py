@@ -1,4 +1,4 @@
-"""What a rehearsal reads off the spec: order, conditions, queries of resolvers, the cache, and why a task failed."""
+"""Parts of the spec that a rehearsal reads: order, conditions, queries of resolvers, the cache, reasons of failures."""
 
 import re
 from pathlib import Path
