@@ -37,6 +37,7 @@ FINDINGS: dict[str, Severity] = {
     "leak": "stop",  # a column that alone predicts the label
     "constant": "warn",  # one value in the whole train split
     "shared_rows": "stop",  # rows of eval or test that are in another split too
+    "shared_images": "warn",  # images of eval or test that are in another split too, no more than max_shared_rows
     "repeated_rows": "warn",  # rows that are in a split more than once
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }

@@ -54,11 +54,17 @@ def repeated_rows(
             shared = float(np.isin(hashes, others, kind="sort").mean()) if len(hashes) else 0.0
             shares.append(("shared_rows", shared, f"are in {earlier} too", checks.max_shared_rows, earlier))
         for kind, share, text, limit, other in shares:
-            if share > limit:
+            few_images = 0 < share <= limit and bool(image and other)
+            if share > limit or few_images:
                 values = _same_images(files, split, other, image, hashes, seen) if image else ()
                 found = f"{100 * share:.1f} % of {rows[split]:,} {text}"
+                allowed = f"at most {100 * limit:g} % may"
                 remedy = f"take the files apart; accept it: DataChecks(max_{kind}=...) in the config"
-                yield Finding(kind, split, "", found, f"at most {100 * limit:g} % may", remedy, values)
+                if few_images:
+                    kind, found = "shared_images", f"{round(share * rows[split]):,} of {rows[split]:,} {text}"
+                    allowed = f"such images make a model look better than it is; above {100 * limit:g} % the run stops"
+                    remedy = 'take the files apart; accept it: DataChecks(severity={"shared_images": "ignore"})'
+                yield Finding(kind, split, "", found, allowed, remedy, values)
         seen[split] = distinct
 
 

@@ -17,6 +17,7 @@ from pipeline.data.table import Rows
 from pipeline.settings.config import load_config
 from pipeline.settings.gates import DataChecks
 from pipeline.validation import rows
+from pipeline.validation.findings import with_severity
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.schema_text import inferred_from
 from pipeline.validation.serving_skew import report, statistics_of
@@ -81,6 +82,21 @@ def test_the_same_image_in_two_splits_is_found_whatever_its_path_and_label(tmp_p
     (found,) = rows.repeated_rows(files, {"train": 90, "test": 11}, DataChecks(), "image")
     assert (found.kind, found.split) == ("shared_rows", "test")
     assert "9.1 % of 11 are in train too: test/1/7.png is train/1/7.png of train (2 rows)" in str(found)
+
+
+def test_a_few_images_in_two_splits_are_a_warning_with_their_number_and_paths(tmp_path):
+    files = {
+        "train": written(tmp_path, "train", range(60)),
+        "eval": written(tmp_path, "eval", range(60, 120)),
+        "test": written(tmp_path, "test", [*range(120, 255), *range(120, 255), 7]),
+    }
+    counts = {"train": 60, "eval": 60, "test": 271}
+    checks = DataChecks(max_repeated_rows=1.0)
+    found = list(rows.repeated_rows(files, counts, checks, "image"))
+    (only,) = with_severity(found, {}, inferred_from([statistics_of(table(range(60)), "image")], "label"))
+    assert (only.kind, only.split, only.severity) == ("shared_images", "test", "warn")
+    assert "rows of test: 1 of 271 are in train too: test/1/7.png is train/1/7.png of train (2 rows)" in str(only)
+    assert "above 1 % the run stops" in str(only)
 
 
 def test_an_image_that_is_there_twice_is_named_with_both_paths(tmp_path):
