@@ -1,26 +1,19 @@
 """Real flights for tests: the prepared data set, a thin sample of it, and one run of the pipeline over that sample."""
 
-import importlib.util
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.run import Run, copy_repository, run
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.scripts import load_script
 
 
 @pytest.fixture(scope="session")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole data set, prepared anew."""
-    spec = importlib.util.spec_from_file_location("prepare_flights", ROOT / "data/prepare_flights.py")
-    assert spec is not None
-    assert spec.loader is not None
-    prepare_flights = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare_flights)
     folder = tmp_path_factory.mktemp("data") / "flights"
-    prepare_flights.prepare(folder)
+    load_script("data/prepare_flights.py").prepare(folder)
     return folder
 
 

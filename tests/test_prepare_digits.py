@@ -1,6 +1,5 @@
 """The digits: each image with its pixels in the folder of its digit, the same bytes each time, whole or not at all."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -8,18 +7,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-SCRIPT = Path(__file__).parents[1] / "data" / "prepare_digits.py"
+from tests.scripts import load_script
 
-
-def load_script():
-    """Imports data/prepare_digits.py, which lies outside any package."""
-    spec = importlib.util.spec_from_file_location("prepare_digits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-prepare_digits = load_script()
+prepare_digits = load_script("data/prepare_digits.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,18 @@
 """The flights data: right rows, right label, nothing known only afterwards, whole or not at all."""
 
-import importlib.util
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from tests.scripts import ROOT, load_script
+
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[1] / "data" / "prepare_flights.py"
 KNOWN_ONLY_AFTERWARDS = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"}
 
-
-def load_script():
-    """Imports data/prepare_flights.py, which lies outside any package."""
-    spec = importlib.util.spec_from_file_location("prepare_flights", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-prepare_flights = load_script()
+prepare_flights = load_script("data/prepare_flights.py")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +43,7 @@ def test_every_flight_that_arrived_is_one_row(prepared):
 def test_all_files_share_the_documented_columns(prepared):
     for file in prepared.rglob("*.parquet"):
         assert pq.read_schema(file).equals(prepare_flights.COLUMNS)
-    readme = (SCRIPT.parent / "README.md").read_text()
+    readme = (ROOT / "data/README.md").read_text()
     assert [name for name in prepare_flights.COLUMNS.names if f"| `{name}` |" not in readme] == []
 
 

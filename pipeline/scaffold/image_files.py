@@ -6,8 +6,17 @@ from collections.abc import Iterator
 import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from pipeline.scaffold.files import STEPS, TEMPLATES, Literal, checked, gate_of, label_line, mapping_text, rounded
-from pipeline.scaffold.files import tuple_text as tuple_of
+from pipeline.scaffold.files import (
+    STEPS,
+    TEMPLATES,
+    Literal,
+    checked,
+    gate_of,
+    label_line,
+    mapping_text,
+    rounded,
+    tuple_text,
+)
 from pipeline.scaffold.images import Pictures
 from pipeline.settings.config import SPLITS
 from pipeline.settings.images import FACTS, Images, facts
@@ -64,10 +73,9 @@ def config_text(name: str, data: str, pictures: Pictures, backbone: str | None) 
 def schema_text(pictures: Pictures) -> str:
     """Return the text of the schema: a request has the image only."""
     schema = schema_pb2.Schema(default_environment=[TRAINING, SERVING])
-    kinds = dict(zip(FACTS, ("BYTES", "BYTES", "BYTES", "INT", "INT", "FLOAT"), strict=True))
     label = pictures.label
     types = {pictures.column: "BYTES", label.name: "FLOAT" if label.task == "regression" else "INT"}
-    types |= dict(zip(facts(pictures.column), kinds.values(), strict=True))
+    types |= zip(facts(pictures.column), ("BYTES", "BYTES", "BYTES", "INT", "INT", "FLOAT"), strict=True)
     for name, type_ in types.items():
         feature = schema.feature.add(name=name, type=schema_pb2.FeatureType.Value(type_))
         feature.presence.min_fraction, feature.presence.min_count = 1.0, 1
@@ -132,7 +140,7 @@ def _config(name: str, data: str, pictures: Pictures, backbone: str | None, lite
         shares=pictures.shares,
         label=literal(label.name),
         zero_or_one=label.classes == ("0", "1"),
-        classes=tuple_of(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
+        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
         backbone=backbone,
         epochs=epochs,
         head_epochs=5,

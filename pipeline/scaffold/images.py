@@ -1,5 +1,6 @@
 """Look at somebody's images: a folder with one of them for each class, or a table of their paths and labels."""
 
+import io
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -179,11 +180,10 @@ def _opened(files: Sequence[str]) -> tuple[np.ndarray, dict[str, int], bool]:
         try:
             data = Path(file).read_bytes()
             facts.append(facts_of(data, Images()))
+            modes.add(Image.open(io.BytesIO(data)).mode)
         except OSError as error:
             raise UserError(f"{file}: {error.strerror or error}; expected an image that can be read") from error
         except BadImage as error:
             raise UserError(f"{file}: {error}. Take it out, or write it anew") from error
-        with Image.open(file) as image:
-            modes.add(image.mode)
     sizes = np.array([(image.width, image.height) for image in facts])
     return sizes, dict(Counter(image.format for image in facts).most_common()), modes <= GREY_MODES

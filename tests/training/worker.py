@@ -3,7 +3,6 @@
 The job names the real transformed flights, the settings, and what is to go wrong.
 """
 
-import importlib.util
 import json
 import logging
 import os
@@ -20,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline import training
+from tests.scripts import load_script
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = {
     "label": "late",
     "objective": "auc",
@@ -132,16 +131,6 @@ def other_model(kind: str) -> Any:
     return build_model
 
 
-def module_file(name: str) -> Any:
-    """One of the project's own module files."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"models/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def main(job: dict[str, Any]) -> None:
     """Does what the job says."""
     if job.get("devices"):
@@ -178,11 +167,11 @@ def main(job: dict[str, Any]) -> None:
             json.dumps(result.tuner.get_best_hyperparameters()[0].values)
         )
     elif job.get("model") == "flights":
-        module_file("flights").run_fn(fn_args)
+        load_script("models/flights.py").run_fn(fn_args)
     else:
         functions = {}
         if job.get("model") == "digits":
-            digits = module_file("digits")
+            digits = load_script("models/digits.py")
             build_model, functions = digits.build_model, {"decode": digits.decode, "augment": digits.augment}
         callbacks: list[keras.callbacks.Callback] = [
             keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1),
