@@ -182,8 +182,7 @@ def predict(
                         ) from error
                     arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
                     if of_images:
-                        arrays = {name: predict_images.answered(array, reasons) for name, array in arrays.items()}
-                        arrays[predict_images.REFUSED] = pa.array([reason or None for reason in reasons], pa.string())
+                        arrays = predict_images.answered(arrays, reasons)
                         refused += sum(map(bool, reasons))
                         first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
                     writer.write(pa.table({**kept_columns, **arrays}))

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data.image_files import read_file
+from pipeline.data.image_files import NOT_ONE, read_file, single_values
 from pipeline.data.image_listings import address_of
 from pipeline.data.images import BadImage, facts_of
-from pipeline.data.table import Rows, is_list, one_array, type_name
+from pipeline.data.table import Rows, type_name
 from pipeline.errors import UserError
 from pipeline.serving.features import from_table
 from pipeline.serving.inputs import IMAGE, Input
@@ -73,17 +73,15 @@ def of_table(
         kept: Columns to write beside the answers.
         inputs: Of the signature.
     """
-    column = one_array(rows.table.column(image.name))
+    column = single_values(rows.table.column(image.name))
     values: list[Any] = column.to_pylist()
-    if is_list(column.type):
-        values = [value[0] if value else None for value in values]
     folder = os.path.dirname(file)
     if any(isinstance(value, str) for value in values):
         found = [_found(folder, value) for value in values]
         names = values
         sizes = [0 if isinstance(place, BadImage) else filesystem.size(place) for place in found]
     elif column.null_count == len(column) or any(isinstance(value, bytes) for value in values):
-        found = [BadImage("the row has no image") if value is None else value for value in values]
+        found = [BadImage(NOT_ONE) if value is None else value for value in values]
         names = [f"{os.path.basename(file)}:{number}" for number in rows.numbers]
         sizes = [len(value or b"") for value in values]
     else:
@@ -128,12 +126,12 @@ def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes]
     return images, reasons
 
 
-def answered(answers: Any, reasons: Sequence[str]) -> Any:
-    """Return a column of answers, with null for the images that are refused."""
+def answered(answers: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, Any]:
+    """Return columns of answers, with null for the images that are refused, and a column of the reasons."""
     refused = np.array([bool(reason) for reason in reasons])
-    if not refused.any():
-        return answers
-    return answers.take(pa.array(np.where(refused, 0, np.arange(len(refused))), mask=refused))
+    places = pa.array(np.arange(len(refused)), mask=refused)
+    columns = {name: column.take(places) for name, column in answers.items()}
+    return {**columns, REFUSED: pa.array([reason or None for reason in reasons], pa.string())}
 
 
 def first_refused(file: str, kept: Mapping[str, Any], reasons: Sequence[str]) -> str:

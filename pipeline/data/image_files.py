@@ -4,7 +4,7 @@ import posixpath
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from pipeline.settings.images import Images, facts
 # Files read and decoded at once; in a bucket, most of the time goes into waiting.
 THREADS = 8
 BATCH_BYTES = 16 << 20
+NOT_ONE = "no image, or several; expected one in every row"
 # Path, content and facts of an image.
 Loaded: TypeAlias = tuple[str, bytes, Facts]
 
@@ -63,11 +64,7 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
         UserError: there is no column of images, it holds no bytes, or a column has the name of a fact.
     """
     check_columns(rows.table.column_names, file, images)
-    column = one_array(rows.table.column(images.column))
-    if is_list(column.type):
-        # Several images in a row are as wrong as none.
-        single = pc.equal(pc.fill_null(pc.list_value_length(column), 0), 1)
-        column = pc.list_element(pc.if_else(single, column, pa.scalar([None], column.type)), 0)
+    column = single_values(rows.table.column(images.column))
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_null(column.type)):
         raise UserError(f"{file}: the column {images.column!r} is {column.type}; expected bytes of encoded images")
     relative = file.removeprefix(files.prefix_of(folder))
@@ -76,12 +73,21 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
         content = column[at].as_py()
         try:
             if content is None:
-                raise BadImage("no image, or several; expected one in every row")
+                raise BadImage(NOT_ONE)
             return f"{relative}:{rows.numbers[at]}", content, facts_of(content, images)
         except BadImage as error:
             return BadRow(file, int(rows.numbers[at]), f"column {images.column!r}: {error}", "")
 
     yield from _collected(rows, load, images)
+
+
+def single_values(column: pa.ChunkedArray) -> Any:
+    """Return the one value of every row; null where there is none, or several, which is as wrong."""
+    values = one_array(column)
+    if not is_list(values.type):
+        return values
+    single = pc.equal(pc.fill_null(pc.list_value_length(values), 0), 1)
+    return pc.list_element(pc.if_else(single, values, pa.scalar([None], values.type)), 0)
 
 
 def _collected(rows: Rows, load: Callable[[int], Loaded | BadRow], images: Images) -> Iterator[Rows]:

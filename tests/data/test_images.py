@@ -1,6 +1,5 @@
 """Facts of images: every format that TensorFlow reads, and a sentence for each that training could not use."""
 
-import io
 import struct
 import zlib
 
@@ -14,15 +13,10 @@ from pipeline.data.images import BadImage, facts_of
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import Data
 from pipeline.settings.images import Images, facts
+from tests.encoded import encoded
 
 PICTURE = Image.fromarray(np.random.RandomState(0).randint(0, 256, (30, 20, 3), np.uint8))
 LIMITS = Images()
-
-
-def encoded(image: Image.Image, format: str, **options) -> bytes:
-    content = io.BytesIO()
-    image.save(content, format, **options)
-    return content.getvalue()
 
 
 def reason(data: bytes, limits: Images = LIMITS) -> str:

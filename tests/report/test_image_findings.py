@@ -1,6 +1,5 @@
 """Findings about images, from files to the page that a browser shows."""
 
-import io
 import re
 import subprocess
 import sys
@@ -38,9 +37,7 @@ def write_spoilt(folder: Path) -> None:
             image = images[number - 1]
         path = folder / split / str(digit if number % 30 != 1 else data.target[number - 1]) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = io.BytesIO()
-        image.save(content, "BMP" if number == 2 else "PNG")
-        path.write_bytes(content.getvalue())
+        image.save(path, "BMP" if number == 2 else "PNG")
 
 
 def test_equal_images_in_two_splits_other_brightness_and_other_formats_are_seen_in_the_report(tmp_path, browser):

@@ -22,6 +22,7 @@ from pipeline.runs.run_graph import Step
 from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.images import Images
 from pipeline.validation.serving_skew import statistics_of
+from tests.encoded import encoded
 from tests.validation.test_images import table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,9 +30,7 @@ CLASSES = ("zero", "<i>one</i>", "two")
 
 
 def picture(size: tuple[int, int], mode: str = "RGB", format: str = "PNG", **options: object) -> bytes:
-    out = io.BytesIO()
-    Image.new(mode, size).save(out, format, **options)
-    return out.getvalue()
+    return encoded(Image.new(mode, size), format, **options)
 
 
 def opened(png_in_base64: str) -> Image.Image:
@@ -111,9 +110,8 @@ def test_a_thumbnail_shows_what_people_see():
     rotated[0x0112] = 6
     assert opened(images.thumbnail(picture((40, 20), format="JPEG", exif=rotated))).size == (20, 40)
     assert opened(images.thumbnail(picture((4_000, 2_000), "CMYK", "JPEG"))).size == (64, 32)
-    out = io.BytesIO()
-    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(out, "PNG")
-    assert opened(images.thumbnail(out.getvalue())).getpixel((0, 0)) == (156, 156, 156)
+    deep = encoded(Image.fromarray(np.full((4, 4), 40_000, np.uint16)))
+    assert opened(images.thumbnail(deep)).getpixel((0, 0)) == (156, 156, 156)
     assert images.thumbnail(b"no image") == ""
 
 
@@ -156,3 +154,40 @@ def test_a_page_of_many_classes_stays_small(run, tmp_path):
     file = write_page(tmp_path / "page.html", "many", [Section("images", "Images", images.contact_sheet(run))])
     assert file.stat().st_size < 1 << 20
     assert "The first 40 of 500 classes." in file.read_text()
+
+
+PHONE = 390
+BREEDS = ("Cavalier King Charles spaniel, tricolour", "Donaudampfschifffahrtsgesellschaft", "<i>cat</i>")
+
+
+@pytest.mark.slow
+def test_on_a_phone_nothing_sticks_out_and_thumbnails_and_confusion_are_seen(run, tmp_path, browser):
+    run = replace(run, config=replace(run.config, label=Label("label", BREEDS)))
+    examples = run.artifact("ExampleGen", "examples").uri
+    scores = scoring.score(
+        examples, model(tmp_path / "model"), None, run.config.label, run.config.evaluation, 30, "image"
+    )
+    sections = [
+        Section("evaluation", "Evaluation", evaluation._curves(run, scores)),
+        Section("wrong", "Most wrongly predicted", evaluation.wrong(run, scores)),
+        Section("images", "Images", images.contact_sheet(run)),
+    ]
+    context = browser.new_context(offline=True, viewport={"width": PHONE, "height": 844})
+    shown = context.new_page()
+    shown.goto(write_page(tmp_path / "page.html", "phone", sections).as_uri())
+    shown.screenshot(path=tmp_path / "phone.png", full_page=True)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE
+    boxes = [image.bounding_box() for image in shown.locator(".thumbnails img").all()]
+    assert len(boxes) == 15 + 24
+    for box in boxes:
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE
+        assert box["width"] >= 48
+    confusion = shown.locator("#evaluation .table")
+    assert confusion.is_visible()
+    counts = confusion.locator("tbody td.numeric").all()
+    assert [count.inner_text() for count in counts] == ["10", "0", "0"] * 3
+    for row in range(3):
+        box = counts[3 * row].bounding_box()
+        assert box["x"] + box["width"] <= PHONE, "the first of the counts is seen before scrolling"
+    context.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,16 +22,15 @@ from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import load
 from pipeline.serving.request_log import RequestLog
 from pipeline.settings.images import Images
+from tests.encoded import encoded
 
 MAX_PIXELS, MAX_BYTES = 1_000_000, 20_000
 LIMITS = Limits(body_bytes=200_000, instances=20)
 PREDICT = "/v1/models/greys:predict"
 
 
-def encoded(grey: int, size: tuple[int, int] = (8, 6), format: str = "PNG") -> bytes:
-    out = io.BytesIO()
-    Image.new("L", size, grey).save(out, format)
-    return out.getvalue()
+def grey_image(grey: int, size: tuple[int, int] = (8, 6), format: str = "PNG") -> bytes:
+    return encoded(Image.new("L", size, grey), format)
 
 
 def b64(data: bytes) -> dict[str, str]:
@@ -92,12 +90,12 @@ def refused(client: TestClient, *images: Any) -> str:
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "BMP", "WEBP"])
 def test_an_image_in_base64_is_answered(client, format):
-    answer = client.post(PREDICT, json={"instances": [{"image": b64(encoded(100, format=format))}]})
+    answer = client.post(PREDICT, json={"instances": [{"image": b64(grey_image(100, format=format))}]})
     assert answer.json()["predictions"][0]["prediction"] == pytest.approx(100, abs=2)
 
 
 def test_columns_of_images_are_answered_too(client):
-    images = [b64(encoded(grey)) for grey in (0, 255)]
+    images = [b64(grey_image(grey)) for grey in (0, 255)]
     answer = client.post(PREDICT, json={"inputs": {"image": images}})
     assert answer.json()["outputs"]["prediction"] == [0, 255]
 
@@ -107,13 +105,13 @@ def test_columns_of_images_are_answered_too(client):
     [
         (b"", "it is empty"),
         (b"no image", "it is no image, or a broken one"),
-        (encoded(7, (400, 400), "JPEG")[:-300], "cut short"),
-        (encoded(7, (1_001, 1_000)), "it has 1,001 x 1,000 pixels; expected at most 1,000,000"),
-        (encoded(7, (200, 200), "BMP"), "of 41,078 bytes, more than 20,000"),
+        (grey_image(7, (400, 400), "JPEG")[:-300], "cut short"),
+        (grey_image(7, (1_001, 1_000)), "it has 1,001 x 1,000 pixels; expected at most 1,000,000"),
+        (grey_image(7, (200, 200), "BMP"), "of 41,078 bytes, more than 20,000"),
     ],
 )
 def test_a_bad_image_is_refused_with_its_place_and_the_reason(client, data, reason):
-    message = refused(client, b64(encoded(1)), b64(data))
+    message = refused(client, b64(grey_image(1)), b64(data))
     assert message.startswith("instances[1]: feature 'image': ")
     assert reason in message
 
@@ -140,7 +138,7 @@ def test_the_description_says_what_an_image_is_and_the_example_is_answered(clien
 def test_the_log_has_facts_and_no_images(client, log):
     for file in log.iterdir():
         file.unlink()
-    image = {"image": b64(encoded(90, (8, 6)))}
+    image = {"image": b64(grey_image(90, (8, 6)))}
     client.post(PREDICT, json={"instances": [{**image, "age": 3.0}, image]})
     (file,) = log.iterdir()
     facts = {"image_format": "PNG", "image_width": 8, "image_height": 6, "image_brightness": pytest.approx(90, abs=1)}
@@ -148,15 +146,15 @@ def test_the_log_has_facts_and_no_images(client, log):
 
 
 def test_a_log_of_whole_images_is_read_as_ours(client):
-    found = logged({"image": b64(encoded(90)), "age": 3}, Images())
+    found = logged({"image": b64(grey_image(90)), "age": 3}, Images())
     assert found == {"age": 3, "image_format": "PNG", "image_width": 8, "image_height": 6, "image_brightness": 90}
-    assert logged(b64(encoded(90)), Images()) == {name: value for name, value in found.items() if name != "age"}
+    assert logged(b64(grey_image(90)), Images()) == {name: value for name, value in found.items() if name != "age"}
     assert logged({"image": {"b64": "*"}, "age": 3}, Images()) == {"age": 3}
 
 
 def test_images_that_wait_count_by_their_size(model):
     calls: list[int] = []
-    columns = {"image": np.array([encoded(1) + bytes(MAX_ROWS << 9)], object), "age": np.zeros(1, np.float32)}
+    columns = {"image": np.array([grey_image(1) + bytes(MAX_ROWS << 9)], object), "age": np.zeros(1, np.float32)}
 
     async def ask() -> list[dict[str, np.ndarray]]:
         with ThreadPoolExecutor(1) as pool:

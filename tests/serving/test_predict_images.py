@@ -13,7 +13,7 @@ from pipeline.cli import predict
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
 from pipeline.serving.model import Model, load
-from tests.serving.test_images import b64, encoded, save
+from tests.serving.test_images import b64, grey_image, save
 
 GREYS = {"dark/1.png": 10, "dark/2.jpg": 20, "light.bmp": 200}
 
@@ -28,7 +28,7 @@ def folder(tmp_path) -> Path:
     for path, grey in GREYS.items():
         file = tmp_path / "images" / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(encoded(grey, format={".png": "PNG", ".jpg": "JPEG", ".bmp": "BMP"}[file.suffix]))
+        file.write_bytes(grey_image(grey, format={".png": "PNG", ".jpg": "JPEG", ".bmp": "BMP"}[file.suffix]))
     return tmp_path / "images"
 
 
@@ -46,8 +46,8 @@ def test_a_folder_is_answered_with_the_paths_of_its_images(model, folder, tmp_pa
 
 
 def test_a_bad_image_is_refused_with_the_reason_and_the_others_are_answered(model, folder, tmp_path, capsys):
-    (folder / "broken.png").write_bytes(encoded(1)[:40])
-    (folder / "large.png").write_bytes(encoded(1, (2_000, 2_000)))
+    (folder / "broken.png").write_bytes(grey_image(1)[:40])
+    (folder / "large.png").write_bytes(grey_image(1, (2_000, 2_000)))
     answers = run(model, folder, tmp_path / "answers.csv").set_index("image_path")
     assert len(answers) == 5
     assert answers.loc["broken.png"].isna()["prediction"]
@@ -68,7 +68,7 @@ def test_where_every_image_is_bad_there_is_one_message_and_no_file(model, tmp_pa
 def test_a_table_of_paths_is_answered_row_by_row(model, folder, tmp_path, format):
     paths = ["light.bmp", "dark/1.png", "missing.png", "../secret.png", "/etc/passwd", ""]
     table = pd.DataFrame({"image": paths, "age": [3.5, None, 1, 1, 1, 1], "name": list("abcdef")})
-    (folder.parent / "secret.png").write_bytes(encoded(1))
+    (folder.parent / "secret.png").write_bytes(grey_image(1))
     file = folder / f"table.{format}"
     table.to_csv(file, index=False) if format == "csv" else table.to_parquet(file)
     answers = run(model, file, tmp_path / "answers.parquet", "name")
@@ -92,7 +92,7 @@ def test_a_path_that_cannot_be_read_is_a_refused_row_and_not_the_end(model, fold
 
 @pytest.mark.parametrize("format", ["parquet", "tfrecord", "jsonl"])
 def test_encoded_images_in_files_are_answered(model, tmp_path, format):
-    images, file = [encoded(70), b"broken"], tmp_path / f"rows.{format}"
+    images, file = [grey_image(70), b"broken"], tmp_path / f"rows.{format}"
     if format == "parquet":
         pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), file)
     elif format == "jsonl":
@@ -108,6 +108,14 @@ def test_encoded_images_in_files_are_answered(model, tmp_path, format):
     assert "it is no image" in answers.refused[1]
     if format != "jsonl":
         assert list(answers.image_path) == [f"rows.{format}:1", f"rows.{format}:2"]
+
+
+def test_a_row_of_several_images_is_refused_as_in_training(model, tmp_path):
+    images = [[grey_image(70)], [grey_image(1), grey_image(2)], [], None]
+    pq.write_table(pa.table({"image": pa.array(images, pa.list_(pa.binary()))}), tmp_path / "rows.parquet")
+    answers = run(model, tmp_path / "rows.parquet", tmp_path / "answers.parquet")
+    assert answers.prediction[0] == 70
+    assert answers.refused[1:].tolist() == ["no image, or several; expected one in every row"] * 3
 
 
 def test_images_beside_a_table_and_images_for_another_model_are_refused(model, small_model, folder):

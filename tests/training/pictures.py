@@ -1,6 +1,5 @@
 """scikit-learn's handwritten digits as TFRecords of PNG files, and a model that learns them."""
 
-import io
 from pathlib import Path
 
 import keras
@@ -11,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from pipeline.training import decode_image
 from pipeline.training.settings import Settings
+from tests.encoded import encoded
 
 SPEC = {"image": tf.io.FixedLenFeature([1], tf.string), "digit": tf.io.FixedLenFeature([1], tf.int64)}
 SETTINGS = Settings(
@@ -29,9 +29,7 @@ SHIFT = keras.layers.RandomTranslation(0.1, 0.1, fill_mode="constant")
 
 def png(pixels: np.ndarray) -> bytes:
     """Encodes grey values of 0 to 16."""
-    stream = io.BytesIO()
-    Image.fromarray((pixels * 15).astype(np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
+    return encoded(Image.fromarray((pixels * 15).astype(np.uint8)))
 
 
 def somewhere(pixels: np.ndarray, side: int, random: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,6 @@
-"""What a model takes: images, texts and sequences beside numbers, decoded once and kept."""
+"""Inputs of a model: images, texts and sequences beside numbers, decoded once and kept."""
 
 import dataclasses
-import io
 
 import keras
 import numpy as np
@@ -17,6 +16,7 @@ from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from pipeline.training.rows import Rows
 from pipeline.training.strategy import Part
+from tests.encoded import encoded
 from tests.training import pictures
 
 LABEL = {"y": tf.io.FixedLenFeature([1], tf.int64)}
@@ -195,9 +195,7 @@ def test_the_served_model_decodes_bit_by_bit_as_the_training_does(tmp_path):
     photos = [Image.fromarray(photo) for photo in load_sample_images().images]
     records = []
     for number, photo in enumerate(photos):
-        stream = io.BytesIO()
-        photo.save(stream, "JPEG")
-        records.append(example(image=[stream.getvalue()], y=[number]))
+        records.append(example(image=[encoded(photo, "JPEG")], y=[number]))
     with tf.io.TFRecordWriter(str(tmp_path / "photos")) as writer:
         for record in records:
             writer.write(record)

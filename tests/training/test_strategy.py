@@ -113,7 +113,7 @@ def test_a_tpu_that_does_not_start_says_why(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "variable"), [("auto", "TPU_ACCELERATOR_TYPE"), ("tpu", "TPU_NAME")])
 def test_a_tpu_gets_bfloat16_and_static_shapes(monkeypatch, tmp_path, name, variable):
-    """What a TPU needs, on a stand-in for it; nothing here has run on a TPU."""
+    """Needs of a TPU, on a stand-in for it; nothing here has run on a TPU."""
     monkeypatch.setenv(variable, "v5e")
     connected_to = []
 
