@@ -1,4 +1,4 @@
-"""The last step: the results of all gates and the push in one artifact, and the reference for the next run's data."""
+"""Collect the results of all gates and the push in one artifact, and keep the reference for the next run's data."""
 
 import json
 import time

@@ -47,7 +47,7 @@ LAST_BLESSED, NO_BASELINE = "last blessed", "none"
 
 @dataclass(frozen=True)
 class DataChecks:
-    """When data stops a run. Types, domains, ranges, presence, skew and drift limits stand in the schema.
+    """Limits that stop a run. Types, domains, ranges, presence, skew and drift limits stand in the schema.
 
     Attributes:
         severity: What comes of a kind of finding, where it is not the one in ``FINDINGS``. For one column the schema

@@ -1,4 +1,4 @@
-"""What was asked against what was trained on: within the limits, or the features named and code 4."""
+"""Requests against the training data: within the limits, or the features named and code 4."""
 
 import json
 from collections.abc import Callable
