@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -58,6 +58,22 @@ def find_files(folder: str | Path, pattern: str) -> list[str]:
     if is_remote(folder):
         return sorted(item.path for item in _match(f"{str(folder).rstrip('/')}/{pattern}"))
     return sorted(str(path) for path in Path(folder).glob(pattern) if path.is_file())
+
+
+def stamps(folder: str | Path, paths: Iterable[str]) -> Iterator[tuple[str, tuple[int, float] | None]]:
+    """Yield each path below a folder with size and time of change of its file; None: there is no such file."""
+    if is_remote(folder):
+        # One listing, for a request for each of a million files takes hours.
+        found = _match(f"{str(folder).rstrip('/')}/**")
+        listed = {item.path: (item.size_in_bytes, item.last_updated_in_seconds) for item in found}
+        yield from ((path, listed.get(path)) for path in paths)
+        return
+    for path in paths:
+        try:
+            status = os.stat(path)
+            yield path, (status.st_size, status.st_mtime_ns)
+        except (OSError, ValueError):
+            yield path, None
 
 
 def write(path: str | Path, content: str | bytes) -> None:

@@ -1,4 +1,4 @@
-"""Raw files → tf.Examples, vectorised from end to end: TFX's FileBasedExampleGen with our executor.
+"""Raw files → tf.Examples, vectorised from end to end: TFX's FileBasedExampleGen with our executor and driver.
 
 Scan every file → plan shards from the scans → write every shard. The rows of a shard and their order depend on the
 files alone, never on how Beam bundles or schedules: the same files give the same bytes, on one machine
@@ -12,7 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from tfx import components as tfx_components
-from tfx.components.example_gen import utils
+from tfx.components.example_gen import driver, utils
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base import executor_spec
 from tfx.proto import example_gen_pb2
@@ -21,7 +21,7 @@ from tfx.utils import proto_utils
 
 from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.data import files, shard_files, shards
+from pipeline.data import files, image_sources, shard_files, shards
 from pipeline.data.image_listings import holds_paths
 from pipeline.errors import UserError
 from pipeline.settings.images import Images
@@ -40,7 +40,6 @@ class ExampleGenSettings:
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
         images: ``pipeline.settings.images.Images`` as a mapping, where rows are images.
-        image_files: Fingerprint of the image files, whose changes TFX's driver would not see.
     """
 
     patterns: dict[str, str]
@@ -51,7 +50,6 @@ class ExampleGenSettings:
     label: str = ""
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
     images: dict[str, Any] | None = None
-    image_files: str | None = None
 
 
 class ExampleGenExecutor(BeamExecutor):
@@ -133,10 +131,30 @@ def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
     _ = pipeline | "End" >> beam.Create([job]) | "Summary" >> summary
 
 
+class ExampleGenDriver(driver.FileBasedDriver):
+    """TFX's driver, to which images that change are other data, in folders and behind a table of their paths."""
+
+    def resolve_exec_properties(self, exec_properties: dict[str, Any], *infos: Any) -> dict[str, Any]:
+        """Add the images to the fingerprint of the files."""
+        resolved: dict[str, Any] = super().resolve_exec_properties(exec_properties, *infos)
+        resolved[utils.FINGERPRINT_PROPERTY_NAME] += fingerprint_of_images(resolved)
+        return resolved
+
+
+def fingerprint_of_images(exec_properties: dict[str, Any]) -> str:
+    """Return what changes with the image files of a component's settings; empty where it reads none."""
+    settings = ExampleGenSettings(**json.loads(exec_properties["settings"]))
+    if not settings.images:
+        return ""
+    found = files.find(exec_properties["input_base"], settings.patterns, settings.last_spans, images=True)
+    return f",images:{image_sources.fingerprint(found, Images(**settings.images))}"
+
+
 class ArrowExampleGen(FingerprintedComponent, tfx_components.FileBasedExampleGen):
-    """TFX's FileBasedExampleGen with our executor."""
+    """TFX's FileBasedExampleGen with our executor and driver."""
 
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(ExampleGenExecutor)
+    DRIVER_CLASS = ExampleGenDriver
 
     def __init__(self, settings: ExampleGenSettings, **kwargs: Any):
         super().__init__(**kwargs)

@@ -10,7 +10,7 @@ from tfx.extensions.google_cloud_big_query.example_gen.component import BigQuery
 from tfx.proto import example_gen_pb2
 
 from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenSettings
-from pipeline.data.files import fingerprint, format_of, wildcard
+from pipeline.data.files import format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
@@ -40,11 +40,8 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.
     formats = {format_of(pattern) for pattern in patterns.values()}
-    images, image_files = config.data.images, None
     if not is_remote(folder):
-        found = find_files(config.data)
-        formats = {found.format}
-        image_files = fingerprint(found) if images else None
+        formats = {find_files(config.data).format}
     split_by, one_pattern = config.data.split_by, list(patterns) == ["all"]
     return ArrowExampleGen(
         input_base=folder,
@@ -63,8 +60,7 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
             classes=dict(config.label.numbers),
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
-            images=dataclasses.asdict(images) if images else None,
-            image_files=image_files,
+            images=dataclasses.asdict(config.data.images) if config.data.images else None,
         ),
     ).with_id("ExampleGen")
 

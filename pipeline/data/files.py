@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import hashlib
 import lzma
 import os
 import re
@@ -105,17 +104,6 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
             )
         raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{expected}")
     return Files(folder, patterns, by_split, cast(str, next(iter(kinds))), span)
-
-
-def fingerprint(files: Files) -> str:
-    """Return a text that changes with the names, sizes and times of files here."""
-    digest = hashlib.sha256()
-    start = len(prefix_of(files.folder))
-    for split, paths in files.by_split.items():
-        for path in paths:
-            status = os.stat(path)
-            digest.update(repr((split, path[start:], status.st_size, status.st_mtime_ns)).encode())
-    return digest.hexdigest()
 
 
 def is_image(file: str) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRu
 from tfx.orchestration.pipeline import Pipeline
 
 from pipeline import filesystem
+from pipeline.data import image_sources
+from pipeline.data.files import Files
 from pipeline.data.location import find_files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.graph import create_pipeline
-from pipeline.settings.config import PipelineConfig
+from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.target import Target
 from pipeline.vertex import FIRST_OF_RESOLVER, JOB, LAST_OF_RESOLVER, UPLOADS
 from pipeline.vertex.jobs.require_gpus import on_gpus
@@ -25,6 +27,8 @@ from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
 BYTES_AT_ONCE = 1 << 20
+# TFX names its own, whatever the driver of the component is.
+EXAMPLE_GEN_DRIVER = ["python", "-m", "pipeline.components.example_gen_driver"]
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 
 
@@ -52,6 +56,9 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
     runner = KubeflowV2DagRunner(KubeflowV2DagRunnerConfig(default_image=target.vertex.image))
     job = runner.run(pipeline, write_out=False)
     _complete(job["pipelineSpec"], pipeline)
+    if config.data.images:
+        reading = job["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
+        reading["lifecycle"]["preCacheCheck"]["command"] = EXAMPLE_GEN_DRIVER
     report_task.add_to(job["pipelineSpec"], config, target.vertex)
     job["runtimeConfig"]["failurePolicy"] = POLICIES[target.vertex.failure_policy]
     return write_compiled(out, job, uploads | staged_uploads(target))
@@ -103,15 +110,32 @@ def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineC
         return config, {}
     source = find_files(data)
     folder = Path(source.folder)
+    files = {*source.all, *_images_in_tables(source, data)}
     digest = hashlib.sha256()
-    for file in sorted(set(source.all)):
+    for file in sorted(files):
         digest.update(Path(file).relative_to(folder).as_posix().encode())
         with open(file, "rb") as stream:
             while block := stream.read(BYTES_AT_ONCE):
                 digest.update(block)
     address = f"{target.pipeline_root}/_data/{digest.hexdigest()[:16]}"
-    uploads = {
-        str(Path(file).absolute()): f"{address}/{Path(file).relative_to(folder).as_posix()}" for file in source.all
-    }
+    uploads = {str(Path(file).absolute()): f"{address}/{Path(file).relative_to(folder).as_posix()}" for file in files}
     path = f"{address}/{Path(data.path).name}" if Path(data.path).is_file() else address
     return replace(config, data=replace(data, path=path)), uploads
+
+
+def _images_in_tables(source: Files, data: Data) -> Iterator[str]:
+    """Yield the image files that tables name; those that are not there are bad rows.
+
+    Raises:
+        UserError: there is a bad row, and none is allowed.
+    """
+    for row, path, file in image_sources.in_tables(source, data.images) if data.images else ():
+        if file and Path(file).is_file():
+            yield file
+        elif not data.max_bad_rows:
+            found = f"there is no file {file}" if file else f"{path!r} leads out of the folder of the table"
+            raise UserError(
+                f"{row}: {found if path else 'no path of an image'}; expected the path of an image below "
+                f"{source.folder}, from where they are uploaded; correct it, or allow a share of bad rows with "
+                "data.max_bad_rows"
+            )

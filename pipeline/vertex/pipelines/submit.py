@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 from google.api_core import exceptions
@@ -22,6 +23,7 @@ from pipeline.vertex import JOB, UPLOADS
 from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained, explaining
 
 SUBMISSION = "submission"
+UPLOADS_AT_ONCE = 8
 SECONDS_FOR_CONTEXT, SECONDS_FOR_STORE = 60.0, 300.0
 
 
@@ -79,19 +81,17 @@ def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
         UserError: somebody else writes other content at the same moment.
     """
     client = cloud.storage()
-    missing = []
-    for name_here, address in json.loads((folder / UPLOADS).read_text(encoding="utf-8")).items():
+
+    def missing(name_here: str, address: str) -> tuple[Path, Any, int] | None:
         file = Path(name_here)
         bucket, _, name = address.removeprefix("gs://").partition("/")
         blob = client.bucket(bucket).get_blob(name)
-        if blob is None or blob.size != file.stat().st_size or blob.crc32c != _crc32c(file):
-            # Written only if nobody else has written it since; 0 means that there was nothing.
-            generation = blob.generation if blob else 0
-            missing.append((file, client.bucket(bucket).blob(name), generation))
-    if missing:
-        size = sum(file.stat().st_size for file, *_ in missing)
-        note(f"uploading {len(missing)} files, {size / 1e6:,.1f} MB")
-    for file, blob, generation in missing:
+        if blob is not None and blob.size == file.stat().st_size and blob.crc32c == _crc32c(file):
+            return None
+        # Written only if nobody else has written it since; 0 means that there was nothing.
+        return file, client.bucket(bucket).blob(name), blob.generation if blob else 0
+
+    def write(file: Path, blob: Any, generation: int) -> None:
         try:
             blob.upload_from_filename(str(file), if_generation_match=generation)
         except exceptions.PreconditionFailed as error:
@@ -101,6 +101,14 @@ def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
                     f"gs://{blob.bucket.name}/{blob.name} was written by somebody else at the same moment, with other "
                     "content; submit again, and if that does not help look for who else writes there"
                 ) from error
+
+    addresses = json.loads((folder / UPLOADS).read_text(encoding="utf-8"))
+    with futures.ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:  # of many small images, the most time is waited
+        to_write = [found for found in pool.map(missing, *zip(*addresses.items(), strict=True)) if found]
+        if to_write:
+            size = sum(file.stat().st_size for file, *_ in to_write)
+            note(f"uploading {len(to_write)} files, {size / 1e6:,.1f} MB")
+            list(pool.map(write, *zip(*to_write, strict=True)))
 
 
 def _crc32c(file: Path) -> str:

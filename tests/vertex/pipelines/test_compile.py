@@ -13,8 +13,9 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
+from pipeline.errors import UserError
 from pipeline.graph import create_pipeline
-from pipeline.settings.config import Data, PipelineConfig
+from pipeline.settings.config import Data, PipelineConfig, load_config
 from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Dataflow, Target, Vertex
 from pipeline.vertex import ALL_NODES, node_of
@@ -209,3 +210,62 @@ def _config_for(few_flights: Path, folder: Path) -> Path:
         f"CONFIG = replace(CONFIG, data=replace(CONFIG.data, path={str(few_flights)!r}, prepare=None))\n"
     )
     return path
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> PipelineConfig:
+    """The digits by a table of paths, which names two of three images."""
+    for name in ("0/a", "1/b", "1/unnamed"):
+        file = tmp_path / f"mine/files/{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(name.encode())
+    (tmp_path / "mine/digits.csv").write_text("image,digit\nfiles/0/a.png,0\n./files/1/b.png,1\n")
+    config = load_config(ROOT / "configs/digits.py").with_paths_from(ROOT)
+    return replace(config, data=replace(config.data, path=str(tmp_path / "mine/digits.csv"), prepare=None))
+
+
+def job_and_uploads(config: PipelineConfig, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    job = compile(config, Target.on_vertex(VERTEX, "digits", tmp_path / "upload"), tmp_path / "out").read_text()
+    uploads = json.loads((tmp_path / "out/uploads.json").read_text())
+    return job, {address: file for file, address in uploads.items() if "/_data/" in address}
+
+
+def test_the_images_that_a_table_names_are_uploaded_below_its_folder_and_no_others(digits, tmp_path):
+    job, uploads = job_and_uploads(digits, tmp_path)
+    (folder,) = set(re.findall(r"gs://[^\"\\]+/_data/\w+", job))
+    assert uploads == {
+        f"{folder}/{name}": str(tmp_path / "mine" / name) for name in ("digits.csv", "files/0/a.png", "files/1/b.png")
+    }
+    assert '\\"pattern\\": \\"digits.csv\\"' in job
+    assert job_and_uploads(digits, tmp_path) == (job, uploads)
+    (tmp_path / "mine/files/1/unnamed.png").write_bytes(b"other")
+    assert job_and_uploads(digits, tmp_path) == (job, uploads)
+    (tmp_path / "mine/files/1/b.png").write_bytes(b"other")
+    assert job_and_uploads(digits, tmp_path)[1].keys().isdisjoint(uploads)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../elsewhere.png", r"digits.csv, row 2: '../elsewhere.png' leads out of the folder of the table; expected"),
+        ("files/none.png", r"digits.csv, row 2: there is no file .*/files/none.png; expected the path of an image"),
+        ("", "digits.csv, row 2: no path of an image; expected"),
+    ],
+)
+def test_an_image_that_cannot_be_uploaded_is_refused_unless_bad_rows_are_allowed(path, message, digits, tmp_path):
+    (tmp_path / "elsewhere.png").write_bytes(b"elsewhere")
+    (tmp_path / "mine/digits.csv").write_text(f"image,digit\nfiles/0/a.png,0\n{path},1\n")
+    with pytest.raises(UserError, match=message):
+        job_and_uploads(digits, tmp_path)
+    allowed = replace(digits, data=replace(digits.data, max_bad_rows=0.5))
+    uploads = job_and_uploads(allowed, tmp_path)[1]
+    assert {Path(file).name for file in uploads.values()} == {"digits.csv", "a.png"}
+
+
+def test_images_are_looked_at_by_a_driver_of_ours_and_tables_by_that_of_tfx(digits, compiled, tmp_path):
+    def driver(job: str) -> list[str]:
+        container = json.loads(job)["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
+        return container["lifecycle"]["preCacheCheck"]["command"]
+
+    assert driver(job_and_uploads(digits, tmp_path)[0]) == ["python", "-m", "pipeline.components.example_gen_driver"]
+    assert driver((compiled / "pipeline_job.json").read_text())[-1].startswith("tfx.")
