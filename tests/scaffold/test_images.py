@@ -24,7 +24,7 @@ EACH = 30
 
 def write_images(folder: Path, count: int = EACH, size=(12, 12), mode: str = "L", ending: str = ".png") -> Path:
     """Writes images of random pixels, which differ."""
-    random = np.random.default_rng(abs(hash(folder.name)) % 1000)
+    random = np.random.default_rng(list(folder.name.encode()))
     folder.mkdir(parents=True, exist_ok=True)
     shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
     for number in range(count):
