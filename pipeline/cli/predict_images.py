@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data.image_files import NOT_ONE, read_file, single_values
+from pipeline.data.image_files import NOT_ONE, read_file
 from pipeline.data.image_listings import address_of
 from pipeline.data.images import BadImage, facts_of
-from pipeline.data.table import Rows, type_name
+from pipeline.data.table import Rows, single_values, type_name
 from pipeline.errors import UserError
 from pipeline.serving.features import from_table
 from pipeline.serving.inputs import IMAGE, Input

@@ -4,16 +4,15 @@ import posixpath
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline import filesystem
 from pipeline.data import files
 from pipeline.data.image_listings import Listing, address_of, check_columns
 from pipeline.data.images import BadImage, Facts, facts_of, too_many_bytes
-from pipeline.data.table import BadRow, Rows, is_list, one_array
+from pipeline.data.table import BadRow, Rows, single_values
 from pipeline.errors import UserError
 from pipeline.settings.images import Images, facts
 
@@ -79,15 +78,6 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
             return BadRow(file, int(rows.numbers[at]), f"column {images.column!r}: {error}", "")
 
     yield from _collected(rows, load, images)
-
-
-def single_values(column: pa.ChunkedArray) -> Any:
-    """Return the one value of every row; null where there is none, or several, which is as wrong."""
-    values = one_array(column)
-    if not is_list(values.type):
-        return values
-    single = pc.equal(pc.fill_null(pc.list_value_length(values), 0), 1)
-    return pc.list_element(pc.if_else(single, values, pa.scalar([None], values.type)), 0)
 
 
 def _collected(rows: Rows, load: Callable[[int], Loaded | BadRow], images: Images) -> Iterator[Rows]:

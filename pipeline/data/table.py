@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 BYTES_AT_ONCE = 64 << 20
 # Of a tf.Example's floats, which have 32 bits.
@@ -117,6 +118,15 @@ def as_integers(times: Any) -> Any:
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a row may have several values."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def single_values(column: pa.ChunkedArray) -> Any:
+    """Return the one value of every row; null where there is none, or several, which is as wrong."""
+    values = one_array(column)
+    if not is_list(values.type):
+        return values
+    single = pc.equal(pc.fill_null(pc.list_value_length(values), 0), 1)
+    return pc.list_element(pc.if_else(single, values, pa.scalar([None], values.type)), 0)
 
 
 TIMES = ("timestamps", "dates", "times of day", "durations")

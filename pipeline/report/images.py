@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from pipeline.components.blocks import files_of
 from pipeline.data import tfrecord_files
-from pipeline.data.table import Unit, one_array
+from pipeline.data.table import Unit, single_values
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Text, Thumbnail, Thumbnails
 from pipeline.report.run import FinishedRun
@@ -88,7 +88,7 @@ def _images(files: Sequence[str], image: str, label: str) -> Any:
     for file in files:
         left = each
         for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image, path, label], min(BLOCK, each)):
-            columns = [_first(rows.table, name) for name in (image, path, label)]
+            columns = [_values(rows.table, name) for name in (image, path, label)]
             for data, at, number in zip(*columns, strict=True):
                 if data is not None and number is not None:
                     yield data, (at or b"").decode(errors="replace"), number
@@ -97,8 +97,6 @@ def _images(files: Sequence[str], image: str, label: str) -> Any:
                 break
 
 
-def _first(table: pa.Table, name: str) -> list[Any]:
-    """Return the first value of every row, None for none."""
-    if name not in table.column_names:
-        return [None] * table.num_rows
-    return [values[0] if values else None for values in one_array(table.column(name)).to_pylist()]
+def _values(table: pa.Table, name: str) -> list[Any]:
+    """Return the value of every row, None where there is none."""
+    return single_values(table.column(name)).to_pylist() if name in table.column_names else [None] * len(table)
