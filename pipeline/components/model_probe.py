@@ -22,7 +22,7 @@ from typing import Any
 UNSEEN = "\u2047 never seen"
 SINGLE_ROWS = 5
 ROWS_TO_KEEP = 50
-# Of kept rows with images: an endpoint on Vertex AI takes requests of up to 1.5 MB.
+# Of the images of kept rows, in all: an endpoint on Vertex AI takes requests of up to 1.5 MB, in base64.
 BYTES_TO_KEEP = 1 << 20
 REPEATS = 20
 # Signatures that servers and the Evaluator call; their rows have no label.
@@ -354,21 +354,24 @@ class ModelProbe:
     def keep_rows(self, outputs: dict[str, Any]) -> None:
         """Add rows with their outputs to the report, the most complete first: not every server takes missing values."""
         by_completeness = sorted(range(len(self.examples)), key=lambda row: -self.filled(self.examples[row]))
-        size = 0
+        image, size = self.request.get("image"), 0
         for row in by_completeness[:ROWS_TO_KEEP]:
+            features = self.examples[row].features.feature
+            encoded = features[image].bytes_list.value[0] if image else b""
+            if size + len(encoded) > BYTES_TO_KEEP:
+                continue
+            size += len(encoded)
             instance = {}
-            for name, feature in self.examples[row].features.feature.items():
+            for name, feature in features.items():
                 values = self.to_json(self.values_of(feature))
-                if name == self.request.get("image"):
-                    encoded = feature.bytes_list.value[0]
+                if name == image:
                     values = [{"b64": base64.b64encode(encoded).decode()}]
-                    size += len(encoded)
                 if values:
                     instance[name] = values[0] if len(values) == 1 else values
             answer = {name: self.to_json(value[row : row + 1].tolist()[0]) for name, value in outputs.items()}
-            if self.rows and size > BYTES_TO_KEEP:
-                break
             self.rows.append({"instance": instance, "answer": answer})
+        if not self.rows:
+            self.notes.append(f"no rows are kept to ask an endpoint: every {image} has over {BYTES_TO_KEEP:,} bytes")
 
     def to_json(self, value: Any) -> Any:
         """Return a value for JSON; floats as the shortest number that is the same float32."""

@@ -1,7 +1,7 @@
 """The questions of the model check themselves, asked of a model that is right for every kind of column."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,8 @@ def test_logits_are_taken_where_the_config_says_so(tmp_path):
     assert report["problems"] == []
 
 
-def probe_images(folder: Path, tolerant: bool = False) -> dict[str, Any]:
-    """Ask a model of images, which answers their mean grey, about two that are right."""
+def probe_images(folder: Path, tolerant: bool = False, pictures: Sequence[bytes] = ()) -> dict[str, Any]:
+    """Ask a model of images, which answers their mean grey, about some, or two that are right."""
     server, spec = tf.Module(), {"image": tf.io.FixedLenFeature([1], tf.string)}
 
     def grey(image):
@@ -213,14 +213,13 @@ def probe_images(folder: Path, tolerant: bool = False) -> dict[str, Any]:
         return rows(tf.reshape(tf.io.parse_example(examples, spec)["image"], [-1]))
 
     tf.saved_model.save(server, str(folder), signatures={"serving_default": rows, "predict": predict})
-    values = {"image": PICTURE, "image_path": b"a/1.png", "label": b"a"}
-    record = tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in values.items()
-            }
-        )
-    ).SerializeToString()
+    records = []
+    for picture in pictures or [PICTURE] * 2:
+        values = {"image": picture, "image_path": b"a/1.png", "label": b"a"}
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in values.items()
+        }
+        records.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     return model_check.probe(
         {
             "label": "label",
@@ -230,7 +229,7 @@ def probe_images(folder: Path, tolerant: bool = False) -> dict[str, Any]:
             "timeout": 300,
             "answer": "prediction",
             "model": str(folder),
-            "examples": [base64.b64encode(record).decode()] * 2,
+            "examples": [base64.b64encode(record).decode() for record in records],
             "training": None,
             "optional": [],
             "text": [],
@@ -258,3 +257,14 @@ def test_a_model_that_answers_broken_images_is_no_problem_and_said(tmp_path):
     assert report["problems"] == []
     notes = [note for note in report["notes"] if "our server refuses that before" in note]
     assert "signature predict answers where image is empty" in notes[0]
+
+
+def test_images_too_large_for_a_request_on_vertex_ai_are_not_kept(tmp_path):
+    noise = tf.random.stateless_uniform([700, 700, 3], [1, 2], 0, 256, tf.int32)
+    large = tf.io.encode_png(tf.cast(noise, tf.uint8)).numpy()
+    assert len(large) > 4 << 18
+    report = probe_images(tmp_path / "model", pictures=[large, PICTURE, large, PICTURE])
+    assert [row["answer"] for row in report["rows"]] == [{"prediction": 90.0}] * 2
+    report = probe_images(tmp_path / "model", pictures=[large])
+    assert report["problems"] == report["rows"] == []
+    assert report["notes"][-1] == "no rows are kept to ask an endpoint: every image has over 1,048,576 bytes"
