@@ -29,7 +29,7 @@ def train(few_flights: Path) -> pd.DataFrame:
 
 @pytest.fixture
 def requests(train: pd.DataFrame, there: GoogleCloud) -> list[dict[str, Any]]:
-    """What is logged: half as instances, half as whole bodies of requests."""
+    """Return what is logged: half as instances, half as whole bodies of requests."""
     rows = json.loads(train.drop(columns=["late"]).to_json(orient="records"))
     there.rest.project.tables.add(TABLE)
     there.rest.project.logged = [json.dumps(row) for row in rows[::2]]
