@@ -32,7 +32,9 @@ FLOAT_BITS = 24
 # in other rows too, so that there is something to learn from them.
 DIFFERENT_TEXTS = 100
 WORDS_OF_A_SENTENCE = 3
-WORD = r"[\pL\pN']+"
+WORD = r"[\pL\pM\pN']+"
+# Scripts without spaces between words: each of their characters is taken for a word, and counts as half of one.
+CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 TEXTS_LOOKED_AT = 10_000
 # Nearly all rows have at most as many words or items as are looked at.
 SHARE_OF_LENGTHS = 0.95
@@ -158,11 +160,12 @@ def _places_of_sentences(texts: pa.ChunkedArray) -> int:
     """Return the places that sentences need, with one more for their beginning; 0 where the texts are none."""
     if len(texts) <= DIFFERENT_TEXTS:
         return 0
-    texts = texts.slice(0, TEXTS_LOOKED_AT)
+    texts = pc.replace_substring_regex(texts.slice(0, TEXTS_LOOKED_AT), f"({CHARACTER})", r" \1 ")
     lengths = np.asarray(pc.count_substring_regex(texts, WORD))
-    if lengths.mean() < WORDS_OF_A_SENTENCE:
+    characters = np.asarray(pc.count_substring_regex(texts, CHARACTER))
+    if (lengths - characters / 2).mean() < WORDS_OF_A_SENTENCE:
         return 0
-    words = pc.list_flatten(pc.split_pattern_regex(pc.utf8_lower(texts), r"[^\pL\pN']+"))
+    words = pc.list_flatten(pc.split_pattern_regex(pc.utf8_lower(texts), WORD.replace("[", "[^")))
     counts = np.asarray(pc.value_counts(words.filter(pc.not_equal(words, ""))).field("counts"))
     return _places(lengths) if counts[counts > 1].sum() >= counts.sum() / 2 else 0
 

@@ -13,10 +13,11 @@ import jinja2
 import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.scaffold.columns import CHARACTER
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.names import shortened
-from pipeline.validation.schema_text import inferred_from, to_text
+from pipeline.validation.schema_text import drop_unused_domains, inferred_from, to_text
 from pipeline.validation.serving_skew import statistics_of
 
 TEMPLATES = jinja2.Environment(
@@ -64,10 +65,7 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
             feature.annotation.tag.append("leak: ignore")
         if feature.name == label.name and label.classes:
             feature.int_domain.min, feature.int_domain.max = 0, len(label.classes) - 1
-    named = {feature.domain for feature in schema.feature}
-    domains = [domain for domain in schema.string_domain if domain.name in named]
-    del schema.string_domain[:]
-    schema.string_domain.extend(domains)
+    drop_unused_domains(schema)
     return to_text(schema)
 
 
@@ -100,6 +98,7 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         codes=tuple_text([column.name for column in features if column.role == "code"], literal),
         texts=tuple_text([column.name for column in features if column.role == "text"], literal),
         sequences=tuple_text([column.name for column in features if column.role == "sequence"], literal),
+        character=CHARACTER,
         times=mapping_text({column.name: column.form for column in features if column.role == "time"}, literal),
         amounts=mapping_text({column.name: column.form for column in features if column.role == "amount"}, literal),
         origins=mapping_text({column.name: column.origin for column in features if column.origin}, literal),

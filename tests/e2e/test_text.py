@@ -95,6 +95,30 @@ def test_the_recurrent_model_of_routes_is_pushed_and_knows_the_airlines(clone):
     assert json.loads(found[0].read_text())["route"]["type"] == "text"
 
 
+def test_what_new_writes_for_sentences_without_spaces_is_pushed_and_knows_the_characters(clone):
+    random = np.random.default_rng(0)
+    words = {"good": ["很好", "喜欢", "满意", "推荐", "漂亮"], "bad": ["太差", "失望", "退货", "坏了", "后悔"]}
+    usual = ["这个", "商品", "我们", "昨天", "收到", "包装", "快递", "价格", "颜色", "iPhone"]
+    rows = []
+    for row in range(1_200):
+        opinion = ("good", "bad")[row % 2]
+        parts = [*random.choice(usual, 5), *random.choice(words[opinion], 2)]
+        rows.append(("".join(random.permutation(parts)) + "。", opinion))
+    pd.DataFrame(rows, columns=["评论", "opinion"]).to_csv(clone / "data/reviews.csv", index=False)
+    command = [sys.executable, "-m", "pipeline", "new", "reviews", "--data", "data/reviews.csv", "--label", "opinion"]
+    made = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert re.search(r"^  sentences 评论$", made.stdout, re.MULTILINE)
+    pushed, metrics = run(clone, "reviews", "--tuning", "off")
+    assert metrics["auc"] > 0.95
+    (vocabulary,) = (clone / "output/reviews/artifacts/Transform/transform_graph").rglob("assets/sequence_*")
+    assert {"好", "差", "iphone"} <= set(vocabulary.read_text().split())
+    texts = {"昨天收到商品很好。喜欢。": "good", "包装坏了。太失望。": "bad"}
+    loaded = tf.saved_model.load(str(clone / pushed.pushed_to))
+    (name,) = loaded.signatures["serving_default"].structured_input_signature[1]
+    assert ask(clone, pushed, **{name: tf.constant(list(texts))}) == list(texts.values())
+
+
 def test_what_new_writes_for_sentences_and_lists_is_pushed(clone):
     frame = sentences()
     frame["lengths"] = [[len(word) for word in sentence.split()] for sentence in frame["sentence"]]

@@ -371,6 +371,27 @@ def test_text_of_several_words_that_occur_again_is_sentences_with_room_for_nearl
     assert columns["town"].role == "category"
 
 
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["飞机", "今天", "晚点", "因为", "大雪", "天气", "很好", "准时", "到达", "机组"], "。"),
+        (["ひこうき", "は", "きょう", "ユキ", "で", "遅れ", "ました", "時間", "通り"], "。"),
+        (["เครื่องบิน", "วันนี้", "ล่าช้า", "เพราะ", "หิมะ", "อากาศ", "ดี"], ""),
+    ],
+)
+def test_sentences_without_spaces_are_read_by_their_characters_and_short_names_are_not(frame, tmp_path, words, end):
+    random = np.random.default_rng(4)
+    frame["remark"] = ["".join(random.choice(words, 4 + row % 5)) + end for row in range(ROWS)]
+    frame["mixed"] = [f"{remark} Boeing{row % 7}" for row, remark in enumerate(frame["remark"])]
+    family, given = "王李张刘陈杨赵黄周吴", "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀霞平"
+    frame["name"] = [family[row % 10] + given[row // 20] for row in range(ROWS)]
+    columns = {column.name: column for column in table_of(frame, tmp_path).columns}
+    assert (columns["remark"].role, columns["mixed"].role) == ("text", "text")
+    usual = np.quantile([len(text) - len(end) for text in frame["remark"]], 0.95)
+    assert usual < columns["remark"].places <= max(8, 2 * usual + 2)
+    assert columns["name"].role != "text"
+
+
 def test_several_values_in_a_row_are_sequences_and_decimals_numbers_where_each_row_has_as_many(frame, tmp_path):
     random = np.random.default_rng(3)
     frame["ids"] = [list(random.integers(0, 30, row % 7)) for row in range(ROWS)]
