@@ -20,9 +20,8 @@ from pipeline.scaffold.files import (
 from pipeline.scaffold.images import Pictures
 from pipeline.settings.config import SPLITS
 from pipeline.settings.images import FACTS, Images, facts
-from pipeline.settings.names import shortened
+from pipeline.settings.names import SERVING, TRAINING, shortened
 from pipeline.validation.schema_text import to_text
-from pipeline.validation.statistics import SERVING, TRAINING
 
 # Shorter sides that small networks are built for, in pixels; a larger image is shrunk.
 SIDES = (16, 32, 64, 96)

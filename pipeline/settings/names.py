@@ -1,9 +1,11 @@
-"""Names of columns as TensorFlow, Keras, files and messages take them; standard library only."""
+"""Names that several rooms share, and names of columns as TensorFlow, Keras, files and messages take them."""
 
 import keyword
 import re
 from collections.abc import Iterable
 
+# Environments of a schema: of the data, and of requests, which lack the label.
+TRAINING, SERVING = "TRAINING", "SERVING"
 # Longer names make file names that no filesystem takes.
 LONGEST = 64
 

@@ -11,12 +11,11 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, INPUTS, ROWS_SIGNATURE
-from pipeline.settings.names import plain_names
+from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 
-SERVING = "SERVING"  # the schema's environment of requests
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
 

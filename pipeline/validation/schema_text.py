@@ -12,7 +12,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.errors import UserError
 from pipeline.settings.images import facts
-from pipeline.validation.statistics import SERVING, TRAINING, Statistics, features_of, listed_values, present
+from pipeline.settings.names import SERVING, TRAINING
+from pipeline.validation.statistics import Statistics, features_of, listed_values, present
 
 NEW = "# Accepted from the data; move it to where it belongs."
 
@@ -60,6 +61,11 @@ def _describe_images(schema: schema_pb2.Schema, image: str) -> None:
             feature.not_in_environment.append(SERVING)
             if feature.name in (path, folder) and feature.HasField("domain"):
                 feature.ClearField("domain")  # the next data has other files
+    drop_unused_domains(schema)
+
+
+def drop_unused_domains(schema: schema_pb2.Schema) -> None:
+    """Remove the lists of texts that no feature names."""
     used = {feature.domain for feature in schema.feature}
     domains = [domain for domain in schema.string_domain if domain.name in used]
     del schema.string_domain[:]

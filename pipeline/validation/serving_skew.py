@@ -12,10 +12,11 @@ from pipeline import filesystem
 from pipeline.serving.inputs import KINDS, Kind
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.images import facts
+from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
 from pipeline.validation import findings, predictions
 from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.statistics import SERVING, Remedies, Statistics, image_column, options_for, validate
+from pipeline.validation.statistics import Remedies, Statistics, image_column, options_for, validate
 from pipeline.validation.wrong_values import with_values
 
 SPLIT = "serving"

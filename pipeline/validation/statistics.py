@@ -11,10 +11,10 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_p
 
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.images import facts
+from pipeline.settings.names import TRAINING
 from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
-TRAINING, SERVING = "TRAINING", "SERVING"
 # In the text of a finding about values, until wrong_values.py has counted the rows.
 ROWS = "{rows}"
 # Words in the names of TFDV's reasons by the kind of finding, most special first.

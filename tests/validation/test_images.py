@@ -16,12 +16,13 @@ from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows
 from pipeline.settings.config import load_config
 from pipeline.settings.gates import DataChecks
+from pipeline.settings.names import SERVING
 from pipeline.validation import rows
 from pipeline.validation.findings import with_severity
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.schema_text import inferred_from
 from pipeline.validation.serving_skew import report, statistics_of
-from pipeline.validation.statistics import SERVING, Remedies, image_column, validate
+from pipeline.validation.statistics import Remedies, image_column, validate
 
 CLASSES = 3
 ROOT = Path(__file__).resolve().parents[2]
