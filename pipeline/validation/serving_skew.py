@@ -34,7 +34,7 @@ def report(
     config: PipelineConfig,
     remedies: Remedies,
     folder: str,
-    of_test: Statistics | None = None,
+    of_test: Statistics | None,
 ) -> tuple[list[str], bool]:
     """Compare requests with the training data; write their statistics and the findings below a folder.
 

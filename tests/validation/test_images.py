@@ -127,7 +127,7 @@ def compared(greys: Sequence[int], format: str, folder: Path) -> tuple[list[str]
     requests = RequestRows(7, facts, "first", "last", 0, 0)
     config = load_config(ROOT / "configs/digits.py")
     config = replace(config, label=replace(config.label, name="label"))
-    return report(requests, schema, train, config, Remedies("schema.pbtxt", "there"), str(folder))
+    return report(requests, schema, train, config, Remedies("schema.pbtxt", "there"), str(folder), None)
 
 
 def test_requests_like_the_training_images_are_within_the_limits(tmp_path):

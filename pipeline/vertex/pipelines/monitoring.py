@@ -42,6 +42,8 @@ from pipeline.vertex.pipelines.schedules import start_now
 logger = logging.getLogger("pipeline.vertex")
 
 DAYS = 7
+# Newest requests that are read with their images, some gigabytes.
+IMAGE_ROWS = 10_000
 
 
 def name_of(pipeline: str) -> str:
@@ -130,7 +132,8 @@ def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str,
     schema = text_format.Parse(filesystem.read_text(f"{schema_folder}/schema.pbtxt"), schema_pb2.Schema())
     folder = f"{root}/_monitor/{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H-%M-%S}"
     remedies = Remedies(config.schema and in_repository(config.schema), folder)
-    lines, crossed = serving_skew.report(requests, schema, train, config, remedies, folder)
+    of_test = reference.read_predictions(pushed, str(requests.version))
+    lines, crossed = serving_skew.report(requests, schema, train, config, remedies, folder, of_test)
     print("\n".join(lines))
     return crossed
 
@@ -146,14 +149,15 @@ def read_log(endpoint: Endpoint, cloud: Cloud, images: Images | None = None) -> 
     model = cloud.client(v1.ModelServiceClient).get_model(name=f"{entry}@{deployed.model_version_id}")
     pushed = int(model.artifact_uri.rstrip("/").rpartition("/")[2])
     table = str(endpoint.log_to).removeprefix("bq://")
+    limit = IMAGE_ROWS if images else ROWS
     # The table is Vertex AI's: cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging
     query = f"""
-        SELECT FORMAT_TIMESTAMP('%FT%TZ', logging_time) AS time, request_payload
+        SELECT FORMAT_TIMESTAMP('%FT%TZ', logging_time) AS time, request_payload, response_payload
         FROM `{table}`
         WHERE deployed_model_id = @deployed
           AND logging_time > TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL {DAYS} DAY)
         ORDER BY logging_time DESC
-        LIMIT {ROWS}
+        LIMIT {limit}
     """
     address = cloud.endpoints.get("bigquery", "").partition("/bigquery/v2")[0]
     client = bigquery.Client(
@@ -162,26 +166,34 @@ def read_log(endpoint: Endpoint, cloud: Cloud, images: Images | None = None) -> 
     parameters = [bigquery.ScalarQueryParameter("deployed", "STRING", deployed.id)]
     rows = client.query_and_wait(query, job_config=bigquery.QueryJobConfig(query_parameters=parameters))
     instances: list[dict[str, Any]] = []
+    predictions: list[Any] = []
     times: list[str] = []
     broken = 0
     for row in rows:
-        for text in row["request_payload"]:
-            try:
-                payload = json.loads(text)
-                payload_rows = payload.get("instances", [payload])
-            except (ValueError, AttributeError):
-                broken += 1
-                continue
-            # Of an image only the facts stay: a hundred thousand of them take too much memory.
-            instances += [
-                logged(instance, images) if images else instance
-                for instance in payload_rows
-                if isinstance(instance, dict)
-            ]
-            times.append(row["time"])
+        requests = [_rows_of(text, "instances") for text in row["request_payload"]]
+        given = [instance for request in requests if request for instance in request if isinstance(instance, dict)]
+        answers = [answer for text in row["response_payload"] for answer in _rows_of(text, "predictions") or ()]
+        # Of an image only the facts stay: ten thousand of them take too much memory.
+        instances += [logged(instance, images) if images else instance for instance in given]
+        predictions += answers if len(answers) == len(given) else [None] * len(given)
+        times += [row["time"]] * (len(requests) - requests.count(None))
+        broken += requests.count(None)
+        if len(instances) >= limit:
+            break
     if not times:
         return None
-    return RequestRows(pushed, instances[:ROWS][::-1], times[-1], times[0], 0, broken)
+    return RequestRows(pushed, instances[:limit][::-1], times[-1], times[0], 0, broken, predictions[:limit][::-1])
+
+
+def _rows_of(payload: str, key: str) -> list[Any] | None:
+    """Return the rows of a logged body, or of a payload that is a row itself; None of what is no whole JSON object."""
+    try:
+        content = json.loads(payload)
+    except ValueError:
+        return None
+    if not isinstance(content, dict):
+        return None if key == "instances" else [content]
+    return list(content.get(key, [content]))
 
 
 if __name__ == "__main__":
