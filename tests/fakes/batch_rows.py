@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,17 +69,21 @@ def instances_of(job: v1.BatchPredictionJob, content: Any) -> list[Any]:
     if wanted == "csv":
         # The first line is a header; "values that aren't quoted are read as floating point numbers".
         return list(csv.reader(io.StringIO(content), quoting=csv.QUOTE_NONNUMERIC))[1:]
-    require(wanted.startswith("tf-record"), f"no {wanted} here")
-    records = _records(gzip.decompress(content) if wanted.endswith("gzip") else content)
+    if wanted == "file-list":  # "each row is the Cloud Storage URI to a file"; here they are there by their URI
+        uris, files = content
+        records: Iterable[bytes] = [files[uri] for uri in uris.splitlines()]
+    else:
+        require(wanted.startswith("tf-record"), f"no {wanted} here")
+        records = _records(gzip.decompress(content) if wanted.endswith("gzip") else content)
     # "converted to an object in the format of {"b64": <value>}".
     return [{"b64": base64.b64encode(record).decode()} for record in records]
 
 
-def answer(instances: Sequence[Any], container: Container) -> Answered:
+def answer(instances: Sequence[Any], container: Container, at_once: int = 0) -> Answered:
     """Return the container's answers; a request that it refuses fails all of its rows."""
-    answered = Answered()
-    for start in range(0, len(instances), BATCH):
-        batch = list(instances[start : start + BATCH])
+    answered, at_once = Answered(), at_once or BATCH
+    for start in range(0, len(instances), at_once):
+        batch = list(instances[start : start + at_once])
         status, body = container({"instances": batch})
         if status == 200:
             answered.predictions += body["predictions"]

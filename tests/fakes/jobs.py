@@ -29,7 +29,8 @@ class FakeJobs:
 
     Attributes:
         custom_jobs, tuning_jobs, batch_jobs: What was made, by resource name with the project's id.
-        rows: What batch jobs read: rows of a table by "bq://...", contents of files by "gs://...".
+        rows: What batch jobs read: rows of a table by "bq://...", contents of files by "gs://...",
+            of a list of files with these, (content, {uri: content}).
         containers: Answers the body of a request as the model's container does, by the name of the version.
         answered: What batch jobs got from the containers, by the name of the job.
     """
@@ -156,7 +157,8 @@ class FakeJobs:
             if address in self.rows:
                 model = self._serving.model(job.model)
                 container = self.containers[f"{model.name}@{model.version_id}"]
-                answered = batch_rows.answer(batch_rows.instances_of(job, self.rows[address]), container)
+                at_once = job.manual_batch_tuning_parameters.batch_size
+                answered = batch_rows.answer(batch_rows.instances_of(job, self.rows[address]), container, at_once)
                 self.answered[job.name] = answered
                 # "-1 if the number is unknown" (CompletionStats.incomplete_count).
                 job.completion_stats = v1.CompletionStats(

@@ -33,6 +33,7 @@ class Project:
         monitored: Whether Cloud Monitoring may be read.
         secrets: By the name of their version; ``disabled_secrets`` are some of them.
         logged: Payloads of the requests in the log of an endpoint, the newest first.
+        answered: Payloads of the responses to them; none where it is empty.
     """
 
     expired: bool = False
@@ -69,6 +70,7 @@ class Project:
     secrets: dict[str, str] = field(default_factory=dict)
     disabled_secrets: set[str] = field(default_factory=set)
     logged: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
 
     def may(self, permission: str, resource: str) -> bool:
         """Return whether the caller has a permission on a resource."""

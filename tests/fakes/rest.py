@@ -287,8 +287,13 @@ class FakeRest:
         fields = [
             {"name": "time", "type": "STRING", "mode": "NULLABLE"},
             {"name": "request_payload", "type": "STRING", "mode": "REPEATED"},
+            {"name": "response_payload", "type": "STRING", "mode": "REPEATED"},
         ]
-        rows = [{"f": [{"v": "2026-11-21T15:00:00Z"}, {"v": [{"v": payload}]}]} for payload in self.project.logged]
+        answers = [[{"v": payload}] for payload in self.project.answered] or [[]] * len(self.project.logged)
+        rows = [
+            {"f": [{"v": "2026-11-21T15:00:00Z"}, {"v": [{"v": payload}]}, {"v": answer}]}
+            for payload, answer in zip(self.project.logged, answers, strict=True)
+        ]
         reference = {"projectId": self._id, "jobId": "query", "location": "US"}
         answer = {"jobReference": reference, "queryId": "query", "jobComplete": True, "cacheHit": False}
         return {**answer, "schema": {"fields": fields}, "rows": rows, "totalRows": str(len(rows))}

@@ -40,6 +40,8 @@ MODEL_ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
 ENDPOINT_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,8}")
 # "1-10 characters, and valid characters are /[0-9]/": DeployedModel.id, where the caller gives it.
 DEPLOYED_ID = re.compile(r"[0-9]{1,10}")
+# "Public endpoints have a maximum request size of 1.5 MB": dataflow/docs/notebooks/run_inference_vertex_ai.
+MOST_BYTES = 1_500_000
 AUTOSCALING = "aiplatform.googleapis.com/prediction/online/"
 # What Vertex AI says of a model with a container of one's own: Model.supported_*.
 INPUTS = ("jsonl", "bigquery", "csv", "tf-record", "tf-record-gzip", "file-list")
@@ -456,6 +458,8 @@ class FakeServing:
 
     def _predict(self, ask: v1.PredictRequest) -> v1.PredictResponse:
         endpoint = self.endpoints[ask.endpoint]
+        size = v1.PredictRequest.pb(ask).ByteSize()
+        require(size <= MOST_BYTES, f"the request has {size:,} bytes, at most {MOST_BYTES:,}")
         # "you won't be able to send request to the shared DNS" (Endpoint.dedicated_endpoint_enabled).
         require(
             not endpoint.dedicated_endpoint_enabled, f"{ask.endpoint} is asked at {endpoint.dedicated_endpoint_dns}"

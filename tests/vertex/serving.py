@@ -40,6 +40,7 @@ class Pushes:
         self.there = there
         self.vertex = vertex
         self.buckets = buckets
+        self.rows = [{"instance": one, "answer": answer(one)} for one in INSTANCES]
 
     def model(self, number: int) -> standard_artifacts.Model:
         """A model in the bucket, made by the run ``run-<number>``."""
@@ -68,8 +69,7 @@ class Pushes:
         self._write(
             f"{blessing.uri}/{MEASURED}", json.dumps({"metrics": metrics, "data_span": 7, "schema_sha256": "ab" * 32})
         )
-        rows = [{"instance": one, "answer": answer(one)} for one in INSTANCES]
-        self._write(f"{infra.uri}/{SMOKE_ROWS}", json.dumps({"tolerance": 1e-3, "rows": rows}))
+        self._write(f"{infra.uri}/{SMOKE_ROWS}", json.dumps({"tolerance": 1e-3, "rows": self.rows}))
         pushed = standard_artifacts.PushedModel()
         pushed.uri = f"{root}/Pusher_1/pushed_model"
         setting = pusher.setting_for(self.vertex, endpoint, "flights")

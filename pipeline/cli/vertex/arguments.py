@@ -142,7 +142,9 @@ def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
     )
     parsers["rollback"].add_argument("--dry-run", action="store_true", help="only say what would be done")
     parsers["batch-predict"].add_argument(
-        "source", metavar="SOURCE", help="bigquery://project.dataset.table or gs://bucket/folder/*.jsonl"
+        "source",
+        metavar="SOURCE",
+        help="bigquery://project.dataset.table or gs://bucket/folder/*.jsonl; of images also gs://bucket/list.txt",
     )
     parsers["batch-predict"].add_argument(
         "--to", metavar="PLACE", help="gs://bucket/folder or bq://project.dataset (the pipeline's folder in the bucket)"

@@ -44,7 +44,15 @@ def batch_predict(session: Session) -> int:
             )
         to = arguments.to or f"gs://{session.vertex.bucket}/{config.name}/predictions"
         batch.predict(
-            version, arguments.source, to, config.label.name, session.vertex, cloud, session.screen.note, arguments.poll
+            version,
+            arguments.source,
+            to,
+            config.label.name,
+            session.vertex,
+            cloud,
+            session.screen.note,
+            arguments.poll,
+            config.data.images,
         )
     return SUCCEEDED
 

@@ -7,6 +7,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.images import Images, facts
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import Cloud, poll
 from pipeline.vertex.endpoints.endpoint import machine_spec
@@ -19,6 +20,7 @@ ENDED_STATES = (
     v1.JobState.JOB_STATE_CANCELLED,
     v1.JobState.JOB_STATE_EXPIRED,
 )
+FILE_LIST = "file-list"
 LONGEST_OUTAGE = 30 * 60.0
 TABLE = r"[^.\s/]+\.[^.\s]+\.[^.\s]+"
 DATASET = r"[^.\s/]+(\.[^.\s]+){0,2}"
@@ -33,18 +35,21 @@ def predict(
     cloud: Cloud,
     note: Callable[[str], None],
     seconds: float = 10.0,
+    images: Images | None = None,
 ) -> None:
     """Answer all rows of a source and wait for the end.
 
     Args:
         version: Of the registry.
-        source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl".
+        source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl"; of images also
+            "gs://bucket/list.txt", with the address of an image a line.
         to: "bq://project.dataset", or a folder gs://...
         label: Column that the model does not take.
         vertex: Key and labels of the job; machines and service account are those of its endpoint.
         cloud: Where the job runs.
         note: Receives the job, its states, and how many rows were answered.
         seconds: Between two looks.
+        images: The rows are images.
 
     Raises:
         UserError: the source is in no format whose rows reach the model by name, or the job failed.
@@ -54,10 +59,8 @@ def predict(
     job = v1.BatchPredictionJob(
         display_name=f"{version.entry.rpartition('/')[2]}-{version.id}",
         model=version.name,
-        input_config=_input(source, table),
+        input_config=_input(source, table, images),
         output_config=_output(to),
-        # A row is an object with the features by name, as on the endpoint.
-        instance_config=v1.BatchPredictionJob.InstanceConfig(instance_type="object", excluded_fields=[label]),
         # A batch job does not scale: it keeps the replicas that it starts with.
         dedicated_resources=v1.BatchDedicatedResources(
             machine_spec=machine_spec(endpoint),
@@ -67,6 +70,13 @@ def predict(
         service_account=endpoint.service_account or "",
         labels=dict(vertex.labels),
     )
+    if job.input_config.instances_format != FILE_LIST:  # whose rows are {"b64": ...} and nothing else
+        # A row is an object with the features by name, as on the endpoint.
+        excluded = [label, *(facts(images.column) if images else ())]
+        job.instance_config = v1.BatchPredictionJob.InstanceConfig(instance_type="object", excluded_fields=excluded)
+    if images:
+        # 64 images, which Vertex AI sends otherwise, may be more than the server takes in a request.
+        job.manual_batch_tuning_parameters = v1.ManualBatchTuningParameters(batch_size=1)
     if vertex.encryption_key:
         job.encryption_spec = v1.EncryptionSpec(kms_key_name=vertex.encryption_key)
     client = cloud.client(v1.JobServiceClient)
@@ -87,20 +97,23 @@ def predict(
     note(f"{stats.successful_count:,} rows answered, {failed:,} not, in {place}")
 
 
-def _input(source: str, table: str | None) -> v1.BatchPredictionJob.InputConfig:
+def _input(source: str, table: str | None, images: Images | None) -> v1.BatchPredictionJob.InputConfig:
     if table is not None:
         if not re.fullmatch(TABLE, table):
             raise UserError(f"batch-predict takes a table bigquery://project.dataset.table, got {source!r}")
         return v1.BatchPredictionJob.InputConfig(
             instances_format="bigquery", bigquery_source=v1.BigQuerySource(input_uri=f"bq://{table}")
         )
+    if images and source.startswith("gs://") and source.endswith(".txt"):
+        return v1.BatchPredictionJob.InputConfig(instances_format=FILE_LIST, gcs_source=v1.GcsSource(uris=[source]))
     if not source.startswith("gs://") or not source.endswith(".jsonl"):
+        listed = ", or gs://bucket/list.txt with the address of an image a line" if images else ""
         raise UserError(
             f"batch-predict takes no rows from {source!r}: expected bigquery://project.dataset.table, or files "
-            "gs://bucket/folder/*.jsonl with an object of features a line. Rows of CSV and TFRecord files would reach "
-            "the model as arrays and as bytes, without the names of the features. What to do: CSV or Parquet: load it "
-            "as a table first, bq load --source_format=CSV (or PARQUET); TFRecord: write its rows as .jsonl; files "
-            "here: python -m pipeline predict"
+            f"gs://bucket/folder/*.jsonl with an object of features a line{listed}. Rows of CSV and TFRecord files "
+            "would reach the model as arrays and as bytes, without the names of the features. What to do: CSV or "
+            "Parquet: load it as a table first, bq load --source_format=CSV (or PARQUET); TFRecord: write its rows as "
+            ".jsonl; files here: python -m pipeline predict"
         )
     return v1.BatchPredictionJob.InputConfig(instances_format="jsonl", gcs_source=v1.GcsSource(uris=[source]))
 

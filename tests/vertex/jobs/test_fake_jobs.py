@@ -117,6 +117,7 @@ ROW = {"carrier": "UA", "distance": 1, "late": 0}
         ("jsonl", {}, "[1, 2]", [1, 2]),
         ("jsonl", {"instance_type": "array", "included_fields": ["b", "a"]}, '{"a": 1, "b": 2}', [2, 1]),
         ("csv", {"instance_type": "object"}, '"a","b"\n"x",3\n', ["x", 3.0]),
+        ("file-list", {}, ("gs://b/1.png\n", {"gs://b/1.png": b"x", "gs://b/2.png": b"y"}), {"b64": "eA=="}),
     ],
 )
 def test_rows_are_converted_as_the_comment_of_instance_config_says(instances_format, config, content, expected):
@@ -132,6 +133,7 @@ def test_rows_are_converted_as_the_comment_of_instance_config_says(instances_for
     ("instances_format", "config", "message"),
     [
         ("csv", {"excluded_fields": ["late"]}, "no included or excluded fields with csv"),
+        ("file-list", {"excluded_fields": ["late"]}, "no included or excluded fields with file-list"),
         ("bigquery", {"excluded_fields": ["late"], "included_fields": ["carrier"]}, "included_fields and excluded"),
         ("jsonl", {"instance_type": "row"}, "instance_type 'row'"),
     ],

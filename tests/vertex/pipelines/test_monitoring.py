@@ -5,18 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import tensorflow_data_validation as tfdv
 
 from pipeline.errors import UserError
-from pipeline.settings.config import PipelineConfig
+from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target
-from pipeline.validation import reference
+from pipeline.validation import predictions, reference
 from pipeline.vertex.pipelines import monitoring, schedules
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
+from tests.serving.test_images import b64, grey_image
 from tests.vertex.serving import ENDPOINT, Pushes
 
+ROOT = Path(__file__).resolve().parents[3]
 TABLE = "demo.logs.requests"
 LOGGED = replace(ENDPOINT, log_to=f"bq://{TABLE}")
 CRON = "0 6 * * *"
@@ -40,11 +43,17 @@ def requests(train: pd.DataFrame, there: GoogleCloud) -> list[dict[str, Any]]:
 @pytest.fixture
 def compiled_task(config: PipelineConfig, pushes: Pushes, train: pd.DataFrame, tmp_path: Path) -> list[str]:
     """The arguments of the task, as scheduled for a pipeline that has pushed once."""
+    return task(config, pushes, train, tmp_path)
+
+
+def task(config: PipelineConfig, pushes: Pushes, train: pd.DataFrame, tmp_path: Path) -> list[str]:
     pushed = pushes.push(1, LOGGED)
-    target = Target.on_vertex(replace(pushes.vertex, endpoint=LOGGED), "flights", tmp_path / "upload")
+    target = Target.on_vertex(replace(pushes.vertex, endpoint=LOGGED), config.name, tmp_path / "upload")
     version = pushed.get_string_custom_property("pushed_version")
     statistics = {"train": tfdv.generate_statistics_from_dataframe(train)}
-    reference.write(f"{target.pipeline_root}/_pushed/flights", version, statistics, {})
+    scores = np.linspace(0, 1, 1_000, dtype=np.float32) if len(config.label.classes) == 2 else np.arange(1_000) % 2
+    of_test = predictions.statistics_of(scores, config.label.classes)
+    reference.write(f"{target.pipeline_root}/_pushed/{config.name}", version, statistics, {}, of_test)
     monitoring.compile(config, target, tmp_path / "out", retrain=False)
     for here, address in json.loads((tmp_path / "out/uploads.json").read_text()).items():
         copy = tmp_path / "buckets" / address.removeprefix("gs://")
@@ -89,6 +98,58 @@ def test_a_crossed_limit_fails_the_task_or_starts_the_schedules_job(
     (job,) = there.vertex.pipeline_jobs.values()
     assert job.name in capsys.readouterr().out
     assert "Trainer" in job.pipeline_spec["components"]["tfx-dag"]["dag"]["tasks"]
+
+
+def answers(probabilities: np.ndarray) -> list[str]:
+    return [json.dumps({"predictions": [{"probability": value, "label": "late"}]}) for value in probabilities.tolist()]
+
+
+def test_other_answers_than_for_the_test_split_are_a_crossed_limit(compiled_task, requests, there, monkeypatch, capsys):
+    project = there.rest.project
+    project.logged = [json.dumps({"instances": [row]}) for row in requests]
+    project.answered = answers(np.linspace(0, 1, len(requests)))
+    assert run(compiled_task, monkeypatch) == 0
+    assert "predictions" not in capsys.readouterr().out
+    project.answered = answers(np.linspace(0, 0.2, len(requests)))
+    assert run(compiled_task, monkeypatch) == 4
+    assert "crossed: predictions" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_of_images_what_is_known_about_them_is_compared_and_nothing_that_requests_lack(
+    pushes, there: GoogleCloud, tmp_path, monkeypatch, capsys
+):
+    config = load_config(ROOT / "configs/digits.py").with_paths_from(ROOT)
+    greys = np.arange(1_200) % 200
+    train = pd.DataFrame(
+        {
+            "image_format": "PNG",
+            "image_width": 8,
+            "image_height": 8,
+            "image_brightness": greys.astype(np.float32),
+            "image_path": [f"{number}.png" for number in range(len(greys))],
+            "image_folder": "7",
+            "digit": 7,
+        }
+    )
+    arguments = task(config, pushes, train, tmp_path)
+    there.rest.project.tables.add(TABLE)
+
+    def log(greys: np.ndarray) -> None:
+        images = [b64(grey_image(grey, (8, 8))) for grey in greys.tolist()]
+        bodies = [{"instances": [{"image": image}]} if number % 2 else image for number, image in enumerate(images)]
+        there.rest.project.logged = list(map(json.dumps, bodies))
+
+    log(greys)
+    assert run(arguments, monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "1,200 rows of version " in said
+    assert "within the limits of the schema" in said
+    assert "crossed" not in said
+    assert "warning" not in said
+    log(greys // 2 + 100)
+    assert run(arguments, monkeypatch) == 4
+    assert "crossed: image_brightness" in capsys.readouterr().out
 
 
 def test_too_few_rows_are_no_reason_to_fail(compiled_task, requests, there: GoogleCloud, monkeypatch, capsys):
