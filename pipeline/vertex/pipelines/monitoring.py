@@ -193,7 +193,8 @@ def _rows_of(payload: str, key: str) -> list[Any] | None:
         return None
     if not isinstance(content, dict):
         return None if key == "instances" else [content]
-    return list(content.get(key, [content]))
+    rows = content.get(key, [content])
+    return rows if isinstance(rows, list) else None
 
 
 if __name__ == "__main__":
