@@ -20,7 +20,9 @@ from pipeline.settings.machines import Job, Machines, Resources
 from pipeline.settings.target import Dataflow, Target, Vertex
 from pipeline.vertex import ALL_NODES, node_of
 from pipeline.vertex.pipelines.compile import compile
+from pipeline.vertex.pipelines.submit import upload
 from tests.fakes import checks
+from tests.fakes.google_cloud import GoogleCloud
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = "us-central1-docker.pkg.dev/demo/pipelines/pipeline:1"
@@ -242,6 +244,19 @@ def test_the_images_that_a_table_names_are_uploaded_below_its_folder_and_no_othe
     assert job_and_uploads(digits, tmp_path) == (job, uploads)
     (tmp_path / "mine/files/1/b.png").write_bytes(b"other")
     assert job_and_uploads(digits, tmp_path)[1].keys().isdisjoint(uploads)
+
+
+def test_the_images_of_a_table_reach_the_bucket_and_unchanged_ones_once(digits, tmp_path, cloud, there: GoogleCloud):
+    _, uploads = job_and_uploads(digits, tmp_path)
+    notes: list[str] = []
+    upload(tmp_path / "out", cloud, notes.append)
+    assert uploads.keys() <= there.files()
+    assert len(notes) == 1
+    image = next(address for address in uploads if address.endswith("a.png"))
+    bucket, _, name = image.removeprefix("gs://").partition("/")
+    assert cloud.storage().bucket(bucket).blob(name).download_as_bytes() == b"0/a"
+    upload(tmp_path / "out", cloud, notes.append)
+    assert len(notes) == 1
 
 
 @pytest.mark.parametrize(
