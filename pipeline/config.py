@@ -8,6 +8,7 @@ from pipeline.settings.config import TimeSplit as TimeSplit
 from pipeline.settings.config import Tuning as Tuning
 from pipeline.settings.endpoint import Canary as Canary
 from pipeline.settings.endpoint import Endpoint as Endpoint
+from pipeline.settings.gates import BeatsBaseline as BeatsBaseline
 from pipeline.settings.gates import DataChecks as DataChecks
 from pipeline.settings.gates import Evaluation as Evaluation
 from pipeline.settings.gates import FairnessGate as FairnessGate

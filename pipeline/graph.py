@@ -1,7 +1,7 @@
 """Create the graph, the same for every target.
 
-ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Transform → Tuner → Trainer → ModelCheck →
-Evaluator → Pusher → Verdict
+ExampleGen → StatisticsGen → SchemaGen → ExampleValidator → DataGate → Baselines → Transform → Tuner → Trainer →
+ModelCheck → Evaluator → Pusher → Verdict
 """
 
 import dataclasses
@@ -20,8 +20,9 @@ from tfx.proto import pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import BaseChannel, Channel, standard_artifacts
 
 from pipeline import filesystem
-from pipeline.components.baseline import find_baseline
+from pipeline.components.baselines import Baselines
 from pipeline.components.data_gate import DataGate, ExampleValidator
+from pipeline.components.earlier_model import find_baseline
 from pipeline.components.evaluator import Evaluator
 from pipeline.components.example_gen import create_example_gen
 from pipeline.components.model_check import ModelCheck
@@ -47,6 +48,7 @@ class _DataSteps:
 
     nodes: list[BaseNode]
     gate: DataGate
+    baselines: BaseChannel
     examples: BaseChannel
     statistics: BaseChannel
     schema: BaseChannel
@@ -126,7 +128,18 @@ def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
     )
     example_validator.add_upstream_node(schema_gen)
     gate = DataGate(anomalies=example_validator.outputs["anomalies"])
-    return _DataSteps([*nodes, example_validator, gate], gate, examples, statistics, schema)
+
+    # Simple models on the same rows: a model that is worth its training beats them.
+    baselines = Baselines(label=config.label, examples=examples, schema=schema)
+    baselines.add_upstream_node(gate)
+    return _DataSteps(
+        [*nodes, example_validator, gate, baselines],
+        gate,
+        baselines.outputs["baselines"],
+        examples,
+        statistics,
+        schema,
+    )
 
 
 def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) -> _TrainingSteps:
@@ -231,6 +244,7 @@ def _judging_steps(
         baseline_model=baseline_model,
         schema=data.schema,
         infra_blessing=infra_blessing,
+        baselines=data.baselines,
         evaluation=config.evaluation,
         label=config.label,
     )
@@ -253,6 +267,7 @@ def _judging_steps(
         infra_blessing=infra_blessing,
         pushed_model=pusher.outputs["pushed_model"],
         statistics=data.statistics,
+        baselines=data.baselines,
         reference_root=_reference_root(config, target),
     )
     return [model_check, *([baseline] if baseline else []), evaluator, pusher, verdict]

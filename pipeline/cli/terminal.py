@@ -23,10 +23,10 @@ from pipeline import progress
 from pipeline.cli.running_line import RunningLine
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.gates import Gate
+from pipeline.settings.gates import BeatsBaseline, Gate
 from pipeline.settings.names import printable
 from pipeline.settings.repository import shown
-from pipeline.settings.tasks import shown_metrics
+from pipeline.settings.tasks import Metric, shown_metrics
 
 if TYPE_CHECKING:
     from pipeline.runs.results import Results
@@ -234,6 +234,9 @@ class Screen:
         self._print()
         self._print(f"Test split{threshold}", "italic")
         print_table(self._console, ("", *(metric.title for metric in columns.values()), "examples"), rows)
+        baselines = _baselines(results, *next(iter(columns.items())))
+        if baselines:
+            self._print(baselines)
         self._print()
         for sentence in [*results.verdict["passed_over"], *results.verdict["notes"]]:
             self._print(f"note: {sentence}", "dim")
@@ -260,6 +263,13 @@ class Screen:
         self._console.print(text, style=style, soft_wrap=True)
 
 
+def _baselines(results: Results, name: str, metric: Metric) -> str | None:
+    """Return a metric of the simple models in a line, the best kind first."""
+    values = {simple: found[name] for simple, found in results.baselines.items() if name in found}
+    texts = [f"{simple} {value:.4f}" for simple, value in reversed(values.items())]
+    return f"Baselines, {metric.title}: {', '.join(texts)}" if texts else None
+
+
 def _gates_held(results: Results, config: PipelineConfig) -> str:
     """Return the gates over all rows, with their values, and the number of the others."""
     overall = results.metrics["overall"]
@@ -269,6 +279,9 @@ def _gates_held(results: Results, config: PipelineConfig) -> str:
             limits = {"floor": gate.floor, "ceiling": gate.ceiling}
             text = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit is not None)
             parts.append(f"{gate.metric} {overall[gate.metric]:.4f}{f' ({text})' if text else ''}")
+        elif isinstance(gate, BeatsBaseline):
+            other = results.baselines[gate.than][gate.metric]
+            parts.append(f"{gate.metric} {overall[gate.metric]:.4f} beats {gate.than} ({other:.4f})")
     others = len(config.evaluation.gates) - len(parts)
     if others:
         parts.append(f"{others} {'gate' if others == 1 else 'gates'} on slices")

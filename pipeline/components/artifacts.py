@@ -16,6 +16,8 @@ from pipeline.validation.statistics import Statistics
 # Beside the blessing of the Evaluator: the result of the gates, what the Pusher writes into a version's manifest, and
 # the statistics of the predictions for the test split.
 GATE_RESULT, MEASURED, PREDICTIONS = "verdict.json", "measured.json", "predictions.pb"
+# Metrics of simple models.
+BASELINES = "baselines.json"
 # Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:
 # {"tolerance": ..., "rows": [{"instance", "answer"}]}.
 MODEL_REPORT, SMOKE_ROWS = "model_check.json", "smoke_rows.json"
@@ -46,6 +48,12 @@ def read_predictions(blessing_uri: str) -> Statistics | None:
     """Return the statistics of the predictions for the test split; None beside a blessing of TFX's own Evaluator."""
     path = f"{blessing_uri}/{PREDICTIONS}"
     return Statistics.FromString(filesystem.read_bytes(path)) if filesystem.exists(path) else None
+
+
+def read_baselines(uri: str) -> dict[str, dict[str, float]]:
+    """Return metrics on the test split by simple model, as the step Baselines has measured them."""
+    metrics: dict[str, dict[str, float]] = _read_json(f"{uri}/{BASELINES}")["metrics"]
+    return metrics
 
 
 def read_model_report(blessing_uri: str) -> dict[str, Any]:

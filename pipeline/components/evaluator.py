@@ -25,7 +25,7 @@ from tfx.utils import io_utils, proto_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
-from pipeline.components.artifacts import GATE_RESULT, MEASURED, PREDICTIONS
+from pipeline.components.artifacts import GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
@@ -107,7 +107,8 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
             ]
             notes.append(f"the baseline {inputs['baseline_model'][0].uri} has {', '.join(before) or 'no such metric'}")
         metrics = read_metrics(evaluation)
-        bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes)))
+        simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
+        bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
             "metrics": metrics["overall"],
@@ -280,6 +281,7 @@ class Evaluator(DeclaredComponent):
         "model": standard_artifacts.Model,
         "schema": standard_artifacts.Schema,
         "infra_blessing": standard_artifacts.InfraBlessing,
+        "baselines": standard_artifacts.ModelEvaluation,
     }
     OPTIONAL_INPUTS = {"baseline_model": standard_artifacts.Model}
     OUTPUTS = {"evaluation": standard_artifacts.ModelEvaluation, "blessing": standard_artifacts.ModelBlessing}

@@ -10,7 +10,13 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
-from pipeline.components.artifacts import read_gate_result, read_model_report, read_predictions, read_statistics
+from pipeline.components.artifacts import (
+    read_baselines,
+    read_gate_result,
+    read_model_report,
+    read_predictions,
+    read_statistics,
+)
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.validation import reference
 
@@ -47,6 +53,7 @@ class VerdictExecutor(BaseExecutor):
             "passed_over": list(gates.passed_over),
             "notes": [*gates.notes, *check["notes"]],
             "model_check": check["facts"],
+            "baselines": read_baselines(artifact_utils.get_single_uri(input_dict["baselines"])),
         }
         filesystem.write(verdict.uri, json.dumps(content, indent=2))  # a value's address is a file
         verdict.set_int_custom_property("blessed", int(not failed))
@@ -62,6 +69,7 @@ class Verdict(DeclaredComponent):
         "infra_blessing": standard_artifacts.InfraBlessing,
         "pushed_model": standard_artifacts.PushedModel,
         "statistics": standard_artifacts.ExampleStatistics,
+        "baselines": standard_artifacts.ModelEvaluation,
     }
     OUTPUTS = {"verdict": standard_artifacts.String}
 

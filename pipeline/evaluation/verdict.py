@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import intervals
-from pipeline.settings.gates import LAST_BLESSED, AnyGate, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.gates import (
+    LAST_BLESSED,
+    OF_BASELINES,
+    AnyGate,
+    BeatsBaseline,
+    Evaluation,
+    FairnessGate,
+    Gate,
+    SliceGate,
+)
 from pipeline.settings.tasks import METRICS, TASKS
 
 Slices = Mapping[str, Mapping[str, float]]
@@ -45,7 +54,13 @@ class GateResult:
         return cls(fields["blessed"], *(tuple(fields[name]) for name in ("failed", "passed_over", "notes")))
 
 
-def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, notes: tuple[str, ...] = ()) -> GateResult:
+def judge(
+    settings: Evaluation,
+    candidate: Slices,
+    baseline: Slices | None,
+    notes: tuple[str, ...] = (),
+    simple_models: Slices | None = None,
+) -> GateResult:
     """Judge the metrics of a model by the gates.
 
     Args:
@@ -54,15 +69,41 @@ def judge(settings: Evaluation, candidate: Slices, baseline: Slices | None, note
             those that are undefined in a slice are left out or NaN.
         baseline: The same of the model to compare with, on the same rows; None ignores ``max_drop``.
         notes: For the result.
+        simple_models: Metrics on the test split by name of ``gates.BASELINES``.
     """
     judging = _Judge(settings, candidate, baseline)
     for gate in settings.gates:
-        if isinstance(gate, FairnessGate):
+        if isinstance(gate, BeatsBaseline):
+            judging.judge_against(gate, simple_models or {})
+        elif isinstance(gate, FairnessGate):
             judging.judge_gap(gate)
         else:
             for name in judging.slices_of(gate):
                 judging.judge_slice(gate, name)
+    learnt_nothing = why_nothing_learnt(candidate.get(OVERALL, {}), (simple_models or {}).get("constant", {}))
+    notes += (learnt_nothing,) if learnt_nothing else ()
     return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes)
+
+
+def why_nothing_learnt(overall: Mapping[str, float], constant: Mapping[str, float]) -> str | None:
+    """Return that a model is not certain to be better than the same answer for every row; None if it is.
+
+    Args:
+        overall: Metrics of the model on all rows, with their counts.
+        constant: Metrics of the constant answer.
+    """
+    metric = next((name for name in OF_BASELINES if name in overall and name in constant), None)
+    within = metric and intervals.interval(metric, overall, 0.95)
+    if not metric or not within:
+        return None
+    direction = METRICS[metric].direction
+    worst = within[0] if direction > 0 else within[1]
+    if direction * worst > direction * constant[metric]:
+        return None
+    return (
+        f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "
+        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant[metric]:.4f}"
+    )
 
 
 @dataclass
@@ -75,7 +116,25 @@ class _Judge:
     failed: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
-    def slices_of(self, gate: AnyGate) -> list[str]:
+    def judge_against(self, gate: BeatsBaseline, simple_models: Slices) -> None:
+        """Judge whether the model is better than a simple one."""
+        if not self._can_judge(gate, OVERALL):
+            return
+        value, other = self.candidate[OVERALL][gate.metric], simple_models.get(gate.than, {}).get(gate.metric)
+        if other is None:
+            measured = ", ".join(simple_models) or "none"
+            self.failed.append(f"{gate.metric}: there is no baseline {gate.than!r} on such data, measured: {measured}")
+            return
+        gain = METRICS[gate.metric].direction * (value - other)
+        if gain <= gate.margin:
+            by = f" by more than {gate.margin:g}" if gate.margin else ""
+            self._add(
+                f"{gate.metric} on all rows is {value:.4f} and does not beat the {other:.4f} of the baseline "
+                f"{gate.than!r}{by}",
+                chance=False,
+            )
+
+    def slices_of(self, gate: Gate | SliceGate | FairnessGate) -> list[str]:
         """Return the slices of a gate; the gate fails if there are none."""
         if isinstance(gate, Gate):
             return [OVERALL]
@@ -149,7 +208,7 @@ class _Judge:
         """Return whether a slice has enough examples and a value of the metric; if not, add the reason."""
         values = self.candidate[name]
         subject, count = f"{gate.metric} on {_where(name)}", values.get("example_count", 0)
-        if not isinstance(gate, Gate) and count < gate.min_examples:
+        if isinstance(gate, SliceGate | FairnessGate) and count < gate.min_examples:
             self.passed_over.append(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
             return False
         if not math.isfinite(values.get(gate.metric, math.nan)):

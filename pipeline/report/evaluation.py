@@ -25,8 +25,10 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         value, other = overall.get(name, math.nan), run.baseline.get(name, math.nan)
         within = between(intervals.interval(name, overall, CONFIDENCE))
         change = f"{value - other:+.4f}" if math.isfinite(value - other) else "-"
-        rows.append((name, number(value), within, number(other), change))
-    header = ("Metric", "New model", "95 % interval", "Baseline", "Change")
+        simple = [number(found.get(name, math.nan)) for found in run.results.baselines.values()]
+        rows.append((name, number(value), within, *simple, number(other), change))
+    simple_models = map(str.capitalize, run.results.baselines)
+    header = ("Metric", "New model", "95 % interval", *simple_models, "Earlier model", "Change")
     threshold = f", threshold {run.config.evaluation.threshold:g}" if task == "binary" else ""
     note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
     blocks: list[Block] = [Table(header, rows, note)]

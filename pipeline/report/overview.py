@@ -27,7 +27,9 @@ def headline(run: FinishedRun) -> list[Block]:
         within = intervals.interval(metric, run.results.metrics["overall"], CONFIDENCE)
         notes = [f"{between(within)} (95 % interval)"] if within else []
         before = run.baseline.get(metric, math.nan)
-        change = f"{value - before:+.4f} against the baseline" if math.isfinite(before) else "no baseline"
+        change = f"{value - before:+.4f} against the earlier model" if math.isfinite(before) else "no earlier model"
+        simple = {name: found[metric] for name, found in run.results.baselines.items() if metric in found}
+        notes += [f"{name} has {number(other)}" for name, other in list(simple.items())[-1:]]
         title = METRICS[metric].title
         cards.append(Card(title[0].upper() + title[1:], number(value), [*notes, change, *limits]))
     rows = {split: statistics.datasets[0].num_examples for split, statistics in run.statistics.items()}

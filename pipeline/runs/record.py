@@ -69,7 +69,7 @@ class Record:
         """Return the first gate over all rows: metric, floor and ceiling; a metric of the run where there is none."""
         gates = self.config["evaluation"]["gates"]
         shown = ({"metric": name} for name in METRICS if name in self.metrics)
-        return next((gate for gate in gates if "by" not in gate), None) or next(shown, {})
+        return next((gate for gate in gates if "floor" in gate and "by" not in gate), None) or next(shown, {})
 
     @property
     def verdict(self) -> str:

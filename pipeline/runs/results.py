@@ -21,7 +21,8 @@ class Results:
 
     Attributes:
         metrics: On the test split, by slice ("overall" first), then by metric.
-        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check".
+        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check",
+            "baselines".
     """
 
     metrics: dict[str, dict[str, float]]
@@ -41,6 +42,12 @@ class Results:
     def blessed(self) -> bool:
         """Return whether every gate held."""
         return bool(self.verdict["blessed"])
+
+    @property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of simple models on the test split, by model; empty of a run before there were any."""
+        found: dict[str, dict[str, float]] = self.verdict.get("baselines", {})
+        return found
 
     @property
     def pushed_to(self) -> str | None:

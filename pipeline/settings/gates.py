@@ -5,7 +5,7 @@ Frozen and checked when built, standard library only. ``pipeline.settings.config
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pipeline.settings.checks import (
     ConfigError,
@@ -43,6 +43,11 @@ FINDINGS: dict[str, Severity] = {
 }
 Confidence = Annotated[float, number("from 0 to less than 1", lambda value: 0 <= value < 1)]
 LAST_BLESSED, NO_BASELINE = "last blessed", "none"
+# Simple models that every run measures on the same rows, the simplest first.
+Baseline = Literal["constant", "linear", "boosting"]
+BASELINES: tuple[Baseline, ...] = get_args(Baseline)
+# Metrics that need no threshold, which these models would have to choose.
+OF_BASELINES = ("auc", "auc_precision_recall", "accuracy", "log_loss", "rmse", "mae")
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,28 @@ class FairnessGate:
             raise ConfigError(f"{name}: a gap is between the values of a column, got the one value {self.by!r}")
 
 
-AnyGate = Gate | SliceGate | FairnessGate
+@dataclass(frozen=True)
+class BeatsBaseline:
+    """A simple model that must be beaten on all rows of the test split.
+
+    Attributes:
+        metric: One of ``OF_BASELINES``.
+        than: "constant", the same answer for every row; "linear"; or "boosting", scikit-learn's gradient boosting with
+            its defaults.
+        margin: Least that the model must be better by.
+    """
+
+    metric: str
+    than: Baseline = "boosting"
+    margin: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        if self.metric not in OF_BASELINES:
+            raise ConfigError(f"BeatsBaseline.metric must be one of {', '.join(OF_BASELINES)}, got {self.metric!r}")
+        check_settings(f"BeatsBaseline of {self.metric}: ", self)
+
+
+AnyGate = Gate | SliceGate | FairnessGate | BeatsBaseline
 
 
 @dataclass(frozen=True)
@@ -190,7 +216,9 @@ class Evaluation:
                 "evaluation.gates is empty: without a gate TFX blesses no model and says nothing. "
                 'Give at least one, such as Gate("auc", floor=0.6)'
             )
-        names = [(type(gate).__name__, gate.metric, getattr(gate, "by", None)) for gate in self.gates]
+        names = [
+            (type(gate).__name__, gate.metric, getattr(gate, "by", getattr(gate, "than", None))) for gate in self.gates
+        ]
         for kind, metric, by in names:
             if names.count((kind, metric, by)) > 1:
                 raise ConfigError(f"evaluation.gates: two {kind}s of {metric}{f' by {by}' if by else ''}; leave one")
@@ -206,7 +234,7 @@ class Evaluation:
     @property
     def sliced_by(self) -> tuple[str, ...]:
         """Return every column whose values get metrics of their own."""
-        named = (gate.by.partition("=")[0] for gate in self.gates if not isinstance(gate, Gate))
+        named = (gate.by.partition("=")[0] for gate in self.gates if isinstance(gate, SliceGate | FairnessGate))
         return tuple(dict.fromkeys([*self.slices, *named]))
 
 

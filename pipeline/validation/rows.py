@@ -208,7 +208,7 @@ def _paths(files: Sequence[str], image: str, hashes: Sequence[int]) -> dict[int,
     path = facts(image)[0]
     for file in files:
         for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image, path], BLOCK):
-            encoded, paths = (_scalars(rows.table.column(name)) for name in (image, path))
+            encoded, paths = (scalars(rows.table.column(name)) for name in (image, path))
             for key, at in zip(map(hash, encoded.to_pylist()), paths.to_pylist(), strict=True):
                 if key in found:
                     found[key].append(at.decode(errors="replace"))
@@ -222,7 +222,7 @@ def _blocks(files: Sequence[str], image: str | None) -> Iterator[list[bytes]]:
             yield from tfrecord_files.read_records(file, BLOCK)
         else:
             for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image], BLOCK):
-                yield _scalars(rows.table.column(image)).to_pylist()
+                yield scalars(rows.table.column(image)).to_pylist()
 
 
 def _hashes(files: Sequence[str], every: int, image: str | None) -> np.ndarray:
@@ -244,7 +244,7 @@ def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
 
 def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
     """Return values as codes from 0, int64 [rows]: numbers in bins, missing a value; None where a row has several."""
-    values = _scalars(column)
+    values = scalars(column)
     if values is None:
         return None
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
@@ -259,7 +259,7 @@ def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
     return np.where(finite, np.searchsorted(edges, numbers, side="left"), len(edges) + 1)
 
 
-def _scalars(column: pa.ChunkedArray) -> Any:
+def scalars(column: pa.ChunkedArray) -> Any:
     """Return one value or null per row; None where some row has several."""
     lists = one_array(column)
     if pa.types.is_null(lists.type):

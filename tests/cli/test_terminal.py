@@ -7,15 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.cli import terminal
+from pipeline.runs.results import Results
 from pipeline.settings.config import Data, Label, PipelineConfig
-from pipeline.settings.gates import Evaluation, Gate
+from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate
 from pipeline.settings.tasks import shown_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,19 +118,32 @@ def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_
         "failed": ["auc on all rows is low"],
         "passed_over": [],
         "notes": [],
+        "baselines": {"constant": {"auc": 0.5}, "linear": {"auc": 0.6}, "boosting": {"auc": 0.7044}},
     }
     gates = Evaluation((Gate("auc", 0.9),), threshold=0.3)
     config = PipelineConfig("few", Data("data", files="*.csv"), Label("late"), "models/flights.py", gates)
     text = io.StringIO()
-    results = SimpleNamespace(metrics=metrics, verdict=verdict, blessed=False, pushed_to=None)
-    terminal.Screen(Console(file=text), tmp_path / "log").results(results, config)
-    assert text.getvalue().splitlines()[:5] == [
+    terminal.Screen(Console(file=text), tmp_path / "log").results(Results(metrics, verdict), config)
+    assert text.getvalue().splitlines()[:6] == [
         "",
         "Test split, threshold 0.3",
         "                  AUC  PR AUC  precision  recall  calibration  examples",
         " overall       0.7142  0.7142     0.7142  0.7142       0.7142    53,991",
         " carrier=late       -       -          -  0.5000            -        12",
+        "Baselines, AUC: boosting 0.7044, linear 0.6000, constant 0.5000",
     ]
+
+
+def test_a_model_that_beats_a_baseline_is_blessed_with_both_values(tmp_path):
+    verdict = {"blessed": True, "pushed_to": None, "failed": [], "passed_over": [], "notes": []}
+    verdict["baselines"] = {"constant": {"rmse": 9.0}, "boosting": {"rmse": 5.5}}
+    results = Results({"overall": {"rmse": 5.0, "example_count": 99.0}}, verdict)
+    config = PipelineConfig(
+        "few", Data("data", files="*.csv"), Label("y", classes=()), "models/m.py", Evaluation((BeatsBaseline("rmse"),))
+    )
+    text = io.StringIO()
+    terminal.Screen(Console(file=text), tmp_path / "log").results(results, config)
+    assert "blessed: rmse 5.0000 beats boosting (5.5000)\n" in text.getvalue()
 
 
 def test_a_file_gets_plain_lines_only(tmp_path):

@@ -24,7 +24,7 @@ def test_every_step_of_ours_carries_the_fingerprint_of_its_executors_code(few_fl
     config = replace(flights, data=replace(flights.data, path=str(few_flights)))
     components = create_pipeline(config, Target.local(tmp_path, config.name)).components
     executors = {one.id: one.executor_spec.executor_class for one in components if hasattr(one, "spec")}
-    assert len(executors) == 12
+    assert len(executors) == 13
     for component in components:
         if component.id in executors:
             module = sys.modules[executors[component.id].__module__]

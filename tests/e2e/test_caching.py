@@ -13,9 +13,9 @@ pytestmark = pytest.mark.slow
 
 FROM_TUNER = {"Tuner", "Trainer", "ModelCheck", "Evaluator", "Pusher", "Verdict"}
 FROM_TRANSFORM = {"Transform", *FROM_TUNER}
-DATA_GATE = {"ExampleValidator", "DataGate"}
+ON_RAW_DATA = {"ExampleValidator", "DataGate", "Baselines"}
 ON_ONE_CARRIER = 'SliceGate("auc", by="carrier=UA", floor=0.95, min_examples=50)'
-EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *DATA_GATE, *FROM_TRANSFORM}
+EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *ON_RAW_DATA, *FROM_TRANSFORM}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def test_a_first_run_executes_every_step_and_pushes(clone, first):
     assert first.code == 0, first.text
     assert first.ran == EVERY_STEP
     assert "blessed: auc" in first.text
+    assert re.search(r"^Baselines, AUC: boosting 0\.\d+, linear 0\.\d+, constant 0\.5000$", first.text, re.MULTILINE)
     assert (clone / first.pushed_to / "saved_model.pb").is_file()
 
 
@@ -103,7 +104,7 @@ def test_editing_preprocessing_fn_executes_from_transform(clone, first):
 def test_editing_the_reviewed_schema_executes_what_reads_it(clone, first):
     edit(clone / "schema/flights/schema.pbtxt", "min: -60.0 max: 130.0", "min: -70.0 max: 130.0")
     again = run(clone)
-    assert again.ran == {*DATA_GATE, *FROM_TRANSFORM}, again.text
+    assert again.ran == {*ON_RAW_DATA, *FROM_TRANSFORM}, again.text
 
 
 def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pushed(clone, first):
@@ -118,6 +119,7 @@ def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pu
     assert again.code == 3
     assert "not blessed: auc on all rows" in again.text
     assert "of the last blessed model, at most 0.1" in again.text
+    assert "note: nothing shows that the model has learnt: auc on all rows is 0.5000" in again.text
     assert versions(clone) == before
 
     told = runs(clone, "diff").stdout
@@ -125,7 +127,7 @@ def test_editing_build_model_executes_from_the_tuner_and_a_worse_model_is_not_pu
     assert told.count("0.0 * model.output + 0.2") == 1
     assert re.search(r"^  auc +0\.\d+ -> 0\.5000  -0\.\d+$", told, re.MULTILINE), told
     assert "executed:  Tuner, Trainer, ModelCheck, Evaluator, Pusher, Verdict" in told
-    assert "re-used:   ExampleGen, StatisticsGen, SchemaGen, ExampleValidator, DataGate, Transform" in told
+    assert "re-used:   ExampleGen, StatisticsGen, SchemaGen, ExampleValidator, DataGate, Baselines, Transform" in told
     assert "the same: settings, schema, data, packages and machine" in told
     assert "not blessed" in runs(clone, "show").stdout
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.evaluation.intervals import interval
 from pipeline.evaluation.verdict import GateResult, judge
 from pipeline.settings import checks
-from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.gates import BeatsBaseline, Evaluation, FairnessGate, Gate, SliceGate
 
 
 def metrics(auc: float, positives: int, negatives: int, recall: float = 0.5) -> dict[str, float]:
@@ -174,6 +174,83 @@ def test_slices_of_numbers_and_of_several_classes_are_given_the_benefit_of_chanc
     assert near.blessed
     assert "that may be chance" in near.passed_over[0]
     assert not judge(Evaluation(gates=(SliceGate("rmse", by="sex", ceiling=40.0),)), slices, None).blessed
+
+
+SIMPLE = {"constant": {"auc": 0.5}, "linear": {"auc": 0.69}, "boosting": {"auc": 0.708}}
+
+
+def test_a_model_must_beat_the_simple_ones_by_a_margin():
+    gates = Evaluation((BeatsBaseline("auc"), BeatsBaseline("auc", "linear", margin=0.03)))
+    found = judge(gates, SLICES, None, simple_models=SIMPLE)
+    assert found.failed == (
+        "auc on all rows is 0.7100 and does not beat the 0.6900 of the baseline 'linear' by more than 0.03",
+    )
+    assert judge(Evaluation((BeatsBaseline("auc", "linear"),)), SLICES, None, simple_models=SIMPLE).blessed
+
+
+def test_of_errors_the_lower_beats_the_higher_and_equal_does_not_beat():
+    gates = Evaluation((BeatsBaseline("rmse", "linear"), BeatsBaseline("mae", "linear")))
+    simple = {"constant": {"rmse": 70.0}, "linear": {"rmse": 50.5, "mae": 40.0}}
+    assert judge(gates, REGRESSION, None, simple_models=simple).failed == (
+        "mae on all rows is 40.0000 and does not beat the 40.0000 of the baseline 'linear'",
+    )
+
+
+def test_a_baseline_that_such_data_has_not_fails_its_gate():
+    gates = Evaluation((BeatsBaseline("accuracy"),))
+    found = judge(gates, MULTICLASS, None, simple_models={"constant": {"accuracy": 0.4}})
+    assert found.failed == ("accuracy: there is no baseline 'boosting' on such data, measured: constant",)
+
+
+@pytest.mark.parametrize(
+    ("slices", "constant", "sentence"),
+    [
+        ({"overall": metrics(0.503, 300, 700)}, {"auc": 0.5}, "auc on all rows is 0.5030 (1,000 examples, 95 %"),
+        (MULTICLASS, {"accuracy": 0.79}, "accuracy on all rows is 0.8000 (400 examples, 95 %"),
+        (REGRESSION, {"rmse": 51.0}, "rmse on all rows is 50.0000 (400 examples, 95 %"),
+        (SLICES, {"auc": 0.5}, None),
+        (MULTICLASS, {"accuracy": 0.6}, None),
+        (REGRESSION, {"rmse": 70.0}, None),
+    ],
+)
+def test_a_model_that_chance_may_have_made_better_than_one_answer_for_all_is_said_to_have_learnt_nothing(
+    slices, constant, sentence
+):
+    metric = next(iter(constant))
+    found = judge(Evaluation((Gate(metric),)), slices, None, simple_models={"constant": constant})
+    assert found.blessed  # a sentence for a person; BeatsBaseline is the gate
+    if sentence is None:
+        assert not found.notes
+    else:
+        assert found.notes[0].startswith(f"nothing shows that the model has learnt: {sentence}")
+        assert found.notes[0].endswith(f"and the same answer for every row has {constant[metric]:.4f}")
+
+
+def test_gates_are_the_same_after_their_way_to_the_evaluator():
+    gates = Evaluation(
+        (
+            BeatsBaseline("auc", "constant", 0.1),
+            BeatsBaseline("auc"),
+            Gate("auc", 0.6),
+            SliceGate("auc", "carrier", floor=0.5),
+            FairnessGate("auc", "origin", max_gap=0.1),
+        )
+    )
+    assert checks.from_json(Evaluation, checks.to_json(gates)) == gates
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BeatsBaseline("recall"), "BeatsBaseline.metric must be one of auc, .*, got 'recall'"),
+        (lambda: BeatsBaseline("auc", "boost"), "BeatsBaseline of auc: than must be one of constant, linear, boosting"),
+        (lambda: BeatsBaseline("auc", margin=-1), "BeatsBaseline of auc: margin must be a number of 0 or more"),
+        (lambda: Evaluation((BeatsBaseline("auc"), BeatsBaseline("auc"))), "two BeatsBaselines of auc"),
+    ],
+)
+def test_a_wrong_comparison_with_a_baseline_is_refused(make, message):
+    with pytest.raises(checks.ConfigError, match=message):
+        make()
 
 
 def test_intervals_of_numbers_cover_as_often_as_they_say():

@@ -107,6 +107,10 @@ def test_the_report_says_what_the_terminal_says(clone, first):
     assert shown
     assert f'<td>auc</td><td class="numeric">{shown[1]}</td>' in html
     assert str(first.pushed_to) in html
+    boosting = re.search(r"^Baselines, AUC: boosting ([\d.]+), ", first.text, re.MULTILINE)
+    assert boosting
+    assert f"boosting has {boosting[1]}" in html  # in the headline
+    assert html.count(boosting[1]) > 1  # and among the metrics
 
 
 @pytest.mark.slow

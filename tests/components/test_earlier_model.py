@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tfx.types import standard_artifacts
 
-from pipeline.components.baseline import LatestOtherBlessedModelStrategy, model_of_run
+from pipeline.components.earlier_model import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.errors import UserError
 from tests.e2e.run import Run
 

@@ -1,0 +1,108 @@
+"""The step that measures simple models on the rows of a run."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_transform.tf_metadata import schema_utils
+from tfx import types
+from tfx.dsl.components.base import executor_spec
+from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import artifact_utils, standard_artifacts
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+from pipeline import filesystem
+from pipeline.components.artifacts import BASELINES
+from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
+from pipeline.components.blocks import files_of
+from pipeline.data.tfrecord_files import read_records
+from pipeline.evaluation.baselines import measure, rows_to_fit
+from pipeline.settings.config import Label
+from pipeline.settings.images import facts
+from pipeline.settings.names import SERVING
+from pipeline.validation import rows
+from pipeline.validation.statistics import image_column
+
+# Of the test split; an AUC is certain to 0.003 then.
+MOST_TEST_ROWS = 200_000
+# Rows that hold an image, which no baseline sees.
+MOST_IMAGES = 2_000
+# Rows that are read for one that is kept.
+READ = 8
+BLOCK = 16_384
+
+
+class BaselinesExecutor(BaseExecutor):
+    """Fit scikit-learn's models on rows of train and measure them on the test split."""
+
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write "baselines": metrics by baseline, and from how many rows and columns they learnt."""
+        settings = json.loads(exec_properties["settings"])
+        examples = artifact_utils.get_single_instance(input_dict["examples"])
+        schema = read_schema(input_dict["schema"])
+        columns = served_columns(schema, settings["label"])
+        # Of images, which have no other columns, the labels of a few tell what is most frequent.
+        started = time.monotonic()
+        most = {"train": rows_to_fit(len(columns)), "test": MOST_TEST_ROWS}
+        if image_column(schema):
+            most = dict.fromkeys(most, MOST_IMAGES)
+        samples = [spread(files_of(examples, split), wanted) for split, wanted in most.items()]
+        train, test = single_valued(samples, [*columns, settings["label"]])
+        content = {
+            "metrics": measure(train, test, settings["label"], settings["classes"]),
+            "rows": train.num_rows,
+            "columns": train.num_columns - 1,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        baselines = artifact_utils.get_single_instance(output_dict["baselines"])
+        filesystem.write(f"{baselines.uri}/{BASELINES}", json.dumps(content, indent=2))
+
+
+def served_columns(schema: schema_pb2.Schema, label: str) -> list[str]:
+    """Return the columns that a request has, without images: a model may use these and no others."""
+    image = image_column(schema)
+    absent = {feature.name for feature in schema.feature if SERVING in feature.not_in_environment}
+    absent |= {label, *((image, *facts(image)) if image else ())}
+    return sorted(set(schema_utils.schema_as_feature_spec(schema).feature_spec) - absent)
+
+
+def spread(files: Sequence[str], most: int) -> pa.Table:
+    """Return up to so many rows, evenly from the first ``READ`` times as many of the files: rows may stand by time."""
+    kept: list[bytes] = []
+    each = -(-most // len(files))
+    for file in files:
+        of_file: list[bytes] = []
+        every, seen = 1, 0
+        for block in read_records(file, BLOCK):
+            of_file += block[-seen % every :: every]
+            seen += len(block)
+            while len(of_file) > each:
+                of_file, every = of_file[::2], 2 * every
+            if seen >= READ * each:
+                break
+        kept += of_file
+    return pa.table(ExamplesToRecordBatchDecoder().DecodeBatch(kept))
+
+
+def single_valued(tables: list[pa.Table], columns: list[str]) -> list[pa.Table]:
+    """Return the columns, of lists, that have one value or none in each row of every table, as values or null."""
+    found = [
+        {name: rows.scalars(table.column(name)) for name in columns if name in table.column_names} for table in tables
+    ]
+    single = [name for name in columns if all(part.get(name) is not None for part in found)]
+    return [pa.table({name: part[name] for name in single}) for part in found]
+
+
+class Baselines(DeclaredComponent):
+    """Measure a constant, a linear model and gradient boosting on the same rows as the model."""
+
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(BaselinesExecutor)
+    INPUTS = {"examples": standard_artifacts.Examples, "schema": standard_artifacts.Schema}
+    OUTPUTS = {"baselines": standard_artifacts.ModelEvaluation}
+
+    def __init__(self, *, label: Label, **inputs: types.BaseChannel):
+        """Create the component from the label, the examples and the schema."""
+        super().__init__({"label": label.name, "classes": len(label.classes)}, **inputs)
