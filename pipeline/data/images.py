@@ -130,5 +130,5 @@ def _brightness(data: bytes, format: str) -> float:
 
 def _short(error: Exception) -> str:
     """Return the first line of an error, without what TensorFlow says about its own graph."""
-    words = first_line(error).rpartition("}} ")[2].partition(" [Op:")[0]
+    words = first_line(error).rpartition("}} ")[2].partition(" [Op:")[0].rstrip(". ")
     return words if len(words) <= LONGEST_REASON else words[:LONGEST_REASON] + "..."
