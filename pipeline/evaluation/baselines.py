@@ -49,8 +49,10 @@ def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[s
         classes: Of the label; 0 where it is a number.
 
     Returns:
-        Metrics that need no threshold, by baseline: the constant alone where there are no other columns.
+        Metrics that need no threshold, by baseline: the constant alone where there are no other columns, or only one
+        class. Rows without a label do not count.
     """
+    train, test = (table.filter(pc.is_valid(table.column(label))) for table in (train, test))
     labels = [np.asarray(table.column(label).cast(pa.float64()), np.float64) for table in (train, test)]
     names = [name for name in train.column_names if name != label]
     features, text = _matrices(train.select(names), test.select(names))
@@ -58,7 +60,7 @@ def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[s
     # A core suffices; two that wait for each other on a machine at work take ten times as long.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for name in BASELINES if names else BASELINES[:1]:
+        for name in BASELINES if names and len(np.unique(labels[0])) > 1 else BASELINES[:1]:
             model = _MODELS[name](text, features[0].shape[1], classes)
             given = features if names else [np.zeros((len(part), 1)) for part in labels]
             model.fit(given[0], labels[0])

@@ -65,5 +65,6 @@ def test_rows_are_taken_evenly_from_a_file_that_is_sorted(tmp_path):
     every = spread(files, 10_000)
     some = spread(files, 1_000)
     assert 500 <= some.num_rows <= 1_000 < every.num_rows
+    assert spread(files[:1] * 48, 10**6).num_rows == 16 * spread(files[:1], 10**6).num_rows  # every third is read
     share = np.mean([values[0] for values in some.column("the label").to_pylist()])
     assert 0.4 < share < 0.6

@@ -81,6 +81,21 @@ def test_a_test_split_of_one_class_has_no_auc():
     assert measure(train, only, "late", 2) == {"constant": {}, "linear": {}, "boosting": {}}
 
 
+@pytest.mark.parametrize("classes", [0, 2])
+def test_rows_without_a_label_do_not_count(classes):
+    columns = two_classes()
+    gaps = {**columns, "late": pa.array(columns["late"], mask=RANDOM.random(2_000) < 0.2)}
+    whole = {name: pa.array(values).filter(pa.array(gaps["late"]).is_valid()) for name, values in gaps.items()}
+    given = [pa.table(table) for table in (gaps, whole)]
+    assert measure(given[0], given[0], "late", classes) == measure(given[1], given[1], "late", classes)
+
+
+def test_one_class_in_train_leaves_the_constant():
+    columns = two_classes(200)
+    train, test = pa.table({**columns, "late": np.zeros(200, np.int64)}), pa.table(columns)
+    assert list(measure(train, test, "late", 2)) == ["constant"]
+
+
 def test_without_columns_there_is_the_constant_alone():
     train, test = (table.select(["late"]) for table in halves(two_classes(200)))
     assert list(measure(train, test, "late", 2)) == ["constant"]
