@@ -245,7 +245,7 @@ class Screen:
         for sentence in results.verdict["failed"]:
             self._print(f"not blessed: {sentence}", "bold red")
         pushed_to = results.pushed_to
-        self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; the model pushed before stays")
+        self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
 
     def report(self, write: Callable[[], Path]) -> None:
         """Write the report and show where it is; an error of it is shown and does not fail the run."""

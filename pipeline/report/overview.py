@@ -29,7 +29,9 @@ def headline(run: FinishedRun) -> list[Block]:
         before = run.baseline.get(metric, math.nan)
         change = f"{value - before:+.4f} against the earlier model" if math.isfinite(before) else "no earlier model"
         simple = {name: found[metric] for name, found in run.results.baselines.items() if metric in found}
-        notes += [f"{name} has {number(other)}" for name, other in list(simple.items())[-1:]]
+        if simple:
+            best = max(simple, key=lambda name: METRICS[metric].direction * simple[name])
+            notes.append(f"{best} has {number(simple[best])}")
         title = METRICS[metric].title
         cards.append(Card(title[0].upper() + title[1:], number(value), [*notes, change, *limits]))
     rows = {split: statistics.datasets[0].num_examples for split, statistics in run.statistics.items()}
@@ -46,7 +48,7 @@ def verdict(run: FinishedRun) -> list[Block]:
     record = run.record
     words = {
         "pushed": f"Blessed and pushed to {record.pushed_to}",
-        "not blessed": "Not blessed, not pushed; the model pushed before stays.",
+        "not blessed": "Not blessed, not pushed; what was pushed before stays.",
         "failed": f"The run failed{f' in {run.failed[0]}' if run.failed else ''}; {_pushed(run)}.",
     }
     blocks: list[Block] = [Text(words[record.verdict], "good" if record.verdict == "pushed" else "bad")]

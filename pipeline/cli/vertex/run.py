@@ -131,7 +131,7 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
         screen.note(f"\n{watching.report(job, outcome)}")
         return FAILED
     if outcome.pushed_to is None:
-        screen.note("\nnot pushed: the model was not blessed; the model pushed before stays")
+        screen.note("\nnot pushed: the model was not blessed; what was pushed before stays")
         return NOT_BLESSED
     screen.note(f"\npushed to {outcome.pushed_to}")
     return SUCCEEDED
