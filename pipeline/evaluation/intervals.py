@@ -101,10 +101,12 @@ def hanley_mcneil(auc: float, positives: float, negatives: float, z: float) -> I
 
 def logit(area: float, positives: float, z: float) -> Interval:
     """Return the interval of an area under the precision-recall curve (Boyd, Eng and Page 2013)."""
-    inner = min(max(area, 1e-6), 1 - 1e-6)
+    # The formula has no error for areas of 0 and 1: assume half a row more or less.
+    bound = 0.5 / positives
+    inner = min(max(area, bound), 1 - bound)
     middle = math.log(inner / (1 - inner))
     half = z / math.sqrt(positives * inner * (1 - inner))
-    return 1 / (1 + math.exp(half - middle)), 1 / (1 + math.exp(-half - middle))
+    return min(area, 1 / (1 + math.exp(half - middle))), max(area, 1 / (1 + math.exp(-half - middle)))
 
 
 def difference(high: float, high_interval: Interval, low: float, low_interval: Interval) -> Interval:

@@ -152,6 +152,20 @@ def test_intervals_are_those_that_resampling_finds(metric, expected):
     assert interval(metric, values, 0.95) == pytest.approx(expected, abs=2e-4)
 
 
+@pytest.mark.parametrize("area", [0.0, 1.0])
+def test_the_interval_of_the_best_and_the_worst_precision_recall_curve_is_narrow(area):
+    values = {
+        "auc_precision_recall": area,
+        "true_positives": 30,
+        "false_negatives": 0,
+        "false_positives": 0,
+        "true_negatives": 36,
+    }
+    low, high = interval("auc_precision_recall", values, 0.95)
+    assert low <= area <= high
+    assert high - low < 0.25
+
+
 REGRESSION = {"overall": {"rmse": 50.0, "mae": 40.0, "squared_correlation": 0.5, "example_count": 400.0}}
 MULTICLASS = {"overall": {"accuracy": 0.8, "log_loss": 0.6, "example_count": 400.0}}
 
