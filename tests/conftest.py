@@ -1,5 +1,11 @@
 """Real flights for tests: the prepared data set, a thin sample of it, and one run of the pipeline over that sample."""
 
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,33 +15,53 @@ from tests.e2e.run import Run, copy_repository, run
 from tests.scripts import load_script
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first test process to ask for it makes, for all processes of these tests."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # each worker has a folder of its own there
+    folder, is_made = base / name, base / f"{name}.made"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            is_made.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole data set, prepared anew."""
-    folder = tmp_path_factory.mktemp("data") / "flights"
-    load_script("data/prepare_flights.py").prepare(folder)
-    return folder
+    return once(tmp_path_factory, "flights", load_script("data/prepare_flights.py").prepare)
 
 
 @pytest.fixture(scope="session")
 def few_flights(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About 400 flights of every month, evenly taken, in the same files."""
-    folder = tmp_path_factory.mktemp("data") / "few_flights"
-    for file in sorted(flights.glob("*/*.parquet")):
-        table = pq.read_table(file)
-        sample = folder / file.relative_to(flights)
-        sample.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table.take(list(range(0, table.num_rows, table.num_rows // 400))), sample)
-    return folder
+
+    def make(folder: Path) -> None:
+        for file in sorted(flights.glob("*/*.parquet")):
+            table = pq.read_table(file)
+            sample = folder / file.relative_to(flights)
+            sample.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.take(list(range(0, table.num_rows, table.num_rows // 400))), sample)
+
+    return once(tmp_path_factory, "few_flights", make)
 
 
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    """A clone of this repository with a few flights as its data; who changes it takes one of their own."""
-    return copy_repository(tmp_path_factory.mktemp("clone"), few_flights)
+    """A clone of this repository with a few flights as its data, and with one run; who changes it makes their own."""
+
+    def make(folder: Path) -> None:
+        done = run(copy_repository(folder / "clone", few_flights))
+        (folder / "first.json").write_text(json.dumps(asdict(done)))
+
+    return once(tmp_path_factory, "first_run", make) / "clone"
 
 
 @pytest.fixture(scope="session")
 def first(clone: Path) -> Run:
     """The first run in the clone."""
-    return run(clone)
+    return Run(**json.loads((clone.parent / "first.json").read_text()))

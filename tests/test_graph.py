@@ -179,3 +179,14 @@ def test_steps_of_the_config_reach_stock_modules_and_nothing_else(config, few_fl
         assert json.loads(with_steps[step]["eval_args"]) == {"num_steps": 2}
         # What pipeline.training reads, and what decides where its checkpoints are.
         assert with_steps[step]["custom_config"] == made[step]["custom_config"]
+
+
+def test_members_make_the_trainer_run_again_and_not_the_search(config, few_flights, tmp_path):
+    config = replace(config, data=replace(config.data, path=str(few_flights)))
+    both = replace(config, training=replace(config.training, members="both"))
+    made, with_trees = (
+        {node.id: node.exec_properties for node in pipeline_for(one, one.data, tmp_path).components}
+        for one in (config, both)
+    )
+    assert with_trees["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
+    assert with_trees["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]

@@ -9,7 +9,7 @@ from pipeline import filesystem
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
 from pipeline.report.run import FinishedRun
-from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
+from pipeline.training.history import EPOCHS_FILE, MEMBERS_FILE, STEPS_FILE
 
 
 def tuning(run: FinishedRun) -> list[Block]:
@@ -47,8 +47,11 @@ def training(run: FinishedRun) -> list[Block]:
     folder = run.folder_of("Trainer", "model_run")
     if folder is None:
         return [Text("The run has not come as far as training.")]
+    members: list[Block] = []
+    if filesystem.exists(f"{folder}/{MEMBERS_FILE}"):
+        members = [Text(f"Members, loss on the eval split: {_read(folder, MEMBERS_FILE).strip()}.")]
     if not filesystem.exists(f"{folder}/{EPOCHS_FILE}"):
-        return [Text("The run_fn of this module file writes no history.")]
+        return members or [Text("The run_fn of this module file writes no history.")]
     epochs = _columns(_read(folder, EPOCHS_FILE))
     numbers = [int(epoch) + 1 for epoch in epochs.pop("epoch")]
     names = [name for name in epochs if not name.startswith("val_")]
@@ -64,7 +67,7 @@ def training(run: FinishedRun) -> list[Block]:
             figures.append(_chart(name, "step", steps["step"], {name: steps[name]}, 20))
     header = ("Epoch", *epochs)
     rows = [(str(n), *(short(values[place]) for values in epochs.values())) for place, n in enumerate(numbers)]
-    return [Figures(figures), Table(header, rows, "Every epoch", True)]
+    return [*members, Figures(figures), Table(header, rows, "Every epoch", True)]
 
 
 def _chart(

@@ -9,6 +9,7 @@ Schedule = Literal["cosine", "constant"]
 StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
+Members = Literal["network", "trees", "both"]
 Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value: value > 0)]
 
 
@@ -42,6 +43,9 @@ class Training:
             whose backbone is taken; here or gs://. Others make the Tuner and the Trainer run again.
         head_epochs: Epochs in which a backbone keeps its weights and only the layers after it learn.
         fine_tuning_rate: Factor of the learning rate after these.
+        members: What answers: "network", the module file's model; "trees", gradient boosting on its numbers and
+            categories; "both", their mean, weighed by the eval split. Trees see no lists and no images, and the search
+            is for the network.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
         train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
             ``pipeline.training`` takes epochs. None: those of one pass over the train split.
@@ -68,6 +72,7 @@ class Training:
     backbone_weights: str | None = None
     head_epochs: Annotated[int, number("0 or more", lambda value: value >= 0)] = 0
     fine_tuning_rate: Annotated[float, number("above 0, at most 1", lambda value: 0 < value <= 1)] = 0.1
+    members: Members = "network"
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None

@@ -14,6 +14,7 @@ from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIG
 from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.decoding import Decoder
+from pipeline.training.ensemble import Ensemble, answering
 from pipeline.training.errors import TrainingError
 
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
@@ -29,6 +30,7 @@ def export(
     classes: Sequence[str],
     threshold: float,
     decoder: Decoder | None = None,
+    ensemble: Ensemble | None = None,
     at_once: int = 64,
     images: Mapping[str, Any] | None = None,
 ) -> None:
@@ -55,6 +57,7 @@ def export(
         classes: In words, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second.
         decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
+        ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
         images: ``settings.images`` as a dictionary, where one of the raw features is an image.
 
@@ -64,18 +67,18 @@ def export(
     decoder = decoder or Decoder(transform_output.transformed_feature_spec(), label)
     raw_spec = _served_spec(transform_output, label)
     server = tf.Module()
-    server.model = model
+    if ensemble is None or not ensemble.alone:
+        server.model = model  # a later training may start from it, even if it does not count
+    server.ensemble = ensemble
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
     # half of the time of an export, for functions that nobody calls (docs/decisions/0007).
     loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
     transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)
-    inputs = input_names(model, decoder)
+    answer_decoded = answering(model, decoder, ensemble)
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
-        decoded = decoder(transform(raw))
-        output = server.model({name: decoded[name] for name in inputs}, training=False)
-        return _answers_of(output, classes, threshold)
+        return _answers_of(answer_decoded(decoder(transform(raw))), classes, threshold)
 
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
     plain, lists = plain_names(raw_spec), _lists_of(transform_output, raw_spec)
@@ -96,13 +99,6 @@ def export(
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
     _describe(folder, raw_spec, plain, classes, images)
-
-
-def input_names(model: keras.Model, decoder: Decoder) -> list[str]:
-    """Return the features that a model takes: those a functional model names, all for any other."""
-    if isinstance(model, keras.Sequential) or not getattr(model, "inputs", None):
-        return list(decoder.specs)
-    return [tensor.name for tensor in model.inputs]
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:

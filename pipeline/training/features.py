@@ -21,6 +21,7 @@ class Features:
         places: Values per example of the categories that have other than one, by name.
         tensors: Shape and type of one example by name of all others, such as images, uint8 [height, width, channels].
         weights: training.backbone_weights of the config, for ``training.backbone``.
+        padded: Those of varying number in an example, filled up with 0.
     """
 
     numbers: dict[str, int]
@@ -28,6 +29,7 @@ class Features:
     places: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, tf.TensorSpec] = field(default_factory=dict)
     weights: str | None = None
+    padded: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -69,7 +71,7 @@ class Features:
                     f"preprocessing_fn returns {name!r} as {spec.dtype.name} without a range; expected float32, or an "
                     "integer from tft.compute_and_apply_vocabulary, tft.bucketize or tft.apply_buckets"
                 )
-        return cls(numbers, categories, places, tensors, weights)
+        return cls(numbers, categories, places, tensors, weights, decoder.padded)
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
         """Return a ``keras.Input`` for each feature."""

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from pipeline.training.steps import RECORDED
 
+# What the members of an ensemble lose on the eval split, in words; written by ``run``.
+MEMBERS_FILE = "members.txt"
 EPOCHS_FILE = "history.csv"
 STEPS_FILE = "steps.csv"
 

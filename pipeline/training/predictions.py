@@ -7,14 +7,22 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.training.decoding import Decoder
-from pipeline.training.export import input_names
+from pipeline.training.ensemble import Ensemble, answering
 
 # float32 values, row after row, in the order of the rows in their files.
 PREDICTIONS = "predictions_of_eval.float32"
 ROWS = 1_000
 
 
-def record(model: keras.Model, decoder: Decoder, patterns: Sequence[str], folder: str, *, at_once: int = ROWS) -> None:
+def record(
+    model: keras.Model,
+    decoder: Decoder,
+    patterns: Sequence[str],
+    folder: str,
+    *,
+    ensemble: Ensemble | None = None,
+    at_once: int = ROWS,
+) -> None:
     """Write the answers for the first rows, from the features that Transform made of them.
 
     Args:
@@ -22,15 +30,15 @@ def record(model: keras.Model, decoder: Decoder, patterns: Sequence[str], folder
         decoder: Of the transformed features.
         patterns: File patterns of the transformed eval split, as in ``fn_args.eval_files``.
         folder: Receives ``PREDICTIONS``.
+        ensemble: Trees that answer with the model, or alone.
         at_once: Rows that the model answers together.
     """
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
     records = tf.data.TFRecordDataset(files, compression_type="GZIP" if files[0].endswith(".gz") else "")
-    answers = []
+    answer, answers = answering(model, decoder, ensemble), []
     for rows in records.take(ROWS).batch(at_once):
         features = decoder(tf.io.parse_example(rows, decoder.parsing))
-        inputs = {name: features[name] for name in input_names(model, decoder)}
-        answers.append(np.asarray(model(inputs, training=False), np.float32))
+        answers.append(np.asarray(answer(features), np.float32))
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(f"{folder}/{PREDICTIONS}", "wb") as file:
         file.write(np.concatenate(answers).tobytes())

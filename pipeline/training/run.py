@@ -12,14 +12,17 @@ from typing import Any
 
 import keras
 import keras_tuner
+import tensorflow as tf
 import tensorflow_transform as tft
 
 from pipeline.training import predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.decoding import Decode, Decoder
+from pipeline.training.ensemble import with_trees
 from pipeline.training.export import export
 from pipeline.training.features import Features
+from pipeline.training.history import MEMBERS_FILE
 from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit, delete_checkpoints
 from pipeline.training.settings import Settings
@@ -82,19 +85,25 @@ def run(
         start_from(getattr(fn_args, "base_model", None), model, transform_output)
 
     checkpoints = checkpoint_folder(fn_args)
-    Fit(
-        model,
-        train,
-        evaluate,
-        settings,
-        distribution,
-        seed=seed,
-        callbacks=callbacks,
-        augment=augment,
-        logs=fn_args.model_run_dir,
-        tensorboard=os.environ.get(LOG_VARIABLE),
-        checkpoints=checkpoints,
-    ).run()
+    if settings.members != "trees":
+        Fit(
+            model,
+            train,
+            evaluate,
+            settings,
+            distribution,
+            seed=seed,
+            callbacks=callbacks,
+            augment=augment,
+            logs=fn_args.model_run_dir,
+            tensorboard=os.environ.get(LOG_VARIABLE),
+            checkpoints=checkpoints,
+        ).run()
+    ensemble = None
+    if settings.members != "network":
+        ensemble = with_trees(model, decoder, features, train, evaluate, settings)
+    if ensemble:
+        logger.info("Loss on the eval split: %s.", ensemble.found)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
         folders = fn_args.serving_model_dir, fn_args.model_run_dir
@@ -107,12 +116,17 @@ def run(
             classes=settings.classes,
             threshold=settings.threshold,
             decoder=decoder,
+            ensemble=ensemble,
             at_once=settings.batch_size,
             images=settings.images,
         )
         save_backbone(model, exported)
+        if ensemble:
+            tf.io.gfile.makedirs(answers)
+            with tf.io.gfile.GFile(f"{answers}/{MEMBERS_FILE}", "w") as file:
+                file.write(ensemble.found + "\n")
         at_once = settings.batch_size if decode else predictions.ROWS
-        predictions.record(model, decoder, fn_args.eval_files, answers, at_once=at_once)
+        predictions.record(model, decoder, fn_args.eval_files, answers, ensemble=ensemble, at_once=at_once)
     delete_checkpoints(checkpoints, distribution)
 
 

@@ -84,6 +84,13 @@ def copy_repository(to: Path, flights: Path | None = None) -> Path:
     return to
 
 
+def with_few_features(repository: Path) -> Path:
+    """Leaves the derived features out of a clone's flights: for tests of all but the model, as each costs time."""
+    with (repository / "models/flights.py").open("a") as module:
+        module.write("\n\ndef derived(inputs, features):\n    return {}\n")
+    return repository
+
+
 def run(
     repository: Path, *arguments: str | Path, runner: str = "local_runner.py", config: str = "configs/small.py"
 ) -> Run:

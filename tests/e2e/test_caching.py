@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.run import Run, copy_repository, edit, run, runs
+from tests.e2e.run import Run, copy_repository, edit, run, runs, with_few_features
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *ON_RAW_DATA, *FROM_TR
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
     """One of its own: the other tests' is not to be edited and cleaned."""
-    return copy_repository(tmp_path_factory.mktemp("caching"), few_flights)
+    return with_few_features(copy_repository(tmp_path_factory.mktemp("caching"), few_flights))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,160 @@
+"""A network and trees that answer together: their mean, weighed by what the eval split says.
+
+Models that err differently err less in the mean: on 51 published tables, ensembles of both families are ahead of either
+(Erickson et al. 2025, "TabArena: A Living Benchmark for Machine Learning on Tabular Data").
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.training.decoding import Decoder
+from pipeline.training.errors import TrainingError
+from pipeline.training.features import Features
+from pipeline.training.input_pipeline import Split, evaluation_steps
+from pipeline.training.settings import Settings
+from pipeline.training.strategy import Part
+from pipeline.training.trees import Columns, Rows, Trees, fit, losses_of
+
+logger = logging.getLogger("pipeline.training")
+
+# Rows answered at once.
+BATCH = 4096
+# Values that trees learn from, columns times rows: 2 GB as scikit-learn takes them. Of more, evenly picked rows.
+MOST_VALUES = 250_000_000
+# Of the trees.
+WEIGHTS = np.linspace(0, 1, 21)
+
+
+class Ensemble(tf.Module):
+    """The weighted mean of what trees and a network answer.
+
+    Attributes:
+        trees: Fitted.
+        weight: Of the trees' answers, 0 to 1; the network's have the rest.
+        found: In words, what the members lose on the eval split.
+        alone: Whether there is no network.
+    """
+
+    def __init__(self, trees: Trees, weight: float, found: str, alone: bool = False):
+        super().__init__()
+        self.trees, self.weight, self.found, self.alone = trees, weight, found, alone
+
+
+def answering(
+    model: keras.Model, decoder: Decoder, ensemble: Ensemble | None = None
+) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
+    """Return a function from decoded features, [batch, ...] by name, to answers, [batch, 1 or classes].
+
+    Args:
+        model: Takes the features that a functional model names; all, if it is another.
+        decoder: Of the transformed features.
+        ensemble: Trees that answer with the model; alone, the model is not asked.
+    """
+    is_functional = getattr(model, "inputs", None) and not isinstance(model, keras.Sequential)
+    names = [tensor.name for tensor in model.inputs] if is_functional else list(decoder.specs)
+
+    def network(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return model({name: features[name] for name in names}, training=False)
+
+    if ensemble is None:
+        return network
+    trees, weight = ensemble.trees, ensemble.weight
+    if weight in (0, 1):
+        return trees if weight else network
+    return lambda features: weight * trees(features) + (1 - weight) * tf.cast(network(features), tf.float32)
+
+
+def with_trees(
+    model: keras.Model, decoder: Decoder, features: Features, train: Split, evaluate: Split, settings: Settings
+) -> Ensemble | None:
+    """Fit trees, and weigh them and a network by what their mean loses on the eval split.
+
+    Every worker does so, for reading some variables of the network takes all of them.
+
+    Args:
+        model: Trained; it is not asked where settings.members is "trees".
+        decoder: Of the transformed features.
+        features: Of the model.
+        train: The train split.
+        evaluate: The eval split.
+        settings: Of the training.
+
+    Returns:
+        None where trees have nothing to learn from.
+
+    Raises:
+        TrainingError: trees are to answer alone, and there is nothing that they could learn from.
+    """
+    columns, classes = Columns(features), len(settings.classes)
+    most = MOST_VALUES // max(1, columns.count)
+    rows, labels = _collected(_batches(train, most), columns)
+    lacking = "" if columns.count else "the model has no numbers and no categories"
+    if classes and len(np.unique(labels)) < classes:
+        lacking = "a class has no row in the train split"
+    if lacking:
+        if settings.members == "trees":
+            raise TrainingError(f'training.members is "trees", and {lacking}: take "network"')
+        logger.info("No trees: %s.", lacking)
+        return None
+    columns.count_categories(rows)
+    judged, right = _collected(_batches(evaluate, most), columns)
+    trees = fit(Rows(columns.of(rows), labels), Rows(columns.of(judged), right), columns, classes, settings.seed or 0)
+    answers = _in_parts(trees.answer, columns.of(judged))
+    if settings.members == "trees":
+        return Ensemble(trees, 1.0, f"trees {losses_of(answers, right, classes).mean():.4g}", alone=True)
+    network = answering(model, decoder)
+    parts = [np.asarray(network(features), np.float64) for features, _ in _batches(evaluate, most)]
+    others = np.concatenate(parts)
+    losses = np.stack([losses_of(part * answers + (1 - part) * others, right, classes) for part in WEIGHTS])
+    place = most_even(losses)
+    means = losses.mean(axis=1)
+    return Ensemble(
+        trees,
+        float(WEIGHTS[place]),
+        f"network {means[0]:.4g}, trees {means[-1]:.4g}, together {means[place]:.4g} with "
+        f"{100 * WEIGHTS[place]:.0f} % of the trees",
+    )
+
+
+def most_even(losses: np.ndarray) -> int:
+    """Return the place of the weight nearest to a half that loses no more than the best one by a standard error.
+
+    On the few rows of a small eval split, the best weight is often the one of the member that fits them by chance.
+
+    Args:
+        losses: Of each row for each weight, [weights, rows].
+    """
+    more = losses - losses[np.argmin(losses.mean(axis=1))]
+    is_good = more.mean(axis=1) <= more.std(axis=1) / math.sqrt(losses.shape[1])
+    return int(min(np.flatnonzero(is_good), key=lambda place: abs(WEIGHTS[place] - 0.5)))
+
+
+def _batches(split: Split, most: int) -> Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]]:
+    """Yield features and label of at most so many rows of a split, evenly picked."""
+    every = math.ceil(split.examples / most)
+    batches = split.evaluation(BATCH, Part())
+    for packed in batches.take(evaluation_steps(split.examples, BATCH, 1)):
+        yield split.rows.unpack(split.rows.pick(packed)[::every])
+
+
+def _collected(
+    batches: Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]], columns: Columns
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the features that the columns are made of, [rows, values] by name, and the labels, [rows]."""
+    parts, labels = [], []
+    for features, label in batches:
+        parts.append({name: features[name].numpy() for name in columns.names})
+        labels.append(label.numpy().ravel())
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns.names}, np.concatenate(labels)
+
+
+def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:
+    """Return answers for rows, float64 [rows, 1 or classes]."""
+    compiled = tf.function(answer, input_signature=[tf.TensorSpec([None, values.shape[1]], tf.float32)])
+    parts: Sequence[np.ndarray] = np.array_split(values, math.ceil(len(values) / BATCH))
+    return np.concatenate([np.asarray(compiled(part), np.float64) for part in parts])

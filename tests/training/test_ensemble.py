@@ -1,0 +1,126 @@
+"""Trees beside a network: what the eval split says decides how much each counts."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.training.decoding import Decoder
+from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_trees
+from pipeline.training.errors import TrainingError
+from pipeline.training.features import Features
+from pipeline.training.input_pipeline import read
+from tests.training.processes import cluster, finish, logs, run, start
+from tests.training.records import DECODER, SETTINGS, write
+
+FEATURES = Features(numbers={"x": 2}, categories={})
+BOTH = dataclasses.replace(SETTINGS, members="both", classes=("no", "yes"))
+
+
+@pytest.fixture
+def splits(tmp_path):
+    return [read([write(tmp_path / name, 400, seed=seed)], DECODER) for name, seed in (("train", 1), ("eval", 2))]
+
+
+def network(weight: float) -> keras.Model:
+    """Answers by whether the first number is above 0, the surer the larger the weight: right of the records' label."""
+    inputs = {"x": keras.Input((2,), name="x")}
+    answer = keras.layers.Dense(1, "sigmoid", use_bias=False)
+    model = keras.Model(inputs, answer(inputs["x"]))
+    answer.set_weights([np.array([[weight], [0.0]], np.float32)])
+    return model
+
+
+def test_trees_count_for_nearly_all_beside_a_network_that_is_wrong(splits):
+    ensemble = with_trees(network(-5.0), DECODER, FEATURES, *splits, BOTH)
+    assert ensemble.weight > 0.9
+
+
+def test_a_network_that_is_right_is_left_alone_or_nearly(splits):
+    ensemble = with_trees(network(1000.0), DECODER, FEATURES, *splits, BOTH)
+    assert ensemble is None or ensemble.weight < 0.1
+
+
+@pytest.mark.parametrize(("rows", "weight"), [(40, 0.5), (200_000, 0.95)])
+def test_only_what_is_no_chance_moves_the_weights_from_a_half(rows, weight):
+    # The more trees count the less is lost, by a hundredth of what the rows differ by.
+    noise = np.random.default_rng(1).normal(size=rows)
+    losses = np.stack([1 + (1 - part) * (0.01 + noise) for part in WEIGHTS])
+    assert WEIGHTS[most_even(losses)] == pytest.approx(weight, abs=0.051)
+
+
+def test_both_answer_with_the_weighted_mean(splits):
+    model = network(0.3)
+    ensemble = with_trees(model, DECODER, FEATURES, *splits, BOTH)
+    features = {"x": tf.constant([[0.2, 1.0], [-0.4, 2.0], [3.0, 3.0]])}
+    ensemble.weight = 0.25
+    expected = 0.25 * ensemble.trees(features) + 0.75 * model(features)
+    np.testing.assert_allclose(answering(model, DECODER, ensemble)(features), expected, rtol=1e-6)
+
+
+def test_trees_alone_do_not_ask_the_network(splits):
+    ensemble = with_trees(network(1.0), DECODER, FEATURES, *splits, dataclasses.replace(BOTH, members="trees"))
+    answers = answering(None, DECODER, ensemble)({"x": tf.constant([[2.0, 1.0], [-2.0, 1.0]])})
+    assert answers[0, 0] > 0.9 > 0.1 > answers[1, 0]
+
+
+def test_lists_alone_are_nothing_for_trees(splits):
+    lists = Features(numbers={}, categories={"x": 9}, padded=frozenset({"x"}))
+    assert with_trees(network(1.0), DECODER, lists, *splits, BOTH) is None
+    with pytest.raises(TrainingError, match='training.members is "trees", and the model has no numbers and no categ'):
+        with_trees(network(1.0), DECODER, lists, *splits, dataclasses.replace(BOTH, members="trees"))
+
+
+def test_a_class_without_a_train_row_is_said(splits):
+    three = dataclasses.replace(BOTH, members="trees", classes=("a", "b", "c"))
+    with pytest.raises(TrainingError, match="a class has no row in the train split"):
+        with_trees(network(1.0), DECODER, FEATURES, *splits, three)
+
+
+def test_features_of_varying_length_are_known():
+    spec = {"words": tf.io.VarLenFeature(tf.int64), "y": tf.io.FixedLenFeature([1], tf.int64)}
+    assert Decoder(spec, "y").padded == {"words"}
+
+
+def served(folder, rows: int = 3) -> np.ndarray:
+    """Return the exported model's answers to rows without anything, each of their own number."""
+    signature = tf.saved_model.load(str(folder / "serving")).signatures["serving_default"]
+    columns = {
+        name: tf.fill([rows], "") if spec.dtype == tf.string else tf.cast(tf.range(rows), spec.dtype)
+        for name, spec in signature.structured_input_signature[1].items()
+    }
+    return signature(**columns)["probability"].numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", ["both", "trees"])
+def test_a_training_with_trees_is_exported_and_a_later_one_starts_from_its_network(transformed, tmp_path, members):
+    first, second = tmp_path / "first", tmp_path / "second"
+    said = run(transformed, first, settings={"members": members, "epochs": 1})
+    assert "Trees: " in said
+    assert ((served(first) > 0) & (served(first) < 1)).all()
+    # Its answers in training, by which the Evaluator checks the export, are there too.
+    (recorded,) = first.glob("Trainer/model_run/7/predictions_of_eval.float32")
+    assert len(np.fromfile(recorded, np.float32)) > 100
+    if members == "trees":
+        assert not list(first.rglob("history.csv"))  # no network was trained
+        return
+    assert "Loss on the eval split: network " in said
+    again = {"members": members, "epochs": 1, "warm_start": True}
+    said = run(transformed, second, settings=again, base_model=str(first / "serving"))
+    assert f"Starting from the weights of {first / 'serving'}" in said
+
+
+@pytest.mark.slow
+def test_two_workers_fit_trees_and_export_one_model(transformed, tmp_path):
+    folders = [tmp_path / "chief", tmp_path / "worker"]
+    job = {"settings": {"members": "both", "epochs": 1, "batch_size": 32, "strategy": "multi_worker"}}
+    workers = [
+        start(transformed, folder, environment, **job) for folder, environment in zip(folders, cluster(2), strict=True)
+    ]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    assert "Loss on the eval split: network " in logs(folders[0])
+    assert ((served(folders[0]) > 0) & (served(folders[0]) < 1)).all()
+    assert not (folders[1] / "serving").exists()
