@@ -217,7 +217,8 @@ def _rounded_down(threshold: np.ndarray) -> np.ndarray:
     """Return the largest finite float32 number not above a float64 number: no float32 number changes sides."""
     largest = np.finfo(np.float32).max
     rounded: np.ndarray = np.clip(threshold, -largest, largest).astype(np.float32)
-    return np.where(rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    with np.errstate(over="ignore"):  # minus infinity, below the lowest
+        return np.where(rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
 def _known_categories(booster: Booster, categories: int) -> dict[int, np.ndarray]:
