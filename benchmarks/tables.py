@@ -1,4 +1,4 @@
-"""What `pipeline new` makes of tables that nobody tuned it for, against gradient boosting on the same rows.
+"""Compare `pipeline new`, unedited, with gradient boosting, on tables that nobody tuned it for.
 
     python benchmarks/tables.py [TABLE ...] [--seeds N] [--jobs N]
 
@@ -99,7 +99,7 @@ class Score:
     differences: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def verdict(self, rival: str) -> str:
-        """Whether ours has won, lost or neither, over all seeds."""
+        """Return whether ours has won, lost or neither, over all seeds."""
         low, high = np.percentile(np.mean(self.differences[rival], axis=0), [2.5, 97.5])
         return "won" if low > 0 else "lost" if high < 0 else "tie"
 

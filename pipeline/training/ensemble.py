@@ -18,7 +18,7 @@ from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, evaluation_steps
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Part
-from pipeline.training.trees import Columns, Rows, Trees, fit, losses_of
+from pipeline.training.trees import Columns, Sample, Trees, fit, losses_of
 
 logger = logging.getLogger("pipeline.training")
 
@@ -103,7 +103,9 @@ def with_trees(
         return None
     columns.count_categories(rows)
     judged, right = _collected(_batches(evaluate, most), columns)
-    trees = fit(Rows(columns.of(rows), labels), Rows(columns.of(judged), right), columns, classes, settings.seed or 0)
+    trees = fit(
+        Sample(columns.of(rows), labels), Sample(columns.of(judged), right), columns, classes, settings.seed or 0
+    )
     answers = _in_parts(trees.answer, columns.of(judged))
     if settings.members == "trees":
         return Ensemble(trees, 1.0, f"trees {losses_of(answers, right, classes).mean():.4g}", alone=True)

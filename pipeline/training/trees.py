@@ -6,7 +6,7 @@ products, after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Le
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,8 +31,8 @@ TREES_AT_ONCE = 64
 CODES = 255
 
 
-class Rows(NamedTuple):
-    """What trees see of some rows.
+class Sample(NamedTuple):
+    """Rows as trees take them.
 
     Attributes:
         values: As ``Columns`` makes them, float32 [rows, columns].
@@ -156,41 +156,22 @@ class _Block(tf.Module):
         path: np.ndarray = np.zeros((len(trees), most + 1, most), np.float32)  # 1: left, -1: right, 0: not on it
         lefts: np.ndarray = np.full((len(trees), most + 1), -1, np.float32)  # turns to the left on the path
         value: np.ndarray = np.zeros((len(trees), most + 1), np.float64)
-        column_of_split: list[int] = []
-        goes_right: list[np.ndarray] = []
+        splits: list[tuple[int, np.ndarray]] = []  # of categories: column, and which codes go right
         for place, tree in enumerate(trees):
             nodes = tree.nodes
             leaf = nodes["is_leaf"].astype(bool)
             number = np.where(leaf, np.cumsum(leaf), np.cumsum(~leaf)) - 1  # among the leaves, or the inner nodes
             for node, mine in zip(nodes[~leaf], number[~leaf], strict=True):
-                column = int(node["feature_idx"])
-                if node["is_categorical"]:
-                    left = np.where(known[column], _bits(tree.raw_left_cat_bitsets[node["bitset_idx"]]), 0)
-                    if node["missing_go_to_left"]:
-                        left = np.where(known[column], left, 1)
-                    row[place, mine], threshold[place, mine] = 3 * columns.count + len(goes_right), 0.5
-                    column_of_split.append(column)
-                    goes_right.append(1 - left)
-                elif np.isposinf(node["num_threshold"]):  # all that is not missing goes left
-                    row[place, mine], threshold[place, mine] = 2 * columns.count + column, 0.5
-                else:
-                    row[place, mine] = column if node["missing_go_to_left"] else columns.count + column
-                    threshold[place, mine] = _rounded_down(node["num_threshold"])
-            waiting: list[tuple[int, dict[int, int]]] = [(0, {})]
-            while waiting:
-                at, turns = waiting.pop()
-                if leaf[at]:
-                    value[place, number[at]] = nodes["value"][at]
-                    lefts[place, number[at]] = sum(turn > 0 for turn in turns.values())
-                    path[place, number[at], list(turns)] = list(turns.values())
-                else:
-                    waiting.append((int(nodes["left"][at]), {**turns, int(number[at]): 1}))
-                    waiting.append((int(nodes["right"][at]), {**turns, int(number[at]): -1}))
+                row[place, mine], threshold[place, mine] = _decision(tree, node, columns.count, known, splits)
+            for at, turns in _turns(nodes, number):
+                value[place, number[at]] = nodes["value"][at]
+                lefts[place, number[at]] = sum(turn > 0 for turn in turns.values())
+                path[place, number[at], list(turns)] = list(turns.values())
         self._row, self._threshold = tf.constant(row), tf.constant(threshold[..., np.newaxis])
         self._path, self._lefts = tf.constant(path), tf.constant(lefts[..., np.newaxis])
         self._value = tf.constant(value.ravel(), tf.float64)
-        self._column_of_split = tf.constant(column_of_split, tf.int32)
-        self._goes_right = tf.constant(np.array(goes_right, np.float32).ravel())
+        self._column_of_split = tf.constant([column for column, _ in splits], tf.int32)
+        self._goes_right = tf.constant(np.array([right for _, right in splits], np.float32).ravel())
 
     def leaves(self, decided: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
         """Return the value of the leaf that each row reaches, float64 [trees, batch].
@@ -211,6 +192,36 @@ class _Block(tf.Module):
         # These products are of small whole numbers, so exact on processors that shorten floats in products, too.
         number = tf.matmul(tf.range(leaves, dtype=tf.float32)[tf.newaxis, tf.newaxis], reached)[:, 0]
         return tf.gather(self._value, (tf.range(trees) * leaves)[:, tf.newaxis] + tf.cast(number, tf.int32))
+
+
+def _decision(
+    tree: Any, node: Any, columns: int, known: Mapping[int, np.ndarray], splits: list[tuple[int, np.ndarray]]
+) -> tuple[int, float]:
+    """Return the row that decides a node, and the largest number in it with which a row goes left.
+
+    Rows are the columns with what is missing as the lowest number, those with it as the highest, whether each is
+    missing, and a row for each split of a category, which this adds to ``splits``.
+    """
+    column = int(node["feature_idx"])
+    if node["is_categorical"]:
+        left = _bits(tree.raw_left_cat_bitsets[node["bitset_idx"]])
+        splits.append((column, 1 - np.where(known[column], left, node["missing_go_to_left"])))
+        return 3 * columns + len(splits) - 1, 0.5
+    if np.isposinf(node["num_threshold"]):  # all that is not missing goes left
+        return 2 * columns + column, 0.5
+    return column if node["missing_go_to_left"] else columns + column, float(_rounded_down(node["num_threshold"]))
+
+
+def _turns(nodes: np.ndarray, number: np.ndarray) -> Iterator[tuple[int, dict[int, int]]]:
+    """Yield each leaf's node, and the turn at each inner node above it: 1 left, -1 right."""
+    waiting: list[tuple[int, dict[int, int]]] = [(0, {})]
+    while waiting:
+        at, turns = waiting.pop()
+        if nodes["is_leaf"][at]:
+            yield at, turns
+        else:
+            waiting.append((int(nodes["left"][at]), {**turns, int(number[at]): 1}))
+            waiting.append((int(nodes["right"][at]), {**turns, int(number[at]): -1}))
 
 
 def _rounded_down(threshold: np.ndarray) -> np.ndarray:
@@ -234,7 +245,7 @@ def _bits(words: np.ndarray) -> np.ndarray:
     return np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
 
 
-def fit(train: Rows, evaluate: Rows, columns: Columns, classes: int, seed: int) -> Trees:
+def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: int) -> Trees:
     """Fit gradient boosting, as many iterations as improve the answers for the eval split.
 
     Args:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from pipeline.training.features import Features
-from pipeline.training.trees import CODES, Columns, Rows, Trees, fit, losses_of
+from pipeline.training.trees import CODES, Columns, Sample, Trees, fit, losses_of
 
 FEATURES = Features(numbers={"numbers": 5}, categories={"word": 6, "codes": 400}, places={"codes": 2})
 
@@ -103,7 +103,7 @@ def test_iterations_end_where_eval_gets_no_better():
     columns = Columns(Features({"numbers": 5}, {}))
     for seed, rows in ((1, 300), (2, 300)):
         features = {"numbers": table(rows, seed)["numbers"]}
-        parts[seed] = Rows(columns.of(features), labels_of(score(table(rows, seed), rng), 2))
+        parts[seed] = Sample(columns.of(features), labels_of(score(table(rows, seed), rng), 2))
     trees = fit(parts[1], parts[2], columns, 2, seed=0)
     every = booster_of(2, 0, learning_rate=0.05).set_params(max_iter=400).fit(parts[1].values, parts[1].labels)
     chosen = losses_of(trees.answer(tf.constant(parts[2].values)).numpy(), parts[2].labels, 2)
