@@ -82,6 +82,7 @@ def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> s
     for split in statistics:
         schema = tfdv.update_schema(schema, split)
     before = {feature.name: feature for feature in reviewed.feature}
+    _keep_single(schema, before)
     _keep_sparse(schema, before, statistics)
     in_data = {name for split in statistics for name in features_of(split)}
     inferred = {feature.name: feature for feature in tfdv.infer_schema(statistics[0]).feature}
@@ -91,6 +92,18 @@ def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> s
             if before[feature.name].lifecycle_stage != schema_pb2.DEPRECATED:
                 feature.CopyFrom(inferred[feature.name])
     return schema
+
+
+def _keep_single(schema: schema_pb2.Schema, before: Mapping[str, schema_pb2.Feature]) -> None:
+    """Allow one value at most where each row of the first split had one and another split lacks some.
+
+    TensorFlow Data Validation drops the shape then, and without one a column is a list.
+    """
+    for feature in schema.feature:
+        old = before.get(feature.name)
+        was_single = old is not None and [dim.size for dim in old.shape.dim] == [1]
+        if was_single and not feature.WhichOneof("shape_type") and feature.presence.min_fraction < 1:
+            feature.value_count.min, feature.value_count.max = 1, 1
 
 
 def _keep_sparse(

@@ -17,12 +17,15 @@ from tests.components.example_gen import run
 VALUES = {"number": 7, "decimal": 1.5, "text": "word"}
 
 
-def described(folder: Path, empty_in: str) -> tuple[schema_pb2.Schema, Path]:
-    """Run ExampleGen, StatisticsGen and SchemaGen on three small splits, of which one has no values."""
+def described(folder: Path, empty_in: str, gap_in: str = "") -> tuple[schema_pb2.Schema, Path]:
+    """Run ExampleGen, StatisticsGen and SchemaGen on small splits: one has no values, or one lacks them in one row."""
     for split in SPLITS:
         rows = ["row,number,decimal,text,always"]
         for row in range(30):
-            cells = ["" if split == empty_in or row == 3 else str(value) for value in VALUES.values()]
+            cells = [
+                "" if split == empty_in or (row == 3 and gap_in in (split, "")) else str(value)
+                for value in VALUES.values()
+            ]
             rows.append(",".join([f"{split}{row}", *cells, str(row)]))
         (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
     examples = run(Data(str(folder), splits={split: f"{split}.csv" for split in SPLITS}), folder / "examples")
@@ -49,6 +52,14 @@ def test_a_column_without_a_value_in_one_split_is_there_and_may_be_missing(tmp_p
     for split in SPLITS:
         found = tfdv.load_stats_binary(str(statistics / f"Split-{split}/FeatureStats.pb"))
         assert not tfdv.validate_statistics(found, schema).anomaly_info
+
+
+@pytest.mark.parametrize("gap_in", SPLITS)
+def test_a_column_that_lacks_a_value_in_one_split_only_is_no_list(tmp_path, gap_in):
+    schema, _ = described(tmp_path, "", gap_in)
+    for feature in schema.feature:
+        if feature.name in VALUES:
+            assert (feature.value_count.min, feature.value_count.max) == (1, 1)
 
 
 def test_accepting_such_data_keeps_what_a_person_has_set(tmp_path):
