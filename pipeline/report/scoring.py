@@ -14,7 +14,7 @@ from pipeline.data.table import rows_at_once
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.report.images import thumbnail
-from pipeline.serving.export_format import examples_signature
+from pipeline.serving.export_format import examples_signature, read_inputs
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.images import facts
@@ -85,7 +85,8 @@ def score(
             logger.info("The baseline does not answer.", exc_info=error)
             scores["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
     no_columns = {label.name, *((image, *facts(image)) if image else ())}
-    scores |= _importance(signature, rows, labels, no_columns, task)
+    taken = {column["name"] for column in read_inputs(model).values()}
+    scores |= _importance(signature, rows, labels, no_columns, task, taken)
     scores["wrong"] = [
         {"label": float(labels[place]), "answer": answers[place].tolist(), **_described(rows[place], image)}
         for place in _most_wrong(task, labels, answers)
@@ -183,9 +184,16 @@ def _most_wrong(task: Task, labels: np.ndarray, answers: np.ndarray) -> list[int
 
 
 def _importance(
-    signature: Any, rows: Sequence[tf.train.Example], labels: np.ndarray, left_out: Set[str], task: Task
+    signature: Any,
+    rows: Sequence[tf.train.Example],
+    labels: np.ndarray,
+    left_out: Set[str],
+    task: Task,
+    taken: Set[str] = frozenset(),
 ) -> dict[str, Any]:
     names = sorted({name for row in rows[:1_000] for name in row.features.feature} - left_out)
+    if taken:  # the columns that the model takes, if it says so
+        names = [name for name in names if name in taken]
     if not names:
         return {"importance": {}, "importance_rows": 0, "importance_repeats": 0}
     random = np.random.default_rng(0)

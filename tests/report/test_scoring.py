@@ -32,7 +32,9 @@ def test_the_feature_that_decides_matters_and_no_other_however_many_there_are(ot
         for number in range(others):
             row.features.feature[f"other_{number}"].bytes_list.value.append(b"text %d" % place)
         rows.append(row)
-    scores = _importance(Signature(), rows, labels, {"y"}, "binary")
+        row.features.feature["unused"].float_list.value.append(label)
+    taken = {"x", "y", *(f"other_{number}" for number in range(others))}
+    scores = _importance(Signature(), rows, labels, {"y"}, "binary", taken)
     assert scores["importance_repeats"] == repeats
     assert len(scores["importance"]) == others + 1
     assert next(iter(scores["importance"])) == "x"
