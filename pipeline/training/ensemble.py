@@ -28,6 +28,7 @@ BATCH = 4096
 MOST_VALUES = 250_000_000
 # Of the trees.
 WEIGHTS = np.linspace(0, 1, 21)
+EVEN_ROWS = 100
 
 
 class Ensemble(tf.Module):
@@ -113,27 +114,31 @@ def with_trees(
     parts = [np.asarray(network(features), np.float64) for features, _ in _batches(evaluate, most)]
     others = np.concatenate(parts)
     losses = np.stack([losses_of(part * answers + (1 - part) * others, right, classes) for part in WEIGHTS])
-    place = most_even(losses)
+    weight = most_even(losses)
+    together = losses_of(weight * answers + (1 - weight) * others, right, classes).mean()
     means = losses.mean(axis=1)
     return Ensemble(
         trees,
-        float(WEIGHTS[place]),
-        f"network {means[0]:.4g}, trees {means[-1]:.4g}, together {means[place]:.4g} with "
-        f"{100 * WEIGHTS[place]:.0f} % of the trees",
+        weight,
+        f"network {means[0]:.4g}, trees {means[-1]:.4g}, together {together:.4g} with "
+        f"{100 * weight:.0f} % of the trees",
     )
 
 
-def most_even(losses: np.ndarray) -> int:
-    """Return the place of the weight nearest to a half that loses no more than the best one by a standard error.
+def most_even(losses: np.ndarray) -> float:
+    """Return the weight nearest to a half that loses no more than the best one by a standard error.
 
-    On the few rows of a small eval split, the best weight is often the one of the member that fits them by chance.
+    Of few rows it is nearer still. On a small eval split, the best weight is often the one of the member that fits its rows by chance, and without
+    a single wrong answer among them their spread says nothing of what one would cost: ``EVEN_ROWS`` more rows count as
+    if they asked for a half.
 
     Args:
         losses: Of each row for each weight, [weights, rows].
     """
-    more = losses - losses[np.argmin(losses.mean(axis=1))]
-    is_good = more.mean(axis=1) <= more.std(axis=1) / math.sqrt(losses.shape[1])
-    return int(min(np.flatnonzero(is_good), key=lambda place: abs(WEIGHTS[place] - 0.5)))
+    more, rows = losses - losses[np.argmin(losses.mean(axis=1))], losses.shape[1]
+    is_good = more.mean(axis=1) <= more.std(axis=1) / math.sqrt(rows)
+    weight = min(WEIGHTS[is_good], key=lambda weight: abs(weight - 0.5))
+    return float(0.5 + (weight - 0.5) * rows / (rows + EVEN_ROWS))
 
 
 def _batches(split: Split, most: int) -> Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]]:
