@@ -13,6 +13,7 @@ unless 70 % are won or tied against the defaults with none lost, and 50 % agains
 import argparse
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -166,6 +167,9 @@ def score(copy: Path, name: str, seeds: int) -> Score:
         call(copy, "local_runner.py", "--pipeline", run, expected=(0, 3))  # a model that is not blessed counts too
         found.seconds.setdefault("ours", []).append(time.monotonic() - started)
         judge(copy / f"output/{run}", label, seed, found)
+        errors = ", ".join(f"{who} {values[-1]:.4g}" for who, values in found.errors.items())
+        print(f"{name}, seed {seed}: {errors}", file=sys.stderr, flush=True)
+        shutil.rmtree(copy / f"output/{run}")
     return found
 
 

@@ -12,6 +12,7 @@ import tensorflow_transform as tft
 from keras import layers
 
 from pipeline import training
+from pipeline.training import tabular
 
 # A rarer value of a text column is treated like one never seen.
 MINIMUM_COUNT = 20
@@ -148,53 +149,19 @@ def build_model(hp, features):
         parts.append(layers.Dense(members * units, kernel_initializer="lecun_uniform")(joined))
     hidden = layers.Reshape((members, units))(layers.Add()(parts))
     hidden = layers.Dropout(dropout)(layers.Activation("relu")(hidden))  # [batch, members, units]
-    hidden = layers.Dropout(dropout)(dense_each(members, units // 2, "relu")(hidden))
-    logits = layers.Flatten()(dense_each(members, 1)(hidden))  # [batch, members]
-
+    hidden = layers.Dropout(dropout)(tabular.MemberDense(members, units // 2, "relu")(hidden))
+    logits = tabular.MemberDense(members, 1)(hidden)  # [batch, members, 1]
     if days:
-        # Flights of one day share storms and strikes that no column tells. An offset for each day of the train split
-        # keeps the networks from explaining them; a day not seen there, so any day in serving, keeps the offset of 0.
-        day_offset = layers.Embedding(days, members, embeddings_initializer="zeros")(inputs["date"])
-        logits = layers.Add()([logits, layers.Flatten()(day_offset)])
+        # Flights of one day share storms and strikes that no column tells; a day in serving has the offset 0.
+        logits = layers.Add()([logits, tabular.GroupIntercept(days, members)(inputs["date"])])
 
-    model = keras.Model(inputs, Committee()(layers.Activation("sigmoid", dtype="float32")(logits)))
+    model = tabular.Committee(inputs, layers.Activation("sigmoid", dtype="float32")(logits))
     model.compile(
         optimizer=keras.optimizers.AdamW(learning_rate, weight_decay=1e-4),
-        loss=loss_of_each,
-        metrics=[CommitteeAUC(name="auc")],
+        loss="binary_crossentropy",
+        metrics=[keras.metrics.AUC(name="auc")],
     )
     return model
-
-
-def dense_each(members, width, activation=None):
-    """A dense layer with weights of its own for each member."""
-    # Keras would take the axis of the members for a receptive field, and start with weights that much too small.
-    initializer = keras.initializers.VarianceScaling(members, "fan_avg", "uniform")
-    return layers.EinsumDense(
-        "bmi,mio->bmo", (members, width), activation=activation, bias_axes="mo", kernel_initializer=initializer
-    )
-
-
-class Committee(layers.Layer):
-    """Probabilities [batch, members]: in training as they are, to be judged one by one; else their mean [batch, 1]."""
-
-    def call(self, each, training=False):
-        """Keras says whether this is training."""
-        return each if training else keras.ops.mean(each, axis=1, keepdims=True)
-
-
-def loss_of_each(label, each):
-    """Binary cross-entropy of label [batch, 1] with each of the probabilities [batch, members], averaged."""
-    labels = keras.ops.zeros_like(each) + keras.ops.cast(label, each.dtype)
-    return keras.ops.mean(keras.ops.binary_crossentropy(labels, each), axis=1)
-
-
-class CommitteeAUC(keras.metrics.AUC):
-    """AUC of the members' mean."""
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        """Takes labels [batch, 1] and probabilities [batch, members], or [batch, 1] when not training."""
-        super().update_state(y_true, keras.ops.mean(y_pred, axis=1, keepdims=True), sample_weight)
 
 
 def tuner_fn(fn_args):

@@ -31,6 +31,8 @@ Literal = Callable[[str], str]
 # Steps of a training that small models on small data are done after.
 STEPS = 1500
 SMALL_SEARCH = 5_000
+# Rows of which embeddings of numbers learn chance, and rare values of categories are worth knowing.
+FEW_ROWS = 2_000
 
 
 def module_text(name: str, table: Table) -> str:
@@ -89,7 +91,7 @@ def _statements(text: str) -> str:
 def _module(name: str, table: Table, literal: Literal) -> str:
     features, label = table.features, table.label
     # A column of that name is the label's.
-    outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers", "missing")}
+    outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers")}
     outputs["sequence"] = "sequence_of_" if label.name.startswith("sequence_") else "sequence_"
     return TEMPLATES.get_template("module.py.j2").render(
         **outputs,
@@ -102,7 +104,8 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         times=mapping_text({column.name: column.form for column in features if column.role == "time"}, literal),
         amounts=mapping_text({column.name: column.form for column in features if column.role == "amount"}, literal),
         origins=mapping_text({column.name: column.origin for column in features if column.origin}, literal),
-        minimum_count=5 if table.rows.num_rows > 2000 else 2,
+        minimum_count=2 if table.rows.num_rows <= FEW_ROWS else 5,
+        few_rows=table.rows.num_rows <= FEW_ROWS,
         classes=len(label.classes),
         mean=rounded(float(table.values.mean()), 4),
         spread=rounded(float(table.values.std()), 4),

@@ -6,6 +6,7 @@ They travel with the model, so that a server takes dates and amounts as they sta
 import math
 
 import tensorflow as tf
+import tensorflow_transform as tft
 
 from pipeline.training.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNITS, date_pattern
 
@@ -13,6 +14,8 @@ DAY = 86_400
 YEAR = 365.2425
 # The trend counts from here, so that 32-bit floats tell hours apart.
 ORIGIN_DAY = 10_957  # 2000-01-01, in days since 1970-01-01
+# Parts of equally many values that numbers are placed among.
+QUANTILES = 128
 
 
 def dense(value: tf.Tensor | tf.SparseTensor, missing: float | str) -> tf.Tensor:
@@ -54,6 +57,41 @@ def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
     is_plain = tf.strings.regex_full_match(text, PLAIN_NUMBER)
     plain = tf.strings.to_number(tf.where(is_plain, tf.strings.strip(text), "nan"))
     return tf.where(is_plain, plain, size)
+
+
+def quantile_transform(numbers: tf.Tensor) -> tf.Tensor:
+    """Place numbers among those of the train split: 0 at the lowest, 1 at the highest.
+
+    Between two different quantiles the place is interpolated, so equal steps hold about equally many values, however
+    skewed they are. What lies outside comes to at most half of the whole below 0 or above 1: a network cuts it off or
+    hardly notices, and trees still tell it apart.
+
+    Args:
+        numbers: float32 [batch, numbers]; NaN is missing, and so is what is infinite.
+
+    Returns:
+        float32 [batch, numbers], NaN where a number is missing: for the layers of ``tabular``, and for trees.
+    """
+    numbers = tf.where(tf.math.is_finite(numbers), numbers, math.nan)
+    # A column without any number has no quantiles, and its neighbours' would take their place: zeros that hardly weigh.
+    filled = tf.concat([numbers, tf.zeros_like(numbers[:1])], axis=0)
+    weights = tf.concat([tf.ones_like(numbers[:, 0]), tf.fill([tf.minimum(tf.shape(numbers)[0], 1)], 1e-6)], axis=0)
+    edges = tft.quantiles(filled, QUANTILES, epsilon=0.1 / QUANTILES, weights=weights, reduce_instance_dims=False)
+    columns = tf.transpose(numbers)  # [numbers, batch], as the edges are [numbers, QUANTILES - 1]
+    # Equal quantiles, of a value that is frequent, are one step.
+    steps = tf.cumsum(tf.cast(edges[:, 1:] > edges[:, :-1], tf.float32), axis=1)
+    steps = tf.pad(steps, [[0, 0], [1, 0]])
+    after = tf.searchsorted(edges, tf.where(tf.math.is_nan(columns), 0.0, columns), side="right")
+    last = tf.shape(edges)[1] - 1
+    below, above = tf.clip_by_value(after - 1, 0, last), tf.clip_by_value(after, 0, last)
+    low, high = (tf.gather(edges, places, batch_dims=1) for places in (below, above))
+    inside = tf.clip_by_value(columns, edges[:, :1], edges[:, -1:])
+    within = tf.where(high > low, (inside - low) / (high - low), 0.0)
+    most, spread = steps[:, -1:], edges[:, -1:] - edges[:, :1]
+    place = tf.where(most > 0, (tf.gather(steps, below, batch_dims=1) + within) / most, 0.5)
+    outside = columns - inside
+    outside /= tf.where(spread > 0, spread, 1.0) + tf.abs(outside)  # -1 to 1
+    return tf.where(tf.math.is_nan(numbers), math.nan, tf.transpose(place + 0.5 * outside))
 
 
 def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:

@@ -277,7 +277,7 @@ class Steps:
         wanted = [variable for variable in variables if id(variable) not in frozen]
         found = iter(tape.gradient(scaled, [variable.value for variable in wanted]))
         gradients = [None if id(variable) in frozen else next(found) for variable in variables]
-        self._update_metrics(y, predictions)
+        self.model.compute_metrics(x, y, predictions)
         # Sparse ones dense: their norm is right only when rows that occur twice are summed.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -298,12 +298,7 @@ class Steps:
         # Keras has divided it by the replicas, for it to be summed.
         mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)
         self._evaluation_loss.update_state(mean, sample_weight=tf.shape(packed)[0])
-        self._update_metrics(y, predictions)
-
-    def _update_metrics(self, y: Any, predictions: Any) -> None:
-        for metric in self.model.metrics:
-            if metric.name != "loss":
-                metric.update_state(y, predictions)
+        self.model.compute_metrics(x, y, predictions)
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.data.Dataset:

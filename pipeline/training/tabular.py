@@ -1,0 +1,225 @@
+"""Layers for tables, each after its paper: embeddings of numbers, and committees of networks.
+
+    numbers = tabular.PiecewiseLinear(bins=16, width=8)(inputs["numbers"])  # [batch, numbers * 8]
+    hidden = tabular.SharedDense(members, 128, "relu")(numbers)  # [batch, members, 128]
+    each = tabular.MemberDense(members, 1, "sigmoid", dtype="float32")(hidden)  # [batch, members, 1]
+    model = tabular.Committee(inputs, each)  # answers [batch, 1]
+
+``preprocessing.quantile_transform`` makes such numbers in ``preprocessing_fn``.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import layers, ops
+
+
+class Standardize(layers.Layer):
+    """Give numbers that are spread evenly over 0 to 1 the mean 0 and the spread 1; ``[batch, n] → [batch, 2 n]``.
+
+    The second half says which are missing, NaN; they count as the mean. For a few hundred or thousand rows, on which
+    embeddings of numbers learn chance.
+    """
+
+    def call(self, numbers: Any) -> Any:
+        """Take numbers as ``preprocessing.quantile_transform`` makes them."""
+        missing = ops.isnan(numbers)
+        standard = ops.where(missing, 0.0, (numbers - 0.5) * math.sqrt(12))
+        return ops.concatenate([standard, ops.cast(missing, numbers.dtype)], axis=-1)
+
+
+class PiecewiseLinear(layers.Layer):
+    """Embed each number by how far it reaches into each of some bins; ``[batch, numbers] → [batch, numbers * width]``.
+
+    A network bends its answer at each bin, where a plain dense layer bends it nowhere at first. Bins hold about equally
+    many values if the numbers come from ``preprocessing.quantile_transform``. A number that is missing, NaN, has an
+    embedding of its own. After Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning".
+
+    Args:
+        bins: Equal parts of 0 to 1.
+        width: Of a number's embedding.
+    """
+
+    def __init__(self, bins: int, width: int, **settings: Any):
+        super().__init__(**settings)
+        self.bins, self.width = bins, width
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create the weights of each number."""
+        numbers = shape[-1]
+        limit = math.sqrt(3 / (self.bins + 1))
+        initializer = keras.initializers.RandomUniform(-limit, limit)
+        self.kernel = self.add_weight(shape=(numbers, self.bins + 1, self.width), initializer=initializer)
+        self.bias = self.add_weight(shape=(numbers, self.width), initializer="zeros")
+
+    def call(self, numbers: Any) -> Any:
+        """Take numbers of 0 to 1, NaN where one is missing; what lies beyond counts as 0 or 1."""
+        missing = ops.isnan(numbers)[..., None]
+        starts = ops.arange(self.bins, dtype=numbers.dtype)
+        reached = ops.clip(ops.where(missing, 0.0, numbers[..., None]) * self.bins - starts, 0.0, 1.0)
+        reached = ops.concatenate([reached, ops.cast(missing, numbers.dtype)], axis=-1)  # [batch, numbers, bins + 1]
+        embedded = ops.relu(ops.einsum("bni,niw->bnw", reached, self.kernel) + self.bias)
+        return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+
+
+class Periodic(layers.Layer):
+    """Embed each number by waves of learnt lengths; ``[batch, numbers] → [batch, numbers * width]``.
+
+    For answers that go up and down many times along a number. After Gorishniy et al. 2022, "On Embeddings for Numerical
+    Features in Tabular Deep Learning" (PLR). A number that is missing, NaN, has an embedding of its own.
+
+    Args:
+        frequencies: Waves of each number.
+        width: Of a number's embedding.
+        sigma: Spread of the frequencies at first, per unit of the numbers; the paper tunes it, from 0.01 to 10.
+    """
+
+    def __init__(self, frequencies: int, width: int, sigma: float = 1.0, **settings: Any):
+        super().__init__(**settings)
+        self.frequencies, self.width, self.sigma = frequencies, width, sigma
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create the frequencies and weights of each number."""
+        numbers, values = shape[-1], 2 * self.frequencies + 1
+        waves = keras.initializers.RandomNormal(stddev=self.sigma)
+        limit = math.sqrt(3 / values)
+        initializer = keras.initializers.RandomUniform(-limit, limit)
+        self.frequency = self.add_weight(shape=(numbers, self.frequencies), initializer=waves)
+        self.kernel = self.add_weight(shape=(numbers, values, self.width), initializer=initializer)
+        self.bias = self.add_weight(shape=(numbers, self.width), initializer="zeros")
+
+    def call(self, numbers: Any) -> Any:
+        """Take numbers, NaN where one is missing."""
+        missing = ops.isnan(numbers)[..., None]
+        angle = 2 * math.pi * self.frequency * ops.where(missing, 0.0, numbers[..., None])
+        waves = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
+        waves = ops.where(missing, 0.0, waves)
+        waves = ops.concatenate([waves, ops.cast(missing, waves.dtype)], axis=-1)
+        embedded = ops.relu(ops.einsum("bni,niw->bnw", waves, self.kernel) + self.bias)
+        return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+
+
+class SharedDense(layers.Layer):
+    """A dense layer that several members share, each with factors of its own; ``→ [batch, members, units]``.
+
+    A member multiplies what comes in, and what goes out, by its own numbers, and adds its own bias: a fraction of the
+    weights of as many layers, and members that err differently all the same. After Wen et al. 2020, "BatchEnsemble",
+    and Gorishniy et al. 2024, "TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling", by which
+    factors start at 1, but random signs where all members read the same.
+
+    Args:
+        members: Of the committee.
+        units: Of a member.
+        activation: As in ``keras.layers.Dense``.
+    """
+
+    def __init__(self, members: int, units: int, activation: str | None = None, **settings: Any):
+        super().__init__(**settings)
+        self.members, self.units, self.activation = members, units, keras.activations.get(activation)
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create the shared weights and the members' factors."""
+        width = shape[-1]
+        limit = 1 / math.sqrt(width or 1)
+        self.kernel = self.add_weight(shape=(width, self.units), initializer="lecun_uniform")
+        self.factor_in = self.add_weight(
+            shape=(self.members, width), initializer=_random_signs if len(shape) == 2 else "ones"
+        )
+        self.factor_out = self.add_weight(shape=(self.members, self.units), initializer="ones")
+        self.bias = self.add_weight(
+            shape=(self.members, self.units), initializer=keras.initializers.RandomUniform(-limit, limit)
+        )
+
+    def call(self, values: Any) -> Any:
+        """Take [batch, width], the same for all members, or [batch, members, width]."""
+        if len(values.shape) == 2:
+            values = values[:, None]
+        return self.activation(ops.matmul(values * self.factor_in, self.kernel) * self.factor_out + self.bias)
+
+
+class MemberDense(layers.EinsumDense):
+    """A dense layer with weights of its own for each member; ``[batch, members, width] → [batch, members, units]``.
+
+    Args:
+        members: Of the committee.
+        units: Of a member.
+        activation: As in ``keras.layers.Dense``.
+    """
+
+    def __init__(self, members: int, units: int, activation: str | None = None, **settings: Any):
+        # Keras would count the members as outputs of one layer, and start with weights that much too small.
+        initializer = keras.initializers.GlorotUniform(input_axes=(1,), output_axes=(2,))
+        super().__init__(
+            "bmi,mio->bmo",
+            (members, units),
+            activation=activation,
+            bias_axes="mo",
+            kernel_initializer=initializer,
+            **settings,
+        )
+
+
+class GroupIntercept(layers.Layer):
+    """An offset for each group of the train rows that share what no column tells, [batch, 1] → [batch, members, 1].
+
+    As the random intercept of a mixed model does (Laird and Ware 1982, "Random-Effects Models for Longitudinal Data"),
+    it keeps the network from explaining by columns what only the group had, such as the storms of a day. A group that
+    the train rows lack, the last one, has the offset 0.
+
+    Args:
+        groups: With the one for all that are not known.
+        members: Of the committee.
+    """
+
+    def __init__(self, groups: int, members: int, **settings: Any):
+        super().__init__(**settings)
+        self.groups, self.members = groups, members
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create the offsets."""
+        self.offsets = self.add_weight(shape=(self.groups, self.members), initializer="zeros")
+
+    def call(self, group: Any) -> Any:
+        """Take numbers of groups."""
+        known = ops.cast(group < self.groups - 1, self.offsets.dtype)  # [batch, 1]
+        return (ops.take(self.offsets, group[:, 0], axis=0) * known)[..., None]
+
+
+class Committee(keras.Model):
+    """Answer with the mean of members, each of which learns by its own loss.
+
+    So they stay different, and their mean errs less than members that learn together. Loss and metrics are compiled as
+    for a single model.
+
+    Args:
+        inputs: As in ``keras.Model``.
+        outputs: Answers of each member, [batch, members, 1 or classes]; the model's are [batch, 1 or classes].
+    """
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Return the mean; in training what each member answers."""
+        each = super().call(inputs, training=training, mask=mask)
+        return each if training else ops.mean(each, axis=1)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Return the mean of the members' losses in training, else the loss of their mean."""
+        if len(y_pred.shape) == 3:
+            members, width = y_pred.shape[1:]
+            y = ops.repeat(y, members, axis=0)
+            y_pred = ops.reshape(y_pred, (-1, width))
+            if sample_weight is not None:
+                sample_weight = ops.repeat(sample_weight, members, axis=0)
+        return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Measure the mean of the members."""
+        if len(y_pred.shape) == 3:
+            y_pred = ops.mean(y_pred, axis=1)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def _random_signs(shape: tuple[int, ...], dtype: Any = None) -> Any:
+    return 2 * ops.cast(keras.random.randint(shape, 0, 2), dtype or "float32") - 1

@@ -1,0 +1,114 @@
+"""Layers for tables: embeddings of numbers, members that share weights, and a committee that is a Keras model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+from pipeline.training import tabular
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("layer", [tabular.PiecewiseLinear(4, 3), tabular.Periodic(5, 3)])
+def test_each_number_has_an_embedding_of_its_own(layer):
+    numbers = np.array([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9], [NAN, 0.1]], np.float32)
+    embedded = layer(numbers).numpy().reshape(4, 2, 3)
+    assert np.isfinite(embedded).all()
+    np.testing.assert_array_equal(embedded[0, 1], embedded[1, 1])  # as nothing but the other number differs
+    np.testing.assert_array_equal(embedded[0, 1], embedded[3, 1])
+    assert layer.compute_output_spec(keras.KerasTensor((None, 2))).shape == (None, 6)
+
+
+@pytest.mark.parametrize("layer", [tabular.PiecewiseLinear(4, 8), tabular.Periodic(5, 8)])
+def test_a_missing_number_can_be_learnt(layer):
+    model = keras.Sequential([layer, layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    numbers = np.array([[NAN], [0.0], [0.5], [1.0]] * 50, np.float32)
+    labels = np.array([[7.0], [1.0], [2.0], [3.0]] * 50)
+    model.fit(numbers, labels, epochs=60, verbose=0)
+    np.testing.assert_allclose(model.predict(numbers[:4], verbose=0), labels[:4], atol=0.3)
+
+
+def test_a_piecewise_linear_embedding_goes_straight_within_a_bin_and_stays_outside():
+    layer = tabular.PiecewiseLinear(4, 1)
+    layer.build((None, 1))
+    layer.kernel.assign([[[1.0], [10.0], [100.0], [1000.0], [5.0]]])
+    given = np.array([[-3.0], [0.0], [0.125], [0.25], [0.375], [1.0], [9.0], [NAN]], np.float32)
+    assert layer(given).numpy().ravel() == pytest.approx([0, 0, 0.5, 1, 6, 1111, 1111, 5])
+
+
+def test_members_of_a_shared_layer_start_apart_and_are_a_dense_layer_each():
+    layer = tabular.SharedDense(3, 5, "relu")
+    rows = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    answers = layer(rows).numpy()
+    assert answers.shape == (7, 3, 5)
+    for member in range(3):
+        kernel = layer.factor_in[member][:, None] * layer.kernel * layer.factor_out[member]
+        np.testing.assert_allclose(
+            answers[:, member], ops.relu(rows @ kernel + layer.bias[member]), rtol=1e-5, atol=1e-6
+        )
+    assert np.abs(answers[:, 0] - answers[:, 1]).max() > 0.1
+
+
+def test_members_with_weights_of_their_own_start_as_dense_layers_do():
+    layer = tabular.MemberDense(8, 64)
+    rows = np.random.default_rng(0).normal(size=(500, 8, 32)).astype(np.float32)
+    expected = layers.Dense(64)(rows[:, 0]).numpy().std()
+    assert layer(rows).numpy().std() == pytest.approx(expected, rel=0.1)
+
+
+def test_a_group_that_is_not_known_has_no_offset():
+    layer = tabular.GroupIntercept(3, 2)
+    layer.build((None, 1))
+    layer.offsets.assign([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    given = layer(np.array([[0], [1], [2]])).numpy()
+    np.testing.assert_array_equal(given[..., 0], [[1, 2], [3, 4], [0, 0]])
+
+
+def committee(outputs: int, activation: str | None) -> tabular.Committee:
+    inputs = {"x": keras.Input((4,), name="x")}
+    hidden = tabular.SharedDense(3, 8, "relu")(inputs["x"])
+    return tabular.Committee(inputs, tabular.MemberDense(3, outputs, activation)(hidden))
+
+
+TASKS = [
+    (1, "sigmoid", "binary_crossentropy", keras.metrics.AUC, [[0], [1], [1]]),
+    (3, "softmax", "sparse_categorical_crossentropy", keras.metrics.SparseCategoricalAccuracy, [[0], [2], [1]]),
+    (1, None, "mse", keras.metrics.RootMeanSquaredError, [[0.5], [2.0], [-1.0]]),
+]
+
+
+@pytest.mark.parametrize(("outputs", "activation", "loss", "metric", "labels"), TASKS)
+def test_a_committee_learns_member_by_member_and_is_measured_by_their_mean(outputs, activation, loss, metric, labels):
+    model = committee(outputs, activation)
+    model.compile("adam", loss, metrics=[metric(name="metric")])
+    rows, labels = {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)}, np.array(labels)
+    each, mean = model(rows, training=True), model(rows)
+    assert each.shape == (3, 3, outputs)
+    np.testing.assert_allclose(mean, np.mean(each, axis=1), rtol=1e-6)
+
+    alone = [keras.losses.get(loss)(labels, each[:, member]).numpy().mean() for member in range(3)]
+    assert float(model.compute_loss(y=labels, y_pred=each)) == pytest.approx(np.mean(alone), rel=1e-5)
+    weights = np.array([1.0, 0.0, 2.0], np.float32)
+    alone = [(keras.losses.get(loss)(labels, each[:, member]).numpy() * weights).mean() for member in range(3)]
+    weighted = model.compute_loss(y=labels, y_pred=each, sample_weight=tf.constant(weights))
+    assert float(weighted) == pytest.approx(np.mean(alone), rel=1e-5)
+
+    expected = metric()
+    expected.update_state(labels, mean)
+    model.reset_metrics()
+    assert float(model.compute_metrics(None, labels, each)["metric"]) == pytest.approx(float(expected.result()))
+
+
+def test_keras_fits_evaluates_and_saves_a_committee(tmp_path):
+    model = committee(1, "sigmoid")
+    model.compile(keras.optimizers.Adam(0.03), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    labels = (rows[:, :1] * rows[:, 1:2] > 0).astype(int)
+    model.fit({"x": rows}, labels, epochs=15, verbose=0)
+    assert model.evaluate({"x": rows}, labels, verbose=0, return_dict=True)["auc"] > 0.95
+    model.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "model"))
+    np.testing.assert_allclose(served.serve({"x": rows[:5]}), model.predict({"x": rows[:5]}, verbose=0), rtol=1e-5)
