@@ -128,9 +128,9 @@ def with_trees(
 def most_even(losses: np.ndarray) -> float:
     """Return the weight nearest to a half that loses no more than the best one by a standard error.
 
-    Of few rows it is nearer still. On a small eval split, the best weight is often the one of the member that fits its rows by chance, and without
-    a single wrong answer among them their spread says nothing of what one would cost: ``EVEN_ROWS`` more rows count as
-    if they asked for a half.
+    Of few rows it is nearer still. On a small eval split, the best weight is often the one of the member that fits its
+    rows by chance, and without a single wrong answer among them their spread says nothing of what one would cost:
+    ``EVEN_ROWS`` more rows count as if they asked for a half.
 
     Args:
         losses: Of each row for each weight, [weights, rows].
