@@ -29,20 +29,18 @@ import pandas as pd
 import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.metrics import roc_auc_score
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
-from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.boosting import Boosting, random_settings, with_categories  # noqa: E402
 from pipeline.data.tfrecord_files import read_records  # noqa: E402
 from tests.e2e.gauntlet_tables import from_packages  # noqa: E402
 from tests.e2e.gauntlet_tables.table import package_file  # noqa: E402
 from tests.e2e.run import copy_repository  # noqa: E402
 
-RESAMPLES, SETTINGS, MOST_ITERATIONS = 1000, 12, 500
+RESAMPLES = 1000
 DEFAULT, TUNED = "boosting", "tuned boosting"
 
 
@@ -187,25 +185,21 @@ def judge(output: Path, label: str, seed: int, found: Score) -> None:
     (examples,) = (output / "artifacts/ExampleGen/examples").iterdir()
     records = {split: records_of(examples / f"Split-{split}") for split in ("train", "eval", "test")}
     frames = frames_of(list(records.values()))
-    for column in frames[0]:
-        if any(frame[column].dtype == object for frame in frames):
-            known = frames[0][column].value_counts().index[:254]
-            for frame in frames:
-                frame[column] = pd.Categorical(frame[column], categories=known)
     labels = [frame.pop(label).to_numpy(float) for frame in frames]
     (model,) = (output / "artifacts/Trainer/model").glob("*/Format-Serving")
     classes = len(json.loads((model / "assets.extra/classes.json").read_text()))
+    boosting = Boosting(with_categories(frames), labels, classes)
     answers = {"ours": answers_of(model, records["test"])}
-    for rival, settings in ((DEFAULT, None), (TUNED, settings_of(seed))):
+    for rival in (DEFAULT, TUNED):
         started = time.monotonic()
-        answers[rival] = boosted(frames, labels, classes, settings)
+        answers[rival] = boosting.default() if rival == DEFAULT else boosting.best(random_settings(seed))[1]
         found.seconds.setdefault(rival, []).append(time.monotonic() - started)
     for who, given in answers.items():
-        found.errors.setdefault(who, []).append(error(given, labels[2], classes))
+        found.errors.setdefault(who, []).append(boosting.error(given, labels[2]))
     rng = np.random.default_rng(seed)
     samples = [rng.integers(0, len(labels[2]), len(labels[2])) for _ in range(RESAMPLES)]
     resampled = {
-        who: np.array([error(given[some], labels[2][some], classes) for some in samples])
+        who: np.array([boosting.error(given[some], labels[2][some]) for some in samples])
         for who, given in answers.items()
     }
     for rival in (DEFAULT, TUNED):
@@ -241,62 +235,6 @@ def answers_of(model: Path, records: list[bytes]) -> np.ndarray:
     (name,) = set(given[0]) - {"label"}
     answers = np.concatenate([part[name].numpy() for part in given]).astype(float)
     return np.stack([1 - answers, answers], axis=1) if name == "probability" else answers
-
-
-def settings_of(seed: int) -> list[dict]:
-    """Random settings of boosting, from usual ranges."""
-    rng = np.random.default_rng(seed)
-    return [
-        {
-            "learning_rate": float(np.exp(rng.uniform(np.log(0.02), np.log(0.3)))),
-            "max_leaf_nodes": int(rng.choice([8, 15, 31, 63])),
-            "min_samples_leaf": int(rng.choice([5, 20, 50])),
-            "l2_regularization": float(rng.choice([0, 1, 10])),
-            "max_features": float(rng.choice([0.5, 1.0])),
-        }
-        for _ in range(SETTINGS)
-    ]
-
-
-def boosted(frames: list[pd.DataFrame], labels: list[np.ndarray], classes: int, settings: list[dict] | None):
-    """Boosting's answers for test: with defaults, or of the settings and iterations that are best on eval."""
-    kind = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-
-    def fitted(**more):
-        model = kind(categorical_features="from_dtype", early_stopping=False, random_state=0, **more)
-        return model.fit(frames[0], labels[0])
-
-    def answer(model, given):
-        if not classes:
-            return given
-        answers = np.full((len(given), classes), 1e-7)
-        answers[:, model.classes_.astype(int)] = given
-        return answers
-
-    with threadpool_limits(1):
-        if settings is None:
-            model = fitted()
-            return answer(model, model.predict_proba(frames[2]) if classes else model.predict(frames[2]))
-        best = None
-        for more in settings:
-            model = fitted(max_iter=MOST_ITERATIONS // max(1, classes // 2), **more)
-            stages = model.staged_predict_proba if classes else model.staged_predict
-            errors = [error(answer(model, given), labels[1], classes) for given in stages(frames[1])]
-            place = int(np.argmin(errors))
-            if best is None or errors[place] < best[0]:
-                test = next(given for number, given in enumerate(stages(frames[2])) if number == place)
-                best = errors[place], answer(model, test)
-        return best[1]
-
-
-def error(answers: np.ndarray, labels: np.ndarray, classes: int) -> float:
-    """1 - AUC of two classes, NaN without both; the log loss of more; the RMSE of a number."""
-    if not classes:
-        return float(np.sqrt(np.mean((answers - labels) ** 2)))
-    if classes == 2:
-        return 1 - roc_auc_score(labels, answers[:, 1]) if len(np.unique(labels)) == 2 else np.nan
-    right = answers[np.arange(len(labels)), labels.astype(int)]
-    return float(-np.log(np.clip(right, 1e-7, 1)).mean())
 
 
 if __name__ == "__main__":
