@@ -201,6 +201,8 @@ class _Translator:
         for name, column in self.columns.items():
             if image and name in facts(image):
                 continue  # images of one size and format are no worse for it
+            if name in self.features and self.features[name].lifecycle_stage == schema_pb2.DISABLED:
+                continue  # no model takes it
             numbers, text = column.num_stats, column.string_stats
             if column.HasField("num_stats"):
                 value, same = f"{numbers.min:g}", numbers.min == numbers.max

@@ -25,17 +25,27 @@ def month(flights: Path) -> pd.DataFrame:
     return pd.read_parquet(flights / "test/2013-11.parquet")
 
 
-def found(rows: pd.DataFrame, before: pd.DataFrame | None = None, **checks) -> dict[tuple[str, str], Finding]:
+def found(
+    rows: pd.DataFrame, before: pd.DataFrame | None = None, schema: schema_pb2.Schema = SCHEMA, **checks
+) -> dict[tuple[str, str], Finding]:
     """Findings in a train split by kind and column, none that a warning is enough for."""
     statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
     earlier = {} if before is None else {"train": tfdv.generate_statistics_from_dataframe(before)}
     settings = DataChecks(**checks)
-    _, drafts = validate(statistics, SCHEMA, "late", settings, REMEDIES, earlier)
-    return {(one.kind, one.feature): one for one in with_severity(drafts, settings.severity, SCHEMA)}
+    _, drafts = validate(statistics, schema, "late", settings, REMEDIES, earlier)
+    return {(one.kind, one.feature): one for one in with_severity(drafts, settings.severity, schema)}
 
 
 def test_a_month_of_flights_has_only_its_calendar_to_be_warned_of(month):
     assert {key: one.severity for key, one in found(month).items()} == {("constant", "month"): "warn"}
+
+
+def test_a_column_out_of_use_may_be_the_same_in_every_row(month):
+    schema = schema_pb2.Schema()
+    schema.CopyFrom(SCHEMA)
+    (column,) = (feature for feature in schema.feature if feature.name == "month")
+    column.lifecycle_stage = schema_pb2.DISABLED
+    assert found(month, schema=schema) == {}
 
 
 def test_each_kind_of_departure_from_the_schema_is_found(month):
