@@ -92,10 +92,14 @@ def _module(name: str, table: Table, literal: Literal) -> str:
     features, label = table.features, table.label
     # A column of that name is the label's.
     outputs = {key: f"{key}_" if label.name == key else key for key in ("categories", "numbers")}
+    roles = {column.role for column in features}
+    helpers = {"amount": "amount" in roles, "calendar": "time" in roles}
+    imports = [*(name for name, used in helpers.items() if used), "number", "quantile_transform", "text"]
     outputs["sequence"] = "sequence_of_" if label.name.startswith("sequence_") else "sequence_"
     return TEMPLATES.get_template("module.py.j2").render(
         **outputs,
         name=name,
+        imports=", ".join(imports),
         task=label.task,
         codes=tuple_text([column.name for column in features if column.role == "code"], literal),
         texts=tuple_text([column.name for column in features if column.role == "text"], literal),

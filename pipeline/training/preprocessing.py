@@ -26,6 +26,16 @@ def dense(value: tf.Tensor | tf.SparseTensor, missing: float | str) -> tf.Tensor
     return tf.sparse.to_dense(one_a_row, missing)
 
 
+def text(value: tf.Tensor | tf.SparseTensor) -> tf.Tensor:
+    """Return text or whole numbers as text [batch, 1], "" where one is missing."""
+    if value.dtype == tf.string:
+        return dense(value, "")
+    if isinstance(value, tf.SparseTensor):
+        words = tf.strings.as_string(tf.cast(value.values, tf.int64))
+        return dense(tf.SparseTensor(value.indices, words, value.dense_shape), "")
+    return tf.strings.as_string(tf.cast(value, tf.int64))
+
+
 def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
     """Return numbers as float32 [batch, 1], NaN where one is missing.
 
