@@ -132,15 +132,16 @@ def ask(output: Path, test: pd.DataFrame) -> np.ndarray:
 
 
 def derived(output: Path, split: str) -> pd.DataFrame:
-    """What Transform made of a split, and the label: a column a number, and categories, the rarest of many as one."""
-    spec = tft.TFTransformOutput(str(latest(output, "Transform", "transform_graph"))).transformed_feature_spec()
-    folder = latest(output, "Transform", "transformed_examples") / f"Split-{split}"
-    blocks = [block for file in sorted(folder.iterdir()) for block in read_records(str(file), 50_000)]
-    parsed = [tf.io.parse_example(block, spec) for block in blocks]
+    """What Transform makes of a split, and the label: a column a number, and categories, the rarest of many as one."""
+    graph = tft.TFTransformOutput(str(latest(output, "Transform", "transform_graph")))
+    transform, spec = graph.transform_features_layer(), graph.raw_feature_spec()
+    files = sorted((latest(output, "ExampleGen", "examples") / f"Split-{split}").iterdir())
+    blocks = [block for file in files for block in read_records(str(file), 50_000)]
+    parts = [transform(tf.io.parse_example(block, spec)) for block in blocks]
     columns = {}
-    for name in sorted(set(spec) - {DATE}):
-        values = np.concatenate([part[name].numpy() for part in parsed])
-        if spec[name].dtype == tf.int64 and name != LABEL:
+    for name in sorted(set(parts[0]) - {DATE}):
+        values = np.concatenate([part[name].numpy() for part in parts])
+        if values.dtype == np.int64 and name != LABEL:
             columns[name] = pd.Categorical(np.minimum(values[:, 0], 254), categories=range(255))
         else:
             columns |= {name if name == LABEL else f"{name} {place}": column for place, column in enumerate(values.T)}

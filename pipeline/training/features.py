@@ -1,6 +1,8 @@
 """Describe the model's inputs, as Transform and ``decode`` made them."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -72,6 +74,23 @@ class Features:
                     "integer from tft.compute_and_apply_vocabulary, tft.bucketize or tft.apply_buckets"
                 )
         return cls(numbers, categories, places, tensors, weights, decoder.padded)
+
+    def without(self, names: Collection[str]) -> "Features":
+        """Return the others.
+
+        Raises:
+            ValueError: there is no such feature.
+        """
+        known = {**self.numbers, **self.categories, **self.tensors}
+        if unknown := sorted(set(names) - set(known)):
+            raise ValueError(f"no feature {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+
+        def others(kind: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in kind.items() if name not in names}
+
+        return replace(
+            self, numbers=others(self.numbers), categories=others(self.categories), tensors=others(self.tensors)
+        )
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
         """Return a ``keras.Input`` for each feature."""

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -45,6 +45,7 @@ def run(
     *,
     decode: Decode | None = None,
     augment: Augment | None = None,
+    trees_without: Collection[str] = (),
 ) -> None:
     """Train one model and export it to ``fn_args.serving_model_dir``.
 
@@ -61,6 +62,8 @@ def run(
             served model.
         augment: Changes a batch in training, {name: [batch, ...]} and label [batch, ...], by Keras' Random layers or
             ``keras.random``; the same step sees the same examples after a restart. Without ``if`` on tensors.
+        trees_without: Transformed features that trees beside the network do not get: what later rows cannot have, or
+            what trees find out by themselves, such as crosses of categories.
 
     Raises:
         TrainingError: a setting, the data or the model makes training impossible.
@@ -101,7 +104,7 @@ def run(
         ).run()
     ensemble = None
     if settings.members != "network":
-        ensemble = with_trees(model, decoder, features, train, evaluate, settings)
+        ensemble = with_trees(model, decoder, features.without(trees_without), train, evaluate, settings)
     if ensemble:
         logger.info("Loss on the eval split: %s.", ensemble.found)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.

@@ -12,6 +12,7 @@ from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_trees
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import read
+from pipeline.training.trees import Columns
 from tests.training.processes import cluster, finish, logs, run, start
 from tests.training.records import DECODER, SETTINGS, write
 
@@ -70,6 +71,14 @@ def test_trees_alone_do_not_ask_the_network(splits):
     ensemble = with_trees(network(1.0), DECODER, FEATURES, *splits, dataclasses.replace(BOTH, members="trees"))
     answers = answering(None, DECODER, ensemble)({"x": tf.constant([[2.0, 1.0], [-2.0, 1.0]])})
     assert answers[0, 0] > 0.9 > 0.1 > answers[1, 0]
+
+
+def test_trees_do_not_get_what_they_are_to_do_without():
+    features = Features(numbers={"x": 2, "y": 1}, categories={"day": 9, "dest": 5}, places={"dest": 2})
+    assert Columns(features.without(("day", "y"))).names == ["dest", "x"]
+    assert features.without(()) == features
+    with pytest.raises(ValueError, match="no feature date; there are day, dest, x, y"):
+        features.without(("date",))
 
 
 def test_lists_alone_are_nothing_for_trees(splits):
