@@ -212,3 +212,8 @@ def test_the_served_model_decodes_bit_by_bit_as_the_training_does(tmp_path):
     again = tf.saved_model.load(str(tmp_path / "model")).decode(tf.constant(records))
     assert len(np.unique(images["image"])) > 200
     np.testing.assert_array_equal(again["image"], images["image"])
+
+
+def test_features_of_varying_length_are_known():
+    spec = {"words": tf.io.VarLenFeature(tf.int64), "y": tf.io.FixedLenFeature([1], tf.int64)}
+    assert Decoder(spec, "y").padded == {"words"}

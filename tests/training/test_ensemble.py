@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_trees
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -92,11 +91,6 @@ def test_a_class_without_a_train_row_is_said(splits):
     three = dataclasses.replace(BOTH, members="trees", classes=("a", "b", "c"))
     with pytest.raises(TrainingError, match="a class has no row in the train split"):
         with_trees(network(1.0), DECODER, FEATURES, *splits, three)
-
-
-def test_features_of_varying_length_are_known():
-    spec = {"words": tf.io.VarLenFeature(tf.int64), "y": tf.io.FixedLenFeature([1], tf.int64)}
-    assert Decoder(spec, "y").padded == {"words"}
 
 
 def served(folder, rows: int = 3) -> np.ndarray:
