@@ -90,9 +90,7 @@ def run(which: str, folder: Path) -> dict[str, Any]:
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     patterns = {split: f"{split}/*.csv" for split in SPLITS}
     data = dataclasses.replace(config.data, path=str(folder / "data"), splits=patterns, prepare=None)
-    # Stock TFX has no trees to fit.
-    training = dataclasses.replace(config.training, members="network")
-    config = dataclasses.replace(config, data=data, training=training)
+    config = dataclasses.replace(config, data=data)
     (folder / which).mkdir()
     target = Target.local(folder / which, config.name)
     graph = create_pipeline(config, target) if which == "ours" else stock_pipeline(config, target, folder)

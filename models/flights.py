@@ -56,8 +56,7 @@ CROSSES = (
     ("carrier", "dest"),
     ("origin", "dest"),
 )
-# No later row has one of these dates; and trees find crosses by themselves. For other data make it empty.
-NOT_FOR_TREES = ("date", *(f"{a}_{b}" for a, b in CROSSES))
+
 
 
 def derived(inputs, features):
@@ -173,4 +172,4 @@ def tuner_fn(fn_args):
 
 def run_fn(fn_args):
     """Trains with the best values found, and exports."""
-    training.run(fn_args, build_model, trees_without=NOT_FOR_TREES)
+    training.run(fn_args, build_model)
