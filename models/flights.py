@@ -58,7 +58,6 @@ CROSSES = (
 )
 
 
-
 def derived(inputs, features):
     """Return what delays depend on and the columns do not say by themselves; for other data return {} here.
 
