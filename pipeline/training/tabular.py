@@ -29,12 +29,45 @@ class Standardize(layers.Layer):
         return ops.concatenate([standard, ops.cast(missing, numbers.dtype)], axis=-1)
 
 
-class PiecewiseLinear(layers.Layer):
+class _NumberEmbedding(layers.Layer):
+    """A dense layer of each number's own, over values made of it and whether it is missing.
+
+    Args:
+        values: Made of each number.
+        width: Of a number's embedding.
+    """
+
+    def __init__(self, values: int, width: int, **settings: Any):
+        super().__init__(**settings)
+        self._values, self.width = values, width
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create the weights of each number."""
+        numbers, limit = shape[-1], math.sqrt(3 / (self._values + 1))
+        initializer = keras.initializers.RandomUniform(-limit, limit)
+        self.kernel = self.add_weight(shape=(numbers, self._values + 1, self.width), initializer=initializer)
+        self.bias = self.add_weight(shape=(numbers, self.width), initializer="zeros")
+
+    def call(self, numbers: Any) -> Any:
+        """Take numbers, NaN where one is missing."""
+        missing = ops.isnan(numbers)[..., None]
+        values = ops.where(missing, 0.0, self.values_of(ops.where(missing, 0.0, numbers[..., None])))
+        values = ops.concatenate([values, ops.cast(missing, values.dtype)], axis=-1)  # [batch, numbers, values + 1]
+        embedded = ops.relu(ops.einsum("bni,niw->bnw", values, self.kernel) + self.bias)
+        return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+
+    def values_of(self, numbers: Any) -> Any:
+        """Return values, [batch, numbers, values], of numbers, [batch, numbers, 1]."""
+        raise NotImplementedError
+
+
+class PiecewiseLinear(_NumberEmbedding):
     """Embed each number by how far it reaches into each of some bins; ``[batch, numbers] → [batch, numbers * width]``.
 
     A network bends its answer at each bin, where a plain dense layer bends it nowhere at first. Bins hold about equally
-    many values if the numbers come from ``preprocessing.quantile_transform``. A number that is missing, NaN, has an
-    embedding of its own. After Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning".
+    many values if the numbers come from ``preprocessing.quantile_transform``; what lies beyond 0 or 1 counts as that. A
+    number that is missing, NaN, has an embedding of its own. After Gorishniy et al. 2022, "On Embeddings for Numerical
+    Features in Tabular Deep Learning".
 
     Args:
         bins: Equal parts of 0 to 1.
@@ -42,28 +75,15 @@ class PiecewiseLinear(layers.Layer):
     """
 
     def __init__(self, bins: int, width: int, **settings: Any):
-        super().__init__(**settings)
-        self.bins, self.width = bins, width
+        super().__init__(bins, width, **settings)
+        self.bins = bins
 
-    def build(self, shape: tuple[int | None, ...]) -> None:
-        """Create the weights of each number."""
-        numbers = shape[-1]
-        limit = math.sqrt(3 / (self.bins + 1))
-        initializer = keras.initializers.RandomUniform(-limit, limit)
-        self.kernel = self.add_weight(shape=(numbers, self.bins + 1, self.width), initializer=initializer)
-        self.bias = self.add_weight(shape=(numbers, self.width), initializer="zeros")
-
-    def call(self, numbers: Any) -> Any:
-        """Take numbers of 0 to 1, NaN where one is missing; what lies beyond counts as 0 or 1."""
-        missing = ops.isnan(numbers)[..., None]
-        starts = ops.arange(self.bins, dtype=numbers.dtype)
-        reached = ops.clip(ops.where(missing, 0.0, numbers[..., None]) * self.bins - starts, 0.0, 1.0)
-        reached = ops.concatenate([reached, ops.cast(missing, numbers.dtype)], axis=-1)  # [batch, numbers, bins + 1]
-        embedded = ops.relu(ops.einsum("bni,niw->bnw", reached, self.kernel) + self.bias)
-        return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+    def values_of(self, numbers: Any) -> Any:
+        """Return how far numbers reach into each bin, 0 to 1."""
+        return ops.clip(numbers * self.bins - ops.arange(self.bins, dtype=numbers.dtype), 0.0, 1.0)
 
 
-class Periodic(layers.Layer):
+class Periodic(_NumberEmbedding):
     """Embed each number by waves of learnt lengths; ``[batch, numbers] → [batch, numbers * width]``.
 
     For answers that go up and down many times along a number. After Gorishniy et al. 2022, "On Embeddings for Numerical
@@ -76,28 +96,19 @@ class Periodic(layers.Layer):
     """
 
     def __init__(self, frequencies: int, width: int, sigma: float = 1.0, **settings: Any):
-        super().__init__(**settings)
-        self.frequencies, self.width, self.sigma = frequencies, width, sigma
+        super().__init__(2 * frequencies, width, **settings)
+        self.frequencies, self.sigma = frequencies, sigma
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         """Create the frequencies and weights of each number."""
-        numbers, values = shape[-1], 2 * self.frequencies + 1
         waves = keras.initializers.RandomNormal(stddev=self.sigma)
-        limit = math.sqrt(3 / values)
-        initializer = keras.initializers.RandomUniform(-limit, limit)
-        self.frequency = self.add_weight(shape=(numbers, self.frequencies), initializer=waves)
-        self.kernel = self.add_weight(shape=(numbers, values, self.width), initializer=initializer)
-        self.bias = self.add_weight(shape=(numbers, self.width), initializer="zeros")
+        self.frequency = self.add_weight(shape=(shape[-1], self.frequencies), initializer=waves)
+        super().build(shape)
 
-    def call(self, numbers: Any) -> Any:
-        """Take numbers, NaN where one is missing."""
-        missing = ops.isnan(numbers)[..., None]
-        angle = 2 * math.pi * self.frequency * ops.where(missing, 0.0, numbers[..., None])
-        waves = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
-        waves = ops.where(missing, 0.0, waves)
-        waves = ops.concatenate([waves, ops.cast(missing, waves.dtype)], axis=-1)
-        embedded = ops.relu(ops.einsum("bni,niw->bnw", waves, self.kernel) + self.bias)
-        return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+    def values_of(self, numbers: Any) -> Any:
+        """Return sine and cosine of each wave."""
+        angle = 2 * math.pi * self.frequency * numbers
+        return ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
 
 
 class SharedDense(layers.Layer):
