@@ -208,10 +208,13 @@ class Committee(keras.Model):
         outputs: Answers of each member, [batch, members, 1 or classes]; the model's are [batch, 1 or classes].
     """
 
+    def __init__(self, inputs: Any, outputs: Any, **settings: Any):
+        super().__init__(inputs, ops.mean(outputs, axis=1), **settings)
+        self._members = keras.Model(inputs, outputs)  # the same layers
+
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Return the mean; in training what each member answers."""
-        each = super().call(inputs, training=training, mask=mask)
-        return each if training else ops.mean(each, axis=1)
+        return self._members(inputs, training=True) if training else super().call(inputs, training=False, mask=mask)
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True

@@ -102,6 +102,17 @@ def test_a_committee_learns_member_by_member_and_is_measured_by_their_mean(outpu
     assert float(model.compute_metrics(None, labels, each)["metric"]) == pytest.approx(float(expected.result()))
 
 
+def test_a_committee_is_part_of_another_model_as_any_model_is():
+    model = committee(1, "sigmoid")
+    assert model.output.shape == (None, 1)
+    assert len({id(weight) for weight in model.trainable_variables}) == len(model.trainable_variables) == 6
+    around = keras.Model(model.inputs, 1 - model.output)
+    around.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    rows = {"x": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)}
+    around.fit(rows, np.arange(50) % 2, verbose=0)
+    np.testing.assert_allclose(around(rows), 1 - model(rows), rtol=1e-6)
+
+
 def test_keras_fits_evaluates_and_saves_a_committee(tmp_path):
     model = committee(1, "sigmoid")
     model.compile(keras.optimizers.Adam(0.03), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
