@@ -21,13 +21,14 @@ def test_each_number_has_an_embedding_of_its_own(layer):
     assert layer.compute_output_spec(keras.KerasTensor((None, 2))).shape == (None, 6)
 
 
-@pytest.mark.parametrize("layer", [tabular.PiecewiseLinear(4, 8), tabular.Periodic(5, 8)])
-def test_a_missing_number_can_be_learnt(layer):
-    model = keras.Sequential([layer, layers.Dense(1)])
+@pytest.mark.parametrize("kind", [tabular.PiecewiseLinear, tabular.Periodic])
+def test_a_missing_number_can_be_learnt(kind):
+    keras.utils.set_random_seed(1)  # of few units, all that tell two numbers apart may be dead
+    model = keras.Sequential([kind(5, 16), layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.05), "mse")
     numbers = np.array([[NAN], [0.0], [0.5], [1.0]] * 50, np.float32)
     labels = np.array([[7.0], [1.0], [2.0], [3.0]] * 50)
-    model.fit(numbers, labels, epochs=60, verbose=0)
+    model.fit(numbers, labels, epochs=100, verbose=0)
     np.testing.assert_allclose(model.predict(numbers[:4], verbose=0), labels[:4], atol=0.3)
 
 

@@ -72,7 +72,8 @@ def test_a_second_run_finds_the_first_runs_model_and_refuses_a_worse_one(rehears
     config, module = rehearsal_clone / "configs/small.py", rehearsal_clone / "models/flights.py"
     before = config.read_text(), module.read_text()
     edit(config, 'Gate("auc", floor=0.5, max_drop=0.1)', 'Gate("auc", max_drop=0.1)')
-    edit(module, "return each if training else keras.ops.mean", "return each if training else 1 - keras.ops.mean")
+    reversed_labels = "lambda label, answer: keras.losses.binary_crossentropy(1 - label, answer)"
+    edit(module, 'loss="binary_crossentropy"', f"loss={reversed_labels}")
     worse = run(rehearsal_clone, "rehearse", "--tuning", "off", runner="vertex_runner.py")
     config.write_text(before[0])
     module.write_text(before[1])
