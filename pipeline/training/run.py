@@ -67,6 +67,7 @@ def run(
 
     Raises:
         TrainingError: a setting, the data or the model makes training impossible.
+        ValueError: a name in ``trees_without`` is no feature.
     """
     settings = Settings.of(fn_args)
     distribution = strategy.choose(settings.strategy)
@@ -82,6 +83,7 @@ def run(
     )
     with precision(settings, distribution), distribution.strategy.scope():
         features = Features.of(transform_output, settings.label, decoder, settings.backbone_weights)
+        for_trees = features.without(trees_without)
         model = build_model(hyperparameters, features)
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
@@ -104,7 +106,7 @@ def run(
         ).run()
     ensemble = None
     if settings.members != "network":
-        ensemble = with_trees(model, decoder, features.without(trees_without), train, evaluate, settings)
+        ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
     if ensemble:
         logger.info("Loss on the eval split: %s.", ensemble.found)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
