@@ -12,7 +12,6 @@ months. Exits 1 unless our mean is above every rival's mean, and our best above 
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +28,8 @@ from sklearn.metrics import roc_auc_score
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.boosting import Boosting, random_settings, with_categories  # noqa: E402
+from benchmarks.boosting import CATEGORIES, Boosting, random_settings, with_categories  # noqa: E402
+from benchmarks.tables import call  # noqa: E402
 from pipeline.data.tfrecord_files import read_records  # noqa: E402
 from tests.e2e.run import copy_repository, edit  # noqa: E402
 
@@ -48,10 +48,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="quality-") as scratch:
         copy = copy_repository(Path(scratch) / "copy")
         for output in runs(copy, seeds):
-            test = pd.concat(raw(copy, "test"))
+            test = raw(copy, "test")
             aucs.setdefault(OURS, []).append(auc(ask(output, test), test[LABEL]))
             print(f"ours, seed {len(aucs[OURS])}: {aucs[OURS][-1]:.4f}", file=sys.stderr, flush=True)
-        frames = [pd.concat(raw(copy, split)) for split in SPLITS]
+        frames = [raw(copy, split) for split in SPLITS]
         columns = {
             "raw columns": frames,
             "raw columns without the calendar": [frame.drop(columns=CALENDAR) for frame in frames],
@@ -93,23 +93,14 @@ def runs(copy: Path, seeds: range) -> Iterator[Path]:
     before = "Training("
     for seed in seeds:
         edit(copy / "configs/flights.py", f"training={before}", f"training=Training(seed={seed}, ")
-        done = subprocess.run(
-            [sys.executable, "local_runner.py"],
-            cwd=copy,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode not in (0, 3):  # a model that is not blessed counts too
-            sys.exit(f"local_runner.py: exit {done.returncode}\n{done.stdout[-3000:]}")
+        call(copy, "local_runner.py", expected=(0, 3))  # a model that is not blessed counts too
         yield copy / "output/flights"
         before = f"Training(seed={seed}, "
 
 
-def raw(copy: Path, split: str) -> list[pd.DataFrame]:
+def raw(copy: Path, split: str) -> pd.DataFrame:
     """The prepared flights of a split."""
-    return [pd.read_parquet(file) for file in sorted((copy / "data/flights" / split).glob("*.parquet"))]
+    return pd.concat([pd.read_parquet(file) for file in sorted((copy / "data/flights" / split).glob("*.parquet"))])
 
 
 def latest(output: Path, step: str, artifact: str) -> Path:
@@ -132,7 +123,7 @@ def ask(output: Path, test: pd.DataFrame) -> np.ndarray:
 
 
 def derived(output: Path, split: str) -> pd.DataFrame:
-    """What Transform makes of a split, and the label: a column a number, and categories, the rarest of many as one."""
+    """Transform a split: a column for each number and category, of which the rarest values are one, and the label."""
     graph = tft.TFTransformOutput(str(latest(output, "Transform", "transform_graph")))
     transform, spec = graph.transform_features_layer(), graph.raw_feature_spec()
     files = sorted((latest(output, "ExampleGen", "examples") / f"Split-{split}").iterdir())
@@ -142,7 +133,7 @@ def derived(output: Path, split: str) -> pd.DataFrame:
     for name in sorted(set(parts[0]) - {DATE}):
         values = np.concatenate([part[name].numpy() for part in parts])
         if values.dtype == np.int64 and name != LABEL:
-            columns[name] = pd.Categorical(np.minimum(values[:, 0], 254), categories=range(255))
+            columns[name] = pd.Categorical(np.minimum(values[:, 0], CATEGORIES), categories=range(CATEGORIES + 1))
         else:
             columns |= {name if name == LABEL else f"{name} {place}": column for place, column in enumerate(values.T)}
     return pd.DataFrame(columns)

@@ -201,7 +201,8 @@ class Committee(keras.Model):
     """Answer with the mean of members, each of which learns by its own loss.
 
     So they stay different, and their mean errs less than members that learn together. Loss and metrics are compiled as
-    for a single model.
+    for a single model. Another model around it starts from ``output``, the mean: in training, a call returns what each
+    member answers.
 
     Args:
         inputs: As in ``keras.Model``.

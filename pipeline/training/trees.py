@@ -23,7 +23,7 @@ logger = logging.getLogger("pipeline.training")
 Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegressor"
 # Small steps, and as many as improve the answers for the eval split. Of many rows larger ones: they take half the time.
 LEARNING_RATE, LARGE_RATE, MANY_ROWS = 0.05, 0.1, 100_000
-MOST_ITERATIONS, AT_FIRST, PATIENCE = 500, 100, 75
+LEAST_ITERATIONS, MOST_ITERATIONS, AT_FIRST, PATIENCE = 25, 500, 100, 75
 # Each iteration grows a tree for each of several classes, and a request waits for all of them.
 MOST_TREES = 2_000
 # Their nodes are decided together: for 4,096 rows in 30 MB.
@@ -268,7 +268,7 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
         random_state=seed,
     )
     progress = Progress("training")
-    most = max(25, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
+    most = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
     iterations, best, losses = min(most, AT_FIRST), 0, np.zeros(0)
     # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
     with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
