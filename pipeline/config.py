@@ -8,7 +8,9 @@ from pipeline.settings.config import TimeSplit as TimeSplit
 from pipeline.settings.config import Tuning as Tuning
 from pipeline.settings.endpoint import Canary as Canary
 from pipeline.settings.endpoint import Endpoint as Endpoint
+from pipeline.settings.gates import AtLeast as AtLeast
 from pipeline.settings.gates import BeatsBaseline as BeatsBaseline
+from pipeline.settings.gates import Costs as Costs
 from pipeline.settings.gates import DataChecks as DataChecks
 from pipeline.settings.gates import Evaluation as Evaluation
 from pipeline.settings.gates import FairnessGate as FairnessGate

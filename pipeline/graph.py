@@ -210,7 +210,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
             **settings,
             "members": members,
             "classes": list(config.label.classes),
-            "threshold": config.evaluation.threshold,
+            "threshold": dataclasses.asdict(config.evaluation)["threshold"],
             **({"images": dataclasses.asdict(config.data.images)} if config.data.images else {}),
         },
         **inputs,

@@ -14,6 +14,7 @@ import tensorflow_transform as tft
 from flights import preprocessing_fn  # noqa: F401 Transform takes it from here
 from tfx_bsl.public import tfxio
 
+from pipeline.training.answers import Answers
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.tuning import DefaultsFirst
@@ -102,6 +103,5 @@ def run_fn(fn_args):
         output,
         fn_args.serving_model_dir,
         label=settings["label"],
-        classes=settings["classes"],
-        threshold=settings["threshold"],
+        answers=Answers(settings["classes"], settings["threshold"]),
     )

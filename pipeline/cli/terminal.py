@@ -224,7 +224,7 @@ class Screen:
     def results(self, results: Results, config: PipelineConfig) -> None:
         """Show the metrics on the test split, the verdict, and where the model is."""
         columns = shown_metrics(config.label.task)
-        threshold = f", threshold {config.evaluation.threshold:g}" if config.label.task == "binary" else ""
+        threshold = "" if results.threshold is None else f", threshold {results.threshold:.3g}"
         rows = []
         for name, metrics in sorted(results.metrics.items(), key=lambda item: (item[0] != "overall", item[0])):
             # A slice with one class only has no AUC.

@@ -21,7 +21,7 @@ from tfx.components.evaluator import constants as tfx_names
 from tfx.components.evaluator import executor as evaluator_executor
 from tfx.dsl.components.base import executor_spec
 from tfx.types import artifact_utils, standard_artifacts
-from tfx.utils import io_utils, proto_utils
+from tfx.utils import io_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
@@ -42,7 +42,7 @@ from pipeline.evaluation.tfma_config import (
     task_in,
 )
 from pipeline.evaluation.verdict import GateResult, judge
-from pipeline.serving.export_format import ROWS_SIGNATURE, read_inputs
+from pipeline.serving.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
 from pipeline.serving.model import read_signatures
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
@@ -91,9 +91,11 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
         ):
             notes.append("there is no earlier model to compare with; max_drop was not judged")
         evaluation = artifact_utils.get_single_uri(output_dict["evaluation"])
-        config = proto_utils.json_to_proto(parameters["eval_config"], config_pb2.EvalConfig())
+        label = checks.from_json(Label, parameters["label"])
+        thresholds = thresholds_of(inputs, settings)
+        config = eval_config(settings, label, thresholds)
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
-        kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", tuple(parameters["classes"]))
+        kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", label.classes)
         with self._make_beam_pipeline() as pipeline:
             evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits, kept)
 
@@ -106,12 +108,14 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
                 if isinstance(gate, gates.Gate) and gate.metric in baseline_metrics["overall"]
             ]
             notes.append(f"the baseline {inputs['baseline_model'][0].uri} has {', '.join(before) or 'no such metric'}")
+        notes += read_fitted(serving_model_folder(inputs["model"])).get("found", [])
         metrics = read_metrics(evaluation)
         simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
         bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models))
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
             "metrics": metrics["overall"],
+            "threshold": thresholds[CANDIDATE] if label.task == "binary" else None,
             "data_span": artifact_utils.get_single_instance(inputs["examples"]).span,
             "schema_sha256": hashlib.sha256(filesystem.read_bytes(schema_path)).hexdigest(),
         }
@@ -156,6 +160,22 @@ def evaluate(
             tensor_adapter_config=tensors,
         )
     )
+
+
+def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
+    """Return the probability from which each model answers the second of two classes, by its name for TFMA.
+
+    A baseline that has none of its own, where none is set, is measured at the candidate's.
+
+    Raises:
+        UserError: the candidate's was to be chosen, and it has none.
+    """
+    thresholds = {CANDIDATE: threshold_of(serving_model_folder(inputs["model"]), settings.threshold)}
+    if inputs.get("baseline_model"):
+        is_set = isinstance(settings.threshold, int | float)
+        asked = settings.threshold if is_set else thresholds[CANDIDATE]
+        thresholds[BASELINE] = threshold_of(serving_model_folder(inputs["baseline_model"]), asked)
+    return thresholds
 
 
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
@@ -288,6 +308,4 @@ class Evaluator(DeclaredComponent):
 
     def __init__(self, *, evaluation: Evaluation, label: Label, **inputs: types.BaseChannel | None):
         """Create the component from gates and slices, the label, and a channel for every input."""
-        config = proto_utils.proto_to_json(eval_config(evaluation, label))
-        settings = {"eval_config": config, "gates": checks.to_json(evaluation), "classes": list(label.classes)}
-        super().__init__(settings, **inputs)
+        super().__init__({"gates": checks.to_json(evaluation), "label": checks.to_json(label)}, **inputs)

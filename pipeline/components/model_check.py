@@ -32,9 +32,9 @@ from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
-from pipeline.serving.export_format import read_inputs
+from pipeline.serving.export_format import read_inputs, threshold_of
 from pipeline.settings.config import Label
-from pipeline.settings.gates import ModelChecks
+from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.export import not_served
 from pipeline.training.predictions import PREDICTIONS, ROWS
@@ -66,6 +66,7 @@ class ModelCheckExecutor(BaseExecutor):
         report = probe(
             {
                 **settings,
+                "threshold": threshold_of(folder, settings["threshold"]),
                 "answer": ANSWERS[task_of(len(settings["classes"]))],
                 "model": folder,
                 "examples": [base64.b64encode(record).decode() for record in records],
@@ -179,14 +180,14 @@ class ModelCheck(DeclaredComponent):
     OUTPUTS = {"blessing": standard_artifacts.InfraBlessing}
 
     def __init__(
-        self, *, checks: ModelChecks, label: Label, threshold: float, logits: bool, **inputs: types.BaseChannel
+        self, *, checks: ModelChecks, label: Label, threshold: Threshold, logits: bool, **inputs: types.BaseChannel
     ):
         """Create the component.
 
         Args:
             checks: Tolerance and timeout.
             label: Its classes are the model's predictions in words.
-            threshold: Of two classes, the probability from which the second is predicted.
+            threshold: Of two classes, the probability from which the second is predicted, or how it is chosen.
             logits: Whether the model returns logits.
             **inputs: Model and model_run of the Trainer, raw examples with a split "eval", and their schema.
         """
@@ -194,7 +195,7 @@ class ModelCheck(DeclaredComponent):
             **dataclasses.asdict(checks),
             "label": label.name,
             "classes": list(label.classes),
-            "threshold": threshold,
+            "threshold": dataclasses.asdict(threshold) if dataclasses.is_dataclass(threshold) else threshold,
             "logits": logits,
         }
         super().__init__(settings, **inputs)

@@ -13,6 +13,7 @@ from pipeline import filesystem
 from pipeline.components.artifacts import (
     read_baselines,
     read_gate_result,
+    read_measured,
     read_model_report,
     read_predictions,
     read_statistics,
@@ -52,6 +53,7 @@ class VerdictExecutor(BaseExecutor):
             "failed": failed,
             "passed_over": list(gates.passed_over),
             "notes": [*gates.notes, *check["notes"]],
+            "threshold": read_measured(blessing).get("threshold"),
             "model_check": check["facts"],
             "baselines": read_baselines(artifact_utils.get_single_uri(input_dict["baselines"])),
         }

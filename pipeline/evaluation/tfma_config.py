@@ -36,16 +36,30 @@ CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLAS
 CANDIDATE, BASELINE = "candidate", "baseline"
 
 
-def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
+def eval_config(
+    settings: Evaluation, label: Label, thresholds: Mapping[str, float] | None = None
+) -> config_pb2.EvalConfig:
     """Return the metrics and slices that the Evaluator computes; ``pipeline.evaluation.verdict`` judges them.
 
     The overall slice is always among the slices.
+
+    Args:
+        settings: Slices, and the threshold of all models if it is a number.
+        label: Whose task has the metrics.
+        thresholds: By name of the model, ``CANDIDATE`` and ``BASELINE``, where each is measured at its own.
     """
-    metrics = []
-    for name, class_name in CLASSES[label.task].items():
-        with_threshold = label.task == "binary" and name not in WITHOUT_THRESHOLD
-        arguments = f'"thresholds": {settings.threshold}, ' if with_threshold else ""
-        metrics.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
+    if thresholds is None:
+        assert isinstance(settings.threshold, int | float)
+        thresholds = {CANDIDATE: settings.threshold}
+    by_threshold: dict[float, list[str]] = {}
+    for model, threshold in thresholds.items():
+        by_threshold.setdefault(threshold, []).append(model)
+    metrics = [
+        config_pb2.MetricsSpec(
+            metrics=_metrics(label.task, threshold), model_names=models if len(by_threshold) > 1 else []
+        )
+        for threshold, models in by_threshold.items()
+    ]
     return config_pb2.EvalConfig(
         # Without a signature name TFMA takes "predict", which takes serialized tf.Examples in our models, or
         # "serving_default" of models without it, such as those of TFX's own examples.
@@ -55,7 +69,7 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
             *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.sliced_by),
         ],
         metrics_specs=[
-            config_pb2.MetricsSpec(metrics=metrics),
+            *metrics,
             # The sum of the weights is the number of examples also where several come in one array.
             config_pb2.MetricsSpec(
                 metrics=[config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)],
@@ -63,6 +77,15 @@ def eval_config(settings: Evaluation, label: Label) -> config_pb2.EvalConfig:
             ),
         ],
     )
+
+
+def _metrics(task: Task, threshold: float) -> list[config_pb2.MetricConfig]:
+    configs = []
+    for name, class_name in CLASSES[task].items():
+        with_threshold = task == "binary" and name not in WITHOUT_THRESHOLD
+        arguments = f'"thresholds": {threshold}, ' if with_threshold else ""
+        configs.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
+    return configs
 
 
 def task_in(config: config_pb2.EvalConfig) -> Task:

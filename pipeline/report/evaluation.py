@@ -29,7 +29,7 @@ def evaluation(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         rows.append((name, number(value), within, *simple, number(other), change))
     simple_models = map(str.capitalize, run.results.baselines)
     header = ("Metric", "New model", "95 % interval", *simple_models, "Earlier model", "Change")
-    threshold = f", threshold {run.config.evaluation.threshold:g}" if task == "binary" else ""
+    threshold = "" if run.results.threshold is None else f", threshold {run.results.threshold:.3g}"
     note = f"Test split, {overall['example_count']:,.0f} rows{threshold}"
     blocks: list[Block] = [Table(header, rows, note)]
     if not run.baseline:

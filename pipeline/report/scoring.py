@@ -14,7 +14,7 @@ from pipeline.data.table import rows_at_once
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.report.images import thumbnail
-from pipeline.serving.export_format import examples_signature, read_inputs
+from pipeline.serving.export_format import examples_signature, read_inputs, threshold_of
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.images import facts
@@ -75,7 +75,8 @@ def score(
         "notes": [],
     }
     if label.classes:
-        chosen = answers.argmax(axis=1) if task == "multiclass" else answers >= settings.threshold
+        threshold = threshold_of(model, settings.threshold)
+        chosen = answers.argmax(axis=1) if task == "multiclass" else answers >= threshold
         scores["confusion"] = metrics.confusion_matrix(labels, chosen, labels=range(len(label.classes))).tolist()
     if baseline and task != "multiclass":
         try:

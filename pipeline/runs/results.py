@@ -21,8 +21,8 @@ class Results:
 
     Attributes:
         metrics: On the test split, by slice ("overall" first), then by metric.
-        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "model_check",
-            "baselines".
+        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "threshold",
+            "model_check", "baselines".
     """
 
     metrics: dict[str, dict[str, float]]
@@ -48,6 +48,12 @@ class Results:
         """Return the metrics of simple models on the test split, by model; empty of a run before there were any."""
         found: dict[str, dict[str, float]] = self.verdict.get("baselines", {})
         return found
+
+    @property
+    def threshold(self) -> float | None:
+        """Return the probability from which a row counted as the second of two classes; None of other labels."""
+        threshold: float | None = self.verdict.get("threshold")
+        return threshold
 
     @property
     def pushed_to(self) -> str | None:

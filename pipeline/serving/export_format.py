@@ -1,4 +1,4 @@
-"""Names in an exported model: its signatures, their inputs, and the two files in which it describes itself.
+"""Names in an exported model: its signatures, their inputs, and the files in which it describes itself.
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
 without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which
@@ -6,12 +6,16 @@ is an encoded one and has its limits beside: ``"max_pixels": 50000000, "max_byte
 
 ``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
 number.
+
+``FITTED``: what the eval split has decided about the answers, where the config asks for it: ``{"threshold": 0.27,
+"found": ["threshold 0.27, chosen on eval: precision 0.412, recall 0.9"]}``.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.errors import UserError
 from pipeline.settings.names import plain_names
 
 # One tensor for each raw feature: what TensorFlow Serving calls unless a request names another signature.
@@ -22,6 +26,7 @@ EXAMPLES_INPUT = "examples"
 # In the folder of a SavedModel, where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"
+FITTED = "assets.extra/fitted.json"
 # Weights of a backbone, for the training of another model (docs/images.md).
 BACKBONE = "assets.extra/backbone.weights.h5"
 
@@ -46,6 +51,32 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
 def read_classes(folder: str) -> tuple[str, ...]:
     """Read the classes in words; empty where there are none or the model does not say."""
     return tuple(_read(folder, CLASSES) or ())
+
+
+def read_fitted(folder: str) -> dict[str, Any]:
+    """Read what the eval split has decided about the answers; empty where the config asks for nothing."""
+    return dict(_read(folder, FITTED) or {})
+
+
+def threshold_of(folder: str, asked: Any) -> float:
+    """Return the probability from which a model answers the second of two classes.
+
+    Args:
+        folder: Of the SavedModel.
+        asked: ``settings.gates.Threshold`` of the config, also as JSON has it.
+
+    Raises:
+        UserError: it is to be chosen, and the model has none.
+    """
+    chosen = read_fitted(folder).get("threshold")
+    if chosen is not None:
+        return float(chosen)
+    if not isinstance(asked, (int, float)):
+        raise UserError(
+            f"evaluation.threshold is to be chosen on the eval split, and the model in {folder} has none: its module "
+            "file does not call training.run. Call it, or set a number"
+        )
+    return float(asked)
 
 
 def _read(folder: str, name: str) -> Any:

@@ -82,7 +82,9 @@ def check_value(name: str, value: object, kind: Any) -> None:
 
 def _problem(name: str, value: Any, kind: Any) -> str | None:
     alternatives = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    if value is None and type(None) in alternatives:
+    # Those have checked themselves.
+    settings = tuple(kind for kind in alternatives if isinstance(kind, type) and dataclasses.is_dataclass(kind))
+    if (value is None and type(None) in alternatives) or isinstance(value, settings):
         return None
     for alternative in alternatives:
         if typing.get_origin(alternative) is Literal and value not in typing.get_args(alternative):
@@ -91,7 +93,8 @@ def _problem(name: str, value: Any, kind: Any) -> str | None:
             if not rule.holds(value):
                 percent = alternative == Share and isinstance(value, (int, float)) and 1 < value <= 100
                 hint = f"; for {value:g} % write {value / 100:g}" if percent else ""
-                return f"{name} must be {rule.expected}, got {value!r}{hint}"
+                expected = ", or ".join([rule.expected, *(kind.__name__ for kind in settings)])
+                return f"{name} must be {expected}, got {value!r}{hint}"
     return None
 
 

@@ -215,6 +215,9 @@ class PipelineConfig:
                     f"{', '.join(task.metrics)}"
                 )
 
+        if self.label.task != "binary" and not isinstance(self.evaluation.threshold, int | float):
+            raise ConfigError(f"evaluation.threshold: a label of {task.label} has none; leave it out")
+
     @property
     def objective(self) -> str:
         """Return the metric that early stopping and the search judge by."""

@@ -189,6 +189,45 @@ AnyGate = Gate | SliceGate | FairnessGate | BeatsBaseline
 
 
 @dataclass(frozen=True)
+class Costs:
+    """The threshold at which wrong answers cost least on the eval split.
+
+    Attributes:
+        false_positive: Cost of a row of the first class that is taken for the second.
+        false_negative: Cost of a row of the second class that is taken for the first, in the same unit.
+    """
+
+    false_positive: NotNegative = 1.0
+    false_negative: NotNegative = 1.0
+
+    def __post_init__(self) -> None:
+        check_settings("Costs.", self)
+        if not self.false_positive or not self.false_negative:
+            raise ConfigError("Costs: both must be above 0, or one answer for every row costs least")
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The threshold that reaches a precision or a recall on the eval split, with the most of the other.
+
+    Attributes:
+        precision: Least share of rows of the second class among those that are taken for it.
+        recall: Least share of rows that are taken for the second class among those of it.
+    """
+
+    precision: Share | None = None
+    recall: Share | None = None
+
+    def __post_init__(self) -> None:
+        check_settings("AtLeast.", self)
+        if (self.precision is None) == (self.recall is None):
+            raise ConfigError(f"AtLeast takes a precision or a recall, one of both, got {self}")
+
+
+Threshold = Share | Costs | AtLeast
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Settings of the Evaluator, which judges on the test split.
 
@@ -197,7 +236,7 @@ class Evaluation:
         slices: Columns whose values get metrics of their own, beside those that gates name; the overall metrics are
             always there.
         threshold: Of two classes, the probability from which a row counts as the second, for precision, recall and the
-            served label.
+            served label. ``Costs`` and ``AtLeast`` have the Trainer choose it on the eval split.
         baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
         logits: The model answers logits, as a module file for stock TFX that compiles with ``from_logits=True`` exports
@@ -206,7 +245,7 @@ class Evaluation:
 
     gates: tuple[AnyGate, ...]
     slices: tuple[str, ...] = ()
-    threshold: Share = 0.5
+    threshold: Threshold = 0.5
     baseline: str = LAST_BLESSED
     logits: bool = False
 
@@ -226,6 +265,8 @@ class Evaluation:
             if METRICS[gate.metric].direction == 0 and getattr(gate, "max_drop", None):
                 raise ConfigError(f"{gate.metric} has no better direction: give floor and ceiling, and max_drop=None")
         check_settings("evaluation.", self)
+        if self.logits and isinstance(self.threshold, Costs | AtLeast):
+            raise ConfigError("evaluation.threshold must be a number where the model answers logits (logits=True)")
         if isinstance(self.slices, str):
             raise ConfigError(
                 f"evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma"

@@ -1,7 +1,7 @@
 """Export the model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import keras
@@ -10,12 +10,11 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, INPUTS, ROWS_SIGNATURE
+from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, FITTED, INPUTS, ROWS_SIGNATURE
 from pipeline.settings.names import SERVING, plain_names
-from pipeline.settings.tasks import ANSWERS, task_of
+from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
-from pipeline.training.errors import TrainingError
 
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
@@ -27,8 +26,7 @@ def export(
     folder: str,
     *,
     label: str,
-    classes: Sequence[str],
-    threshold: float,
+    answers: Answers,
     decoder: Decoder | None = None,
     ensemble: Ensemble | None = None,
     at_once: int = 64,
@@ -36,8 +34,7 @@ def export(
 ) -> None:
     """Write a SavedModel that needs nothing but TensorFlow.
 
-    Both signatures answer what ``tasks.ANSWERS`` says, float32, and of classes ``label``, the class in words, [batch]:
-    of two, by the threshold; of more, the most probable. Neither takes the label.
+    Both signatures answer what ``Answers`` makes of the model's output. Neither takes the label.
 
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format,
       or [batch, most values] for a list, filled up with what says that a value is missing;
@@ -47,15 +44,14 @@ def export(
       ``examples_`` where a raw feature has that name.
 
     ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
-    names the classes.
+    names the classes; ``FITTED`` has what was chosen on the eval split.
 
     Args:
         model: Maps {feature: [batch, ...]} to its answers, [batch, 1 or classes].
         transform_output: Written by the Transform that made the model's features.
         folder: Where the SavedModel goes.
         label: Raw feature that is not an input.
-        classes: In words, in the order of their numbers; empty where the label is a number.
-        threshold: Of two classes, the probability from which the answer is the second.
+        answers: What is served of the model's output.
         decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
@@ -78,7 +74,7 @@ def export(
     answer_decoded = answering(model, decoder, ensemble)
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
-        return _answers_of(answer_decoded(decoder(transform(raw))), classes, threshold)
+        return answers(answer_decoded(decoder(transform(raw))))
 
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
     plain, lists = plain_names(raw_spec), _lists_of(transform_output, raw_spec)
@@ -98,7 +94,7 @@ def export(
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
     tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
-    _describe(folder, raw_spec, plain, classes, images)
+    _describe(folder, raw_spec, plain, answers, images)
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
@@ -121,34 +117,14 @@ def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, An
     }
 
 
-def _answers_of(output: tf.Tensor, classes: Sequence[str], threshold: float) -> dict[str, tf.Tensor]:
-    """Return a signature's answers for the model's output, [batch, 1 or classes].
-
-    Raises:
-        TrainingError: it does not fit the classes.
-    """
-    task = task_of(len(classes))
-    width = len(classes) if task == "multiclass" else 1
-    if output.shape.rank != 2 or output.shape[1] != width:
-        raise TrainingError(
-            f"the model answers {list(output.shape)} for a label of {len(classes) or 'no'} classes; expected "
-            f"[batch, {width}]: correct build_model, or label.classes in the config"
-        )
-    answers = tf.cast(output if task == "multiclass" else output[:, 0], tf.float32)
-    if task == "regression":
-        return {ANSWERS[task]: answers}
-    chosen = tf.argmax(output, axis=1) if task == "multiclass" else tf.cast(output[:, 0] >= threshold, tf.int64)
-    return {ANSWERS[task]: answers, "label": tf.gather(tf.constant(list(classes)), chosen)}
-
-
 def _describe(
     folder: str,
     raw_spec: Mapping[str, Any],
     plain: Mapping[str, str],
-    classes: Sequence[str],
+    answers: Answers,
     images: Mapping[str, Any] | None,
 ) -> None:
-    """Write ``INPUTS`` and ``CLASSES``."""
+    """Write ``INPUTS``, ``CLASSES`` and, where something was chosen on the eval split, ``FITTED``."""
     described = {
         name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
         for name, spec in sorted(raw_spec.items())
@@ -156,7 +132,8 @@ def _describe(
     if images:
         limits = {name: images[name] for name in ("max_pixels", "max_bytes")}
         described[images["column"]] |= {"type": "image", **limits}
-    for path, content in ((INPUTS, described), (CLASSES, list(classes))):
+    fitted = [(FITTED, answers.fitted)] if answers.fitted else []
+    for path, content in ((INPUTS, described), (CLASSES, list(answers.classes)), *fitted):
         tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
         with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
             file.write(json.dumps(content, indent=2) + "\n")

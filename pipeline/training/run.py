@@ -15,7 +15,7 @@ import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.training import predictions, strategy
+from pipeline.training import answers, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.decoding import Decode, Decoder
@@ -109,17 +109,17 @@ def run(
         ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
     if ensemble:
         logger.info("Loss on the eval split: %s.", ensemble.found)
+    decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
         folders = fn_args.serving_model_dir, fn_args.model_run_dir
-        exported, answers = folders if distribution.is_chief else (f"{scratch}/model", f"{scratch}/run")
+        exported, kept = folders if distribution.is_chief else (f"{scratch}/model", f"{scratch}/run")
         export(
             model,
             transform_output,
             exported,
             label=settings.label,
-            classes=settings.classes,
-            threshold=settings.threshold,
+            answers=decided,
             decoder=decoder,
             ensemble=ensemble,
             at_once=settings.batch_size,
@@ -127,11 +127,11 @@ def run(
         )
         save_backbone(model, exported)
         if ensemble:
-            tf.io.gfile.makedirs(answers)
-            with tf.io.gfile.GFile(f"{answers}/{MEMBERS_FILE}", "w") as file:
+            tf.io.gfile.makedirs(kept)
+            with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
                 file.write(ensemble.found + "\n")
         at_once = settings.batch_size if decode else predictions.ROWS
-        predictions.record(model, decoder, fn_args.eval_files, answers, ensemble=ensemble, at_once=at_once)
+        predictions.record(model, decoder, fn_args.eval_files, kept, ensemble=ensemble, at_once=at_once)
     delete_checkpoints(checkpoints, distribution)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.settings.gates import AtLeast, Costs, Threshold
 from pipeline.settings.training import Training
 
 
@@ -14,7 +15,7 @@ class Settings(Training):
         label: Name of the label among the transformed features.
         trials: Models tried by a search.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
-        threshold: Of two classes, the probability from which the answer is the second.
+        threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         images: ``settings.images``, where one of the raw features is an image.
     """
 
@@ -22,7 +23,7 @@ class Settings(Training):
     objective: str
     trials: int = 1
     classes: tuple[str, ...] = ()
-    threshold: float = 0.5
+    threshold: Threshold = 0.5
     images: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -33,5 +34,8 @@ class Settings(Training):
         """Return the settings that ``pipeline.graph`` put there, as JSON has them: without tuples."""
         given: dict[str, Any] = fn_args.custom_config or {}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        threshold = given.get("threshold")
+        if isinstance(threshold, dict):
+            given["threshold"] = Costs(**threshold) if "false_positive" in threshold else AtLeast(**threshold)
         given.pop("weights_fingerprint", None)  # only for the cache of steps
         return cls(**given)

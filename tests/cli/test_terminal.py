@@ -118,6 +118,7 @@ def test_the_results_of_a_run_are_whole_in_a_file_and_say_what_is_undefined(tmp_
         "failed": ["auc on all rows is low"],
         "passed_over": [],
         "notes": [],
+        "threshold": 0.3,
         "baselines": {"constant": {"auc": 0.5}, "linear": {"auc": 0.6}, "boosting": {"auc": 0.7044}},
     }
     gates = Evaluation((Gate("auc", 0.9),), threshold=0.3)

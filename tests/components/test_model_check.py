@@ -23,6 +23,7 @@ from pipeline.components import model_check
 from pipeline.serving.app import Limits, create_app
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
+from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.export import export
 from pipeline.training.features import Features
@@ -98,8 +99,8 @@ def folder(tmp_path) -> Path:
 
 
 def exported(folder: Path, model: keras.Model, transform_output: tft.TFTransformOutput, **settings: Any) -> Path:
-    settings = {"label": "late", "classes": CLASSES, "threshold": 0.3, **settings}
-    export(model, transform_output, str(folder), **settings)
+    answers = Answers(settings.pop("classes", CLASSES), 0.3)
+    export(model, transform_output, str(folder), label="late", answers=answers, **settings)
     return folder
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tfx
 
+from pipeline.serving.export_format import read_fitted
 from pipeline.settings.names import plain_names
 from tests.e2e.run import Run, copy_repository
 
@@ -30,12 +31,22 @@ def call(clone: Path, *command: str) -> Run:
     return Run(process.returncode, process.stdout)
 
 
-def new(clone: Path, name: str, frame: pd.DataFrame, label: str, *options: str) -> tuple[Run, dict[str, float]]:
-    """Makes a pipeline of the data and runs it; returns the run, and its metrics on the test split."""
+CHOSEN_THRESHOLD = """
+from dataclasses import replace
+from pipeline.config import AtLeast
+
+CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, threshold=AtLeast(recall=0.9)))
+"""
+
+
+def new(clone: Path, name: str, frame: pd.DataFrame, label: str, settings: str) -> tuple[Run, dict[str, float]]:
+    """Makes a pipeline of the data, adds settings and runs it; returns the run, and its metrics on the test split."""
     frame.to_csv(clone / f"data/{name}.csv", index=False)
     made = call(clone, "-m", "pipeline", "new", name, "--data", f"data/{name}.csv", "--label", label)
     assert made.code == 0, made.text
-    ran = call(clone, "local_runner.py", "--pipeline", name, *options)
+    with (clone / f"configs/{name}.py").open("a") as config:
+        config.write(settings)
+    ran = call(clone, "local_runner.py", "--pipeline", name)
     assert ran.code == 0, ran.text
     assert ran.pushed_to.parent == Path(f"output/{name}/serving/{name}")
     (report,) = clone.glob(f"output/{name}/runs/*/report.html")
@@ -61,11 +72,17 @@ def test_taxi_trips_are_pushed_and_rank_far_above_chance(clone):
     trips["tip > 20 %?"] = np.where(trips["tips"] > 0.2 * trips["fare"], "yes", "no")
     trips = trips.drop(columns="tips").rename(columns={"payment_type": "paid / by"})
 
-    run, metrics = new(clone, "trips", trips, "tip > 20 %?")
+    run, metrics = new(clone, "trips", trips, "tip > 20 %?", CHOSEN_THRESHOLD)
 
     assert "Tuner" in run.ran
     assert metrics["auc"] > 0.85
     answers = served(clone, run, trips.head(500))
     says_yes = answers["label"] == b"yes"
-    assert (says_yes == (answers["probability"] >= 0.5)).all()
+    fitted = read_fitted(str(clone / run.pushed_to))
+    assert (says_yes == (answers["probability"] >= fitted["threshold"])).all()
     assert 0 < says_yes.mean() < 1
+    # It was chosen on eval; each split has 350 rows of "yes", so that their recalls differ by 0.023 by chance.
+    assert metrics["recall"] == pytest.approx(0.9, abs=0.07)
+    assert f"Test split, threshold {fitted['threshold']:.3g}\n" in run.text
+    assert f"note: {fitted['found'][0]}\n" in run.text
+    assert fitted["found"][0] in (clone / f"output/trips/runs/{run.run_id}/report.html").read_text()

@@ -104,6 +104,23 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
             assert metrics[slice_] == pytest.approx(values, rel=1e-6, nan_ok=True)
 
 
+def test_each_model_is_measured_at_the_threshold_that_it_answers_with(tmp_path):
+    label, settings = SETTINGS["binary"]
+    thresholds = {CANDIDATE: 0.25, BASELINE: 0.75}
+    config = eval_config(settings, label, thresholds)
+    config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=True, rubber_stamp=True)
+    config.model_specs[1].prediction_key = "theirs"
+    found = measure(config, create_extractors(config), batches("binary"), tmp_path)
+    rows = pa.concat_tables([pa.table(batch[KEY].to_pydict()) for batch in batches("binary")])
+    positive = np.array(rows["label"].to_pylist()).ravel() == 1
+    for model, column in ((CANDIDATE, ANSWERS["binary"]), (BASELINE, "theirs")):
+        says = np.array(rows[column].to_pylist()).ravel() > thresholds[model]
+        metrics = read_metrics(found, model)["overall"]
+        assert metrics["recall"] == pytest.approx((says & positive).sum() / positive.sum())
+        assert metrics["precision"] == pytest.approx((says & positive).sum() / says.sum())
+        assert metrics["example_count"] == ROWS
+
+
 def test_metrics_of_several_classes_get_one_example_at_a_time():
     config = eval_config(Evaluation((Gate("accuracy", 0.5),)), Label("label", ("a", "b", "c")))
     assert {one.class_name for spec in config.metrics_specs for one in spec.metrics} - TAKE_ARRAYS

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, TimeSplit, Tuning, load_config
-from pipeline.settings.gates import DataChecks, Evaluation, FairnessGate, Gate, SliceGate
+from pipeline.settings.gates import AtLeast, Costs, DataChecks, Evaluation, FairnessGate, Gate, SliceGate
 from pipeline.settings.training import Training
 
 PATTERNS = {"train": "a", "eval": "b", "test": "c"}
@@ -42,7 +42,16 @@ def config(**changes) -> PipelineConfig:
         (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
         (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
         (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
-        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"for 30 % write 0.3"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"Costs, or AtLeast, got 30; for 30 % write 0.3"),
+        (lambda: Costs(false_negative=-5), r"Costs.false_negative must be a number of 0 or more, got -5"),
+        (lambda: Costs(false_positive=0), r"Costs: both must be above 0, or one answer for every row costs least"),
+        (lambda: AtLeast(precision=80), r"AtLeast.precision must be between 0 and 1, got 80; for 80 % write 0.8"),
+        (lambda: AtLeast(), r"AtLeast takes a precision or a recall, one of both, got AtLeast\("),
+        (lambda: AtLeast(precision=0.5, recall=0.5), r"AtLeast takes a precision or a recall, one of both"),
+        (
+            lambda: Evaluation((Gate("auc", 0.6),), threshold=Costs(1, 5), logits=True),
+            r"evaluation.threshold must be a number where the model answers logits",
+        ),
         (lambda: Evaluation(gates=(Gate("auc", 0.6),), slices="origin"), r"tuple of columns, got the text 'origin'"),
         (lambda: Tuning(mode="sometimes"), r"tuning.mode must be one of search, reuse, off, got 'sometimes'"),
         (lambda: Tuning(trials=0), r"tuning.trials must be a whole number of 1 or more, got 0"),
@@ -57,6 +66,10 @@ def config(**changes) -> PipelineConfig:
         (lambda: Label("late", classes=("yes",)), r"two or more different words"),
         (lambda: Label("late", classes="ab"), r"must be a tuple"),
         (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),
+        (
+            lambda: config(label=Label("p", ("a", "b", "c")), evaluation=Evaluation((Gate("accuracy"),), threshold=Costs())),
+            r"evaluation.threshold: a label of several classes has none; leave it out",
+        ),
         (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be a number of 0 or more, got -1.0"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
         (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),

@@ -1,0 +1,97 @@
+"""What the eval split decides about the answers that are served."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import precision_score, recall_score
+from sklearn.preprocessing import StandardScaler
+
+from pipeline.settings.gates import AtLeast, Costs
+from pipeline.training.answers import Answers, choose_threshold
+from pipeline.training.errors import TrainingError
+
+
+@pytest.fixture(scope="module")
+def tumours() -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, float32, and labels, 0 or 1, of 369 rows that a model has not seen, by two of their columns."""
+    columns, labels = load_breast_cancer(return_X_y=True)
+    columns = StandardScaler().fit_transform(columns[:, [1, 4]])
+    model = LogisticRegression().fit(columns[:200], labels[:200])
+    return model.predict_proba(columns[200:])[:, 1].astype(np.float32), labels[200:]
+
+
+def every_threshold(answers: np.ndarray) -> np.ndarray:
+    """Thresholds below, between and above all answers."""
+    known = np.unique(answers).astype(float)
+    return np.array([known[0] - 1e-4, *(known[:-1] + known[1:]) / 2, known[-1] + 1e-4])
+
+
+@pytest.mark.parametrize("wanted", [Costs(), Costs(1, 5), Costs(20, 1), Costs(1, 1e6), Costs(1e6, 1)])
+def test_no_threshold_costs_less_than_the_chosen_one(tumours, wanted):
+    answers, labels = tumours
+
+    def cost(threshold: float) -> float:
+        second = answers >= threshold
+        return (
+            wanted.false_positive * (second & (labels == 0)).sum()
+            + wanted.false_negative * (~second & (labels == 1)).sum()
+        )
+
+    threshold, found = choose_threshold(wanted, answers, labels)
+    assert cost(threshold) == min(map(cost, every_threshold(answers)))
+    assert f"{cost(threshold) / len(answers):.3g} a row" in found
+
+
+@pytest.mark.parametrize("least", [0.5, 0.8, 0.9])
+@pytest.mark.parametrize("asked", ["precision", "recall"])
+def test_what_is_asked_for_is_reached_and_nothing_reaches_more_of_the_other(tumours, asked, least):
+    answers, labels = tumours
+    scores = {"precision": precision_score, "recall": recall_score}
+    of_asked, of_other = scores.pop(asked), *scores.values()
+
+    def reached(threshold: float) -> float:
+        second = (answers >= threshold).astype(int)
+        enough = second.any() and of_asked(labels, second) >= least
+        return of_other(labels, second) if enough else -1.0
+
+    threshold, found = choose_threshold(AtLeast(**{asked: least}), answers, labels)
+    assert reached(threshold) == max(map(reached, every_threshold(answers))) >= 0
+    second = answers >= threshold
+    assert f"precision {precision_score(labels, second):.3f}, recall {recall_score(labels, second):.3f}" in found
+
+
+def test_the_chosen_threshold_lies_between_answers(tumours):
+    answers, labels = tumours
+    for wanted in (Costs(1, 5), AtLeast(precision=0.8), AtLeast(recall=0.9)):
+        threshold, _ = choose_threshold(wanted, answers, labels)
+        assert threshold == np.float32(threshold)  # what the graph compares with is what is written down
+        assert np.abs(answers - threshold).min() > 0
+
+
+def test_of_equal_costs_the_threshold_of_true_probabilities_is_the_nearest():
+    answers, labels = np.array([0.1, 0.2, 0.7, 0.8]), np.array([0, 1, 0, 1])
+    assert choose_threshold(Costs(1, 1), answers, labels)[0] == pytest.approx(0.75)
+    assert choose_threshold(Costs(1, 1.001), answers, labels)[0] == pytest.approx(0.15)
+    assert choose_threshold(Costs(1, 1), np.array([0.3, 0.4]), np.array([0, 1]))[0] == pytest.approx(0.35)
+
+
+def test_a_precision_that_no_threshold_reaches_is_refused():
+    answers, labels = np.array([0.1, 0.6, 0.7, 0.8]), np.array([1, 0, 1, 0])
+    with pytest.raises(TrainingError, match="no threshold reaches a precision of 0.9 on the eval split: the high"):
+        choose_threshold(AtLeast(precision=0.9), answers, labels)
+    with pytest.raises(TrainingError, match="the eval split has rows of one class only"):
+        choose_threshold(AtLeast(recall=0.9), answers, np.ones(4))
+
+
+def test_the_label_follows_from_the_threshold_or_is_the_most_probable():
+    two = Answers(("no", "yes"), 0.25)(tf.constant([[0.2], [0.25], [0.9]]))
+    assert two["label"].numpy().tolist() == [b"no", b"yes", b"yes"]
+    assert two["probability"].shape == [3]
+    several = Answers(("a", "b", "c"))(tf.constant([[0.2, 0.5, 0.3]]))
+    assert several["label"].numpy().tolist() == [b"b"]
+    assert several["probabilities"].shape == [1, 3]
+    assert list(Answers(())(tf.constant([[7.0]]))) == ["prediction"]
+    with pytest.raises(TrainingError, match=r"the model answers \[1, 2\] for a label of no classes; expected"):
+        Answers(())(tf.constant([[7.0, 8.0]]))
