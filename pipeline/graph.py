@@ -105,13 +105,13 @@ def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
     # stop Transform.
     statistics_gen = StatisticsGen(examples=examples, images=config.data.images)
     statistics = statistics_gen.outputs["statistics"]
-    schema_gen = SchemaGen(statistics=statistics)
+    schema_gen = SchemaGen(weight=config.label.weight, statistics=statistics)
     schema = schema_gen.outputs["schema"]
     nodes: list[BaseNode] = [example_gen, statistics_gen, schema_gen]
 
     # The schema that a person has reviewed comes before the inferred one, which is then a suggestion.
     if config.schema:
-        address = stage_schema(Path(config.schema), config.label.name, target)
+        address = stage_schema(Path(config.schema), config.label, target)
         reviewed_schema = Importer(address, standard_artifacts.Schema).with_id("ReviewedSchema")
         schema = reviewed_schema.outputs["result"]
         nodes.append(reviewed_schema)
@@ -145,7 +145,7 @@ def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
 def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) -> _TrainingSteps:
     """Return the steps that make features, search for hyperparameters and train a model."""
     # Part of the cache key of a step, so only what its user code needs of the config.
-    label = {"label": config.label.name}
+    label = {"label": config.label.name, **({"weight": config.label.weight} if config.label.weight else {})}
 
     # Raw features → model features, by statistics of the train split only.
     preprocessing = _package(["preprocessing_fn", "stats_options_updater_fn"], config, target)

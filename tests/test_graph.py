@@ -190,3 +190,30 @@ def test_members_make_the_trainer_run_again_and_not_the_search(config, few_fligh
     )
     assert with_trees["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
     assert with_trees["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]
+
+
+def test_a_reviewed_schema_has_the_weight_and_asks_no_request_for_it(config, few_flights, tmp_path):
+    data = replace(config.data, path=str(few_flights))
+    label = replace(config.label, weight="visib")
+    with pytest.raises(
+        UserError, match="asks requests for 'visib', the weight, which none has; add not_in_environment"
+    ):
+        pipeline_for(replace(config, label=label), data, tmp_path)
+    with pytest.raises(UserError, match="has no feature 'exposure', the weight; add it or name another weight"):
+        pipeline_for(replace(config, label=replace(label, weight="exposure")), data, tmp_path)
+    schema = tmp_path / "schema.pbtxt"
+    text = Path(config.schema).read_text()
+    schema.write_text(text.replace('name: "visib"', 'name: "visib" not_in_environment: "SERVING"'))
+    made = pipeline_for(replace(config, label=label, schema=str(schema)), data, tmp_path)
+    settings = {component.id: json.dumps(dict(component.exec_properties), default=str) for component in made.components}
+    told = {name for name, text in settings.items() if "visib" in text}
+    assert told == {
+        "ExampleGen",
+        "SchemaGen",
+        "ExampleValidator",
+        "Baselines",
+        "Transform",
+        "Tuner",
+        "Trainer",
+        "Evaluator",
+    }

@@ -65,7 +65,7 @@ def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
         from pipeline.scaffold import files
         from pipeline.scaffold.table import check_leaks, look
-    table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out)
+    table = look(Data(str(data)), arguments.label, arguments.task, arguments.leave_out, arguments.weight)
     check_leaks(table, arguments.keep)
     size = f"{table.rows.num_rows:,} rows, {table.rows.num_columns} columns"
     texts = (
@@ -103,8 +103,8 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise UserError("give the column to predict with --label COLUMN")
     if arguments.data and arguments.backbone:
         raise UserError("--backbone is for --images")
-    if arguments.images and (arguments.leave_out or arguments.keep):
-        raise UserError("--leave-out and --keep are for --data: a model of images takes the image alone")
+    if arguments.images and (arguments.leave_out or arguments.keep or arguments.weight):
+        raise UserError("--leave-out, --keep and --weight are for --data: a model of images takes the image alone")
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -126,6 +126,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "(default: label)",
     )
     parser.add_argument("--task", choices=get_args(Task), help="kind of prediction (default: inferred from the label)")
+    parser.add_argument("--weight", metavar="COLUMN", help="column of how much each row counts, 0 or more")
     several: dict[str, Any] = {"action": "append", "default": [], "metavar": "COLUMN"}
     parser.add_argument("--leave-out", **several, help="column the model must not use; may be repeated")
     parser.add_argument("--keep", **several, help="column to use though it alone predicts the label; may be repeated")

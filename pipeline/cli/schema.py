@@ -100,7 +100,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
 
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
-    filesystem.write(to, to_text(inferred_from(statistics, config.label.name)))
+    filesystem.write(to, to_text(inferred_from(statistics, config.label.name, config.label.weight)))
     print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 

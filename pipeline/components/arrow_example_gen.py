@@ -39,6 +39,7 @@ class ExampleGenSettings:
         time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
+        weight: Column of how much each row counts; None where all count the same.
         images: ``pipeline.settings.images.Images`` as a mapping, where rows are images.
     """
 
@@ -49,6 +50,7 @@ class ExampleGenSettings:
     time_column: str | None = None
     label: str = ""
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
+    weight: str | None = None
     images: dict[str, Any] | None = None
 
 
@@ -101,6 +103,7 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             max_bad_rows=settings.max_bad_rows,
             label=settings.label,
             classes=settings.classes,
+            weight=settings.weight,
             uri=uri,
             images=images,
             paths=images is not None and holds_paths(found.all[0], found.format, images),

@@ -49,11 +49,12 @@ class BaselinesExecutor(BaseExecutor):
         if image_column(schema):
             most = dict.fromkeys(most, MOST_IMAGES)
         samples = [spread(files_of(examples, split), wanted) for split, wanted in most.items()]
-        train, test = single_valued(samples, [*columns, settings["label"]])
+        weight = settings.get("weight")
+        train, test = single_valued(samples, [*columns, settings["label"], *([weight] if weight else ())])
         content = {
-            "metrics": measure(train, test, settings["label"], settings["classes"]),
+            "metrics": measure(train, test, settings["label"], settings["classes"], weight),
             "rows": train.num_rows,
-            "columns": train.num_columns - 1,
+            "columns": train.num_columns - (2 if weight else 1),
             "seconds": round(time.monotonic() - started, 1),
         }
         baselines = artifact_utils.get_single_instance(output_dict["baselines"])
@@ -105,4 +106,5 @@ class Baselines(DeclaredComponent):
 
     def __init__(self, *, label: Label, **inputs: types.BaseChannel):
         """Create the component from the label, the examples and the schema."""
-        super().__init__({"label": label.name, "classes": len(label.classes)}, **inputs)
+        weight = {"weight": label.weight} if label.weight else {}
+        super().__init__({"label": label.name, "classes": len(label.classes), **weight}, **inputs)

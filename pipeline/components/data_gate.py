@@ -48,7 +48,14 @@ class ExampleValidatorExecutor(BaseExecutor):
 
         earlier = reference.read_newest(settings["reference"])
         by_split, validated = validate(
-            statistics, schema, settings["label"], checks, remedies, earlier, settings["classes"]
+            statistics,
+            schema,
+            settings["label"],
+            checks,
+            remedies,
+            earlier,
+            settings["classes"],
+            weight=settings.get("weight"),
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
@@ -64,7 +71,7 @@ class ExampleValidatorExecutor(BaseExecutor):
         )
         # No step reads a column that the schema has taken out of use. A new column may become a feature next.
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
-        unused = {feature.name for feature in schema.feature} - set(used)
+        unused = {feature.name for feature in schema.feature} - set(used) | {settings.get("weight")}
         sample = sample.select([name for name in sample.column_names if name not in unused])
         findings += rows.leaks(sample, settings["label"], checks, settings["classes"], image)
         findings = with_severity(merged(findings), checks.severity, schema)
@@ -132,7 +139,7 @@ class ExampleValidator(DeclaredComponent):
         """Create the component.
 
         Args:
-            label: Column of class numbers, or of any numbers in a regression.
+            label: Column of class numbers, or of any numbers in a regression; and its weight.
             checks: Limits that are not in the schema.
             schema_file: Where a person edits the schema, for the remedies.
             reference_root: Where ``validation.reference`` keeps the statistics of pushed models.
@@ -144,6 +151,7 @@ class ExampleValidator(DeclaredComponent):
             "checks": dataclasses.asdict(checks),
             "schema": schema_file,
             "reference": reference_root,
+            **({"weight": label.weight} if label.weight else {}),
         }
         super().__init__(settings, **inputs)
 

@@ -57,6 +57,7 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
             last_spans=config.data.last_spans,
             types=_types_of(config, formats),
             label=config.label.name,
+            weight=config.label.weight,
             classes=dict(config.label.numbers),
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
@@ -87,6 +88,7 @@ def _types_of(config: PipelineConfig, formats: set[str | None]) -> dict[str, str
     features = parse(Path(config.schema)).feature if config.schema else []
     types = {feature.name: names[feature.type] for feature in features if feature.type in names}
     types |= {config.label.name: config.label.csv_type}  # the schema sees classes as numbers, the file may not
+    types |= {config.label.weight: "floats"} if config.label.weight else {}
     if formats & {"csv", None}:
         return types
     # No more types than are used: a change here reads all files again.

@@ -7,6 +7,7 @@ analysis itself is TensorFlow Transform's own, on any Beam runner.
 """
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,6 +42,8 @@ from pipeline.data.serialize import serialize
 from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
+from pipeline.errors import UserError
+from pipeline.training.preprocessing import number
 
 # Folder in the transform graph for what passes between two phases of the analysis.
 TEMPORARY = ".temp_path"
@@ -54,6 +57,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         graph = artifact_utils.get_single_uri(output_dict["transform_graph"])
         transformed = output_dict.get("transformed_examples")
+        weight = json.loads(exec_properties.get("custom_config") or "{}").get("weight")
         splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
         schema = read_schema(input_dict["schema"])
 
@@ -66,6 +70,8 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                 preprocessing_fn = self._GetPreprocessingFn(
                     {labels.MODULE_PATH: module, labels.CUSTOM_CONFIG: exec_properties.get("custom_config")}, {}
                 )
+                if weight:
+                    preprocessing_fn = with_weight(preprocessing_fn, weight)
                 analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
                 with self._make_beam_pipeline() as pipeline:
                     analyze(pipeline, analyzed, schema, preprocessing_fn, folder)
@@ -106,6 +112,32 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         with self._make_beam_pipeline() as pipeline:
             transform_file = beam.ParDo(_TransformFile(graph, output.uri))
             _ = pipeline | "Files" >> Spread(sources_and_targets) | "Transform" >> transform_file
+
+
+def with_weight(preprocessing_fn: Callable[..., Any], weight: str) -> Callable[..., Any]:
+    """Return a preprocessing_fn that never sees the weight, and returns it beside what the module file's makes.
+
+    It comes out float32 [batch, 1], over the mean of the train split: whatever their unit, weights leave the learning
+    rate and regularization what they were, and a row that weighs 2 counts as if it was there twice.
+
+    Args:
+        preprocessing_fn: The module file's.
+        weight: The column.
+
+    Raises:
+        UserError: when it is called, and the module file's returns a feature of that name.
+    """
+
+    def preprocess(inputs: dict[str, Any]) -> dict[str, Any]:
+        outputs = preprocessing_fn({name: value for name, value in inputs.items() if name != weight})
+        if weight in outputs:
+            raise UserError(
+                f"preprocessing_fn returns {weight!r}, which is the weight of the rows; give this feature another name"
+            )
+        values = number(inputs[weight])
+        return {**outputs, weight: values / tf.cast(tft.mean(values), tf.float32)}
+
+    return preprocess
 
 
 def analyze(

@@ -33,16 +33,33 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
         return rows
     values, wrong = encode(table.column(label), numbers)
     table = table.set_column(table.column_names.index(label), label, values)
-    if not wrong.any():
-        return replace(rows, table=table)
-    reasons = []
-    for at in np.flatnonzero(wrong).tolist():
-        reason = f"the label {label!r} is {rows.table.column(label)[at].as_py()!r}; expected {choices(numbers)}"
-        reasons.append(BadRow(unit.file, int(rows.numbers[at]), reason, ""))
+    reasons = {
+        at: f"the label {label!r} is {rows.table.column(label)[at].as_py()!r}; expected {choices(numbers)}"
+        for at in np.flatnonzero(wrong).tolist()
+    }
+    return without(replace(rows, table=table), reasons, unit)
+
+
+def without(rows: Rows, reasons: Mapping[int, str], unit: Unit) -> Rows:
+    """Return the rows of a CSV file with some of them among the bad ones.
+
+    Args:
+        rows: Of one file.
+        reasons: What is wrong by the place of a row, from 0.
+        unit: Where the rows are from.
+
+    Raises:
+        UserError: there are such rows, in a file of another format.
+    """
+    if not reasons:
+        return rows
+    bad = [BadRow(unit.file, int(rows.numbers[at]), reason, "") for at, reason in reasons.items()]
     if unit.format != "csv":
-        raise UserError(str(reasons[0]))
+        raise UserError(str(bad[0]))
+    good: np.ndarray = np.ones(len(rows.numbers), bool)
+    good[list(reasons)] = False
     return Rows(
-        table.filter(pa.array(~wrong)), rows.numbers[~wrong], sorted([*rows.bad, *reasons], key=lambda row: row.row)
+        rows.table.filter(pa.array(good)), rows.numbers[good], sorted([*rows.bad, *bad], key=lambda row: row.row)
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import examples, image_files, labels, splits
+from pipeline.data import examples, image_files, labels, splits, weights
 from pipeline.data.image_listings import Listing
 from pipeline.data.serialize import serialize
 from pipeline.data.shards import SHARD_BYTES, FileScan, Job, Shard, merge_types, read
@@ -65,6 +65,8 @@ def write(shard: Shard, job: Job) -> WrittenShard:
                 for batch in _batches(unit, shard.types, job):
                     if job.classes and job.format != "tfrecord":
                         batch = labels.with_numbers(batch, job.label, job.classes, unit)
+                    if job.weight:
+                        batch = weights.checked(batch, job.weight, unit)
                     bad += batch.bad
                     times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
                     table = examples.as_lists(batch, unit.file)

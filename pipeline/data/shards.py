@@ -38,6 +38,7 @@ class Job:
         uri: Of the examples.
         label: Column whose values become the numbers of classes.
         classes: Those numbers by value; empty leaves the column as it is.
+        weight: Column of how much each row counts; None where all count the same.
         images: The rows are images, with these limits; None: they are rows of tables.
         paths: The column of images holds paths.
         folder: Of the data.
@@ -56,6 +57,7 @@ class Job:
     max_bad_rows: float = 0.0
     label: str = ""
     classes: Mapping[str, int] = field(default_factory=dict)
+    weight: str | None = None
     images: Images | None = None
     paths: bool = False
     folder: str = ""

@@ -18,7 +18,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
@@ -39,7 +39,9 @@ def rows_to_fit(columns: int) -> int:
     return min(ROWS, VALUES // max(1, columns))
 
 
-def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[str, dict[str, float]]:
+def measure(
+    train: pa.Table, test: pa.Table, label: str, classes: int, weight: str | None = None
+) -> dict[str, dict[str, float]]:
     """Fit each baseline on rows of train and measure it on rows of test.
 
     Args:
@@ -47,6 +49,7 @@ def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[s
         test: The same columns.
         label: Column of class numbers, or of any numbers.
         classes: Of the label; 0 where it is a number.
+        weight: Column of how much each row counts; None: all count the same. Their unit does not matter.
 
     Returns:
         Metrics that need no threshold, by baseline: the constant alone where there are no other columns, or only one
@@ -54,7 +57,8 @@ def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[s
     """
     train, test = (table.filter(pc.is_valid(table.column(label))) for table in (train, test))
     labels = [np.asarray(table.column(label).cast(pa.float64()), np.float64) for table in (train, test)]
-    names = [name for name in train.column_names if name != label]
+    weights = [_weights(table, weight) for table in (train, test)]
+    names = [name for name in train.column_names if name not in (label, weight)]
     features, text = _matrices(train.select(names), test.select(names))
     results: dict[str, dict[str, float]] = {}
     # A core suffices; two that wait for each other on a machine at work take ten times as long.
@@ -63,9 +67,18 @@ def measure(train: pa.Table, test: pa.Table, label: str, classes: int) -> dict[s
         for name in BASELINES if names and len(np.unique(labels[0])) > 1 else BASELINES[:1]:
             model = _MODELS[name](text, features[0].shape[1], classes)
             given = features if names else [np.zeros((len(part), 1)) for part in labels]
-            model.fit(given[0], labels[0])
-            results[name] = _metrics(model, given[1], labels[1], classes)
+            last = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
+            model.fit(given[0], labels[0], **{f"{last}sample_weight": weights[0]})
+            results[name] = _metrics(model, given[1], labels[1], classes, weights[1])
     return results
+
+
+def _weights(table: pa.Table, weight: str | None) -> np.ndarray | None:
+    """Return the weights, float64 [rows], of mean 1: regularization is as strong as without them."""
+    if weight is None:
+        return None
+    weights = np.asarray(table.column(weight).cast(pa.float64()), np.float64)
+    return weights / weights.mean()
 
 
 def _matrices(train: pa.Table, test: pa.Table) -> tuple[list[np.ndarray], list[int]]:
@@ -126,13 +139,15 @@ _MODELS: dict[str, Callable[[Sequence[int], int, int], BaseEstimator]] = {
 }
 
 
-def _metrics(model: BaseEstimator, features: np.ndarray, labels: np.ndarray, classes: int) -> dict[str, float]:
+def _metrics(
+    model: BaseEstimator, features: np.ndarray, labels: np.ndarray, classes: int, weights: np.ndarray | None
+) -> dict[str, float]:
     """Return the task's metrics that need no threshold."""
     if not classes:
         answers = model.predict(features)
         return {
-            "rmse": float(metrics.root_mean_squared_error(labels, answers)),
-            "mae": float(metrics.mean_absolute_error(labels, answers)),
+            "rmse": float(metrics.root_mean_squared_error(labels, answers, sample_weight=weights)),
+            "mae": float(metrics.mean_absolute_error(labels, answers, sample_weight=weights)),
         }
     # A class that the train rows lack is never answered.
     answers = np.zeros((len(labels), classes))
@@ -141,11 +156,13 @@ def _metrics(model: BaseEstimator, features: np.ndarray, labels: np.ndarray, cla
         if len(np.unique(labels)) < 2:
             return {}  # undefined, as the candidate's are
         return {
-            "auc": float(metrics.roc_auc_score(labels, answers[:, 1])),
-            "auc_precision_recall": float(metrics.average_precision_score(labels, answers[:, 1])),
+            "auc": float(metrics.roc_auc_score(labels, answers[:, 1], sample_weight=weights)),
+            "auc_precision_recall": float(
+                metrics.average_precision_score(labels, answers[:, 1], sample_weight=weights)
+            ),
         }
     answers = np.clip(answers, np.finfo(np.float32).eps, 1)
     return {
-        "accuracy": float((answers.argmax(axis=1) == labels).mean()),
-        "log_loss": float(-np.log(answers[np.arange(len(labels)), labels.astype(int)]).mean()),
+        "accuracy": float(np.average(answers.argmax(axis=1) == labels, weights=weights)),
+        "log_loss": float(np.average(-np.log(answers[np.arange(len(labels)), labels.astype(int)]), weights=weights)),
     }

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from statistics import NormalDist
 
 Interval = tuple[float, float]
+COUNTS = ("true_positives", "false_positives", "true_negatives", "false_negatives")
 
 
 def interval(metric: str, values: Mapping[str, float], confidence: float) -> Interval | None:
@@ -17,7 +18,8 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     Args:
         metric: A key of ``tasks.METRICS``.
         values: The metrics of a slice with example_count and, of two classes, the counts true_positives,
-            false_positives, true_negatives and false_negatives.
+            false_positives, true_negatives and false_negatives. Where rows have weights, these are sums of weights,
+            and effective_count says how many rows of equal weight tell as much: a row is no more rows by its weight.
         confidence: Such as 0.95; 0 gives no interval.
 
     Returns:
@@ -26,6 +28,8 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     value = values.get(metric, math.nan)
     if not confidence or not math.isfinite(value):
         return None
+    if "effective_count" in values:
+        values = _of_effective_rows(values)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     if "true_positives" not in values:
         return _of_examples(metric, value, values, z)
@@ -47,6 +51,15 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
     # Calibration: chance changes the mean label in the denominator; delta method on its logarithm.
     spread = z * math.sqrt(negatives / (positives + negatives) / positives)
     return value * math.exp(-spread), value * math.exp(spread)
+
+
+def _of_effective_rows(values: Mapping[str, float]) -> Mapping[str, float]:
+    """Return counts as they are among the effective number of rows."""
+    effective = values["effective_count"]
+    weights = {name: values[name] for name in COUNTS if name in values}
+    total = sum(weights.values())
+    counts = {name: weight * effective / total if total else 0.0 for name, weight in weights.items()}
+    return {**values, **counts, "example_count": effective}
 
 
 def _of_examples(metric: str, value: float, values: Mapping[str, float], z: float) -> Interval | None:

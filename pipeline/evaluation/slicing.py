@@ -56,7 +56,7 @@ class GroupBySlice(beam.DoFn):
         self._slice_keys = slice_key_extractor.ExtractSliceKeysFn(config, materialize=False)
 
     def process(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield extracts with labels and predictions [rows, ...], weights of 1 [rows] and one slice key."""
+        """Yield extracts with labels and predictions [rows, ...], weights or ones [rows], and one slice key."""
         rows_by_slice: dict[Any, list[int]] = defaultdict(list)
         for keys, rows in self._rows_by_value(batch):
             for key in keys:
@@ -64,7 +64,9 @@ class GroupBySlice(beam.DoFn):
         for key, rows in rows_by_slice.items():
             yield {
                 **{name: _rows_of(batch[name], rows) for name in MEASURED_KEYS},
-                tfma.EXAMPLE_WEIGHTS_KEY: np.ones(len(rows), np.float32),
+                tfma.EXAMPLE_WEIGHTS_KEY: _weights_of(batch[tfma.EXAMPLE_WEIGHTS_KEY], rows)
+                if tfma.EXAMPLE_WEIGHTS_KEY in batch
+                else np.ones(len(rows), np.float32),
                 tfma.SLICE_KEY_TYPES_KEY: slicer_lib.slice_keys_to_numpy_array([key]),
             }
 
@@ -84,6 +86,12 @@ class GroupBySlice(beam.DoFn):
     def _slices_of(self, values: dict[str, Any]) -> Any:
         (extracts,) = self._slice_keys.process(values, self._specs)
         return extracts[tfma.SLICE_KEY_TYPES_KEY]
+
+
+def _weights_of(values: Any, rows: list[int]) -> Any:
+    if isinstance(values, Mapping):  # by model
+        return {key: _weights_of(value, rows) for key, value in values.items()}
+    return np.asarray(values[rows], np.float32).ravel()
 
 
 def _rows_of(values: Any, rows: list[int]) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow_model_analysis as tfma
 from tensorflow_model_analysis.proto import config_pb2
 
+from pipeline.evaluation.row_counts import RowCounts
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
@@ -31,7 +32,7 @@ MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCatego
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
 EXAMPLE_COUNT = "ExampleCount"
 # Metrics with the same value for arrays of several examples as for single examples.
-TAKE_ARRAYS = {*BINARY.values(), *REGRESSION.values(), EXAMPLE_COUNT}
+TAKE_ARRAYS = {*BINARY.values(), *REGRESSION.values(), EXAMPLE_COUNT, RowCounts.__name__}
 CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
 
@@ -54,28 +55,32 @@ def eval_config(
     by_threshold: dict[float, list[str]] = {}
     for model, threshold in thresholds.items():
         by_threshold.setdefault(threshold, []).append(model)
+    weighted = config_pb2.ExampleWeightOptions(weighted=True)
     metrics = [
         config_pb2.MetricsSpec(
-            metrics=_metrics(label.task, threshold), model_names=models if len(by_threshold) > 1 else []
+            metrics=_metrics(label.task, threshold),
+            model_names=models if len(by_threshold) > 1 else [],
+            example_weights=weighted if label.weight else None,
         )
         for threshold, models in by_threshold.items()
     ]
+    # The sum of the weights is the number of examples also where several come in one array, unless they have weights.
+    counts = config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)
+    if label.weight:
+        counts = config_pb2.MetricConfig(class_name=RowCounts.__name__, module=RowCounts.__module__)
     return config_pb2.EvalConfig(
         # Without a signature name TFMA takes "predict", which takes serialized tf.Examples in our models, or
         # "serving_default" of models without it, such as those of TFX's own examples.
-        model_specs=[config_pb2.ModelSpec(label_key=label.name, prediction_key=ANSWERS[label.task])],
+        model_specs=[
+            config_pb2.ModelSpec(
+                label_key=label.name, example_weight_key=label.weight or "", prediction_key=ANSWERS[label.task]
+            )
+        ],
         slicing_specs=[
             config_pb2.SlicingSpec(),
             *(config_pb2.SlicingSpec(feature_keys=[column]) for column in settings.sliced_by),
         ],
-        metrics_specs=[
-            *metrics,
-            # The sum of the weights is the number of examples also where several come in one array.
-            config_pb2.MetricsSpec(
-                metrics=[config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)],
-                example_weights=config_pb2.ExampleWeightOptions(weighted=True),
-            ),
-        ],
+        metrics_specs=[*metrics, config_pb2.MetricsSpec(metrics=[counts], example_weights=weighted)],
     )
 
 

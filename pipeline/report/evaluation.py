@@ -108,15 +108,18 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = [Text(note, "quiet") for note in scores["notes"]]
     if scores["rows"] < scores["of"]:
         blocks.append(Text(f"Curves over {scores['rows']:,} of {scores['of']:,} rows, evenly taken.", "quiet"))
+    if weight := run.config.label.weight:
+        blocks.append(Text(f"Rows count by their {weight}; tables of rows count the rows themselves.", "quiet"))
     curves, counts = scores["curves"], scores["confusion"]
     task, classes = run.config.label.task, run.config.label.classes
     figures = []
     defined = {name: curve for name, curve in curves.items() if curve["roc"]}
     if defined:
-        (true_negatives, false_positives), (false_negatives, true_positives) = counts
-        hit = true_positives / max(1, true_positives + false_negatives)
-        alarm = false_positives / max(1, false_positives + true_negatives)
-        right = true_positives / max(1, true_positives + false_positives)
+        weighed = scores.get("weighed_confusion", counts)
+        (true_negatives, false_positives), (false_negatives, true_positives) = weighed
+        hit = true_positives / (true_positives + false_negatives or 1)
+        alarm = false_positives / (false_positives + true_negatives or 1)
+        right = true_positives / (true_positives + false_positives or 1)
         figures = [
             _curve(defined, "roc", "ROC", "false positive rate", "true positive rate", True, (alarm, hit)),
             _curve(defined, "precision_recall", "Precision and recall", "recall", "precision", False, (hit, right)),

@@ -1,5 +1,6 @@
 """Write the page of a run: its parts, in the order in which a person wants to know them."""
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -60,7 +61,7 @@ def _scores(run: FinishedRun) -> dict[str, Any]:
     found = (run.folder_of("LatestBlessedModel", "model"), run.folder_of("BaselineModel", "result"))
     baseline = next(filter(None, found), None)
     config = run.config
-    decisive = [examples.uri, model.uri, baseline, config.label.name, config.label.classes, run.results.threshold]
+    decisive = [examples.uri, model.uri, baseline, *dataclasses.astuple(config.label), run.results.threshold]
     image = config.data.images.column if config.data.images else None
     decisive += [image, config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
     name = f"scores-{hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]}.json"

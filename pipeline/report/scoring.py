@@ -48,7 +48,7 @@ def score(
         examples: Folder of the artifact with the split "test".
         model: Folder of a SavedModel.
         baseline: The same; None where there is none.
-        label: Column of the numbers of classes, or of any numbers.
+        label: Column of the numbers of classes, or of any numbers; where it has a weight, curves and importance do too.
         settings: Threshold, and whether the models answer logits.
         total: Rows of the split; of more than ``MOST_ROWS`` or ``MOST_BYTES``, evenly taken ones are asked.
         image: Column of encoded images; its values are no text, and no importance is measured of facts about it.
@@ -56,6 +56,7 @@ def score(
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
         calibration, of several classes none); "confusion": rows by their class and the one answered, empty for numbers;
+        "weighed_confusion": their weights, if they have any;
         "importance" by feature: the mean loss of quality (``QUALITIES``) and its standard deviation when the feature's
         values are permuted "importance_repeats" times among "importance_rows" rows (Breiman 2001, Fisher et al. 2019);
         "wrong": of each class, the rows with the largest error, of images with a thumbnail and the path; "notes".
@@ -65,12 +66,13 @@ def score(
     rows = [tf.train.Example.FromString(record) for record in records]
     numbers = (row.features.feature[label.name] for row in rows)
     labels = np.asarray([float((number.int64_list.value or number.float_list.value)[0]) for number in numbers])
+    weights = _weights(rows, label.weight)
     signature = _signature(model, settings.logits)
     answers = _ask(signature, records, task)
     scores: dict[str, Any] = {
         "rows": len(records),
         "of": total,
-        "curves": {} if task == "multiclass" else {"new": curves_of(labels, answers, task)},
+        "curves": {} if task == "multiclass" else {"new": curves_of(labels, answers, task, weights)},
         "confusion": [],
         "notes": [],
     }
@@ -78,16 +80,19 @@ def score(
         threshold = threshold_of(model, settings.threshold)
         chosen = answers.argmax(axis=1) if task == "multiclass" else answers >= threshold
         scores["confusion"] = metrics.confusion_matrix(labels, chosen, labels=range(len(label.classes))).tolist()
+        if weights is not None:
+            weighed = metrics.confusion_matrix(labels, chosen, labels=range(len(label.classes)), sample_weight=weights)
+            scores["weighed_confusion"] = weighed.tolist()
     if baseline and task != "multiclass":
         try:
             of_baseline = _ask(_signature(baseline, settings.logits), records, task)
-            scores["curves"]["baseline"] = curves_of(labels, of_baseline, task)
+            scores["curves"]["baseline"] = curves_of(labels, of_baseline, task, weights)
         except Exception as error:
             logger.info("The baseline does not answer.", exc_info=error)
             scores["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
-    no_columns = {label.name, *((image, *facts(image)) if image else ())}
+    no_columns = {label.name, label.weight or label.name, *((image, *facts(image)) if image else ())}
     taken = {column["name"] for column in read_inputs(model).values()}
-    scores |= _importance(signature, rows, labels, no_columns, task, taken)
+    scores |= _importance(signature, rows, labels, weights, no_columns, task, taken)
     scores["wrong"] = [
         {"label": float(labels[place]), "answer": answers[place].tolist(), **_described(rows[place], image)}
         for place in _most_wrong(task, labels, answers)
@@ -95,8 +100,22 @@ def score(
     return scores
 
 
-def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task) -> dict[str, Any]:
+def _weights(rows: Sequence[tf.train.Example], weight: str | None) -> np.ndarray | None:
+    """Return how much each row counts, [rows]; None where all count the same."""
+    if weight is None:
+        return None
+    numbers = (row.features.feature[weight] for row in rows)
+    return np.asarray([float((number.float_list.value or number.int64_list.value)[0]) for number in numbers])
+
+
+def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.ndarray | None = None) -> dict[str, Any]:
     """Return the curves of a model over labels [rows] of 0 and 1 and probabilities [rows], or over numbers.
+
+    Args:
+        labels: [rows].
+        answers: [rows].
+        task: Kind of model.
+        weights: How much each row counts, [rows]; None: all count the same.
 
     Returns:
         "roc": [false positive rates, true positive rates]; "precision_recall": [recalls, precisions]; both None of
@@ -104,31 +123,43 @@ def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task) -> dict[str, 
         size, from the lowest answers to the highest.
     """
     parts = [part for part in np.array_split(np.argsort(answers, kind="stable"), BINS) if len(part)]
-    calibration = [[float(values[part].mean()) for part in parts] for values in (answers, labels)]
+    calibration = [[_mean(values, weights, part) for part in parts] for values in (answers, labels)]
     curves: dict[str, Any] = {
         "roc": None,
         "precision_recall": None,
         "calibration": [*calibration, [len(part) for part in parts]],
     }
     if task == "binary" and 0 < labels.mean() < 1:
-        false_rates, true_rates, _ = metrics.roc_curve(labels, answers, drop_intermediate=False)
-        precisions, recalls, _ = metrics.precision_recall_curve(labels, answers)
+        false_rates, true_rates, _ = metrics.roc_curve(labels, answers, drop_intermediate=False, sample_weight=weights)
+        precisions, recalls, _ = metrics.precision_recall_curve(labels, answers, sample_weight=weights)
         curves["roc"] = _thinned(false_rates, true_rates)
         curves["precision_recall"] = _thinned(recalls[::-1], precisions[::-1])
     return curves
 
 
-def auc(labels: np.ndarray, probabilities: np.ndarray) -> float:
+def _mean(values: np.ndarray, weights: np.ndarray | None, part: np.ndarray) -> float:
+    """Return the mean of some rows; the plain one where none of them has any weight."""
+    weighed = weights is not None and weights[part].any()
+    return float(np.average(values[part], weights=weights[part] if weighed else None))  # type: ignore[index]
+
+
+def auc(labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Return the area under the ROC curve of labels [rows] of 0 and 1; NaN where a class is missing."""
-    return float(metrics.roc_auc_score(labels, probabilities)) if 0 < labels.mean() < 1 else float("nan")
+    if not 0 < labels.mean() < 1:
+        return float("nan")
+    return float(metrics.roc_auc_score(labels, probabilities, sample_weight=weights))
 
 
 # The quality that a feature's importance is a loss of, by task; higher is better. Of several classes, answers are
-# [rows, classes].
-QUALITIES: dict[Task, Callable[[np.ndarray, np.ndarray], float]] = {
+# [rows, classes]; the last argument is the weights of the rows, or None.
+QUALITIES: dict[Task, Callable[[np.ndarray, np.ndarray, np.ndarray | None], float]] = {
     "binary": auc,
-    "multiclass": lambda labels, answers: metrics.accuracy_score(labels, answers.argmax(axis=1)),
-    "regression": lambda labels, answers: -metrics.root_mean_squared_error(labels, answers),
+    "multiclass": lambda labels, answers, weights: metrics.accuracy_score(
+        labels, answers.argmax(axis=1), sample_weight=weights
+    ),
+    "regression": lambda labels, answers, weights: (
+        -metrics.root_mean_squared_error(labels, answers, sample_weight=weights)
+    ),
 }
 
 
@@ -188,6 +219,7 @@ def _importance(
     signature: Any,
     rows: Sequence[tf.train.Example],
     labels: np.ndarray,
+    weights: np.ndarray | None,
     left_out: Set[str],
     task: Task,
     taken: Set[str] = frozenset(),
@@ -205,8 +237,9 @@ def _importance(
     count = min(len(rows), MOST_IMPORTANCE_ROWS, affordable)
     chosen = random.choice(len(rows), count, replace=False)
     sample, sample_labels = [rows[place] for place in chosen], labels[chosen]
+    counted = None if weights is None else weights[chosen]
     quality = QUALITIES[task]
-    before = quality(sample_labels, _ask(signature, [row.SerializeToString() for row in sample], task))
+    before = quality(sample_labels, _ask(signature, [row.SerializeToString() for row in sample], task), counted)
     # Serialized messages put one after the other are one message, so rows are cut into features once.
     columns = list(dict.fromkeys([*names, *(name for row in sample for name in row.features.feature)]))
     pieces = [[_only(name, row) for name in columns] for row in sample]
@@ -215,7 +248,8 @@ def _importance(
         others = [b"".join(row[:place] + row[place + 1 :]) for row in pieces]
         orders = [random.permutation(count) for _ in range(repeats)]
         records = [rest + pieces[source][place] for order in orders for rest, source in zip(others, order, strict=True)]
-        losses = [before - quality(sample_labels, part) for part in np.split(_ask(signature, records, task), repeats)]
+        parts = np.split(_ask(signature, records, task), repeats)
+        losses = [before - quality(sample_labels, part, counted) for part in parts]
         importance[name] = (float(np.mean(losses)), float(np.std(losses)))
     ordered = dict(sorted(importance.items(), key=lambda item: -item[1][0]))
     return {"importance": ordered, "importance_rows": count, "importance_repeats": repeats}

@@ -46,14 +46,14 @@ def config_text(name: str, data: str, table: Table) -> str:
 
 
 def schema_text(table: Table, keep: Collection[str]) -> str:
-    """Return the text of the schema, in which serving does without the label and columns left out are disabled.
+    """Return the text of the schema, in which serving does without label and weight, and columns left out are disabled.
 
     Args:
         table: The data.
         keep: Columns that a person vouches for: they are no leaks.
     """
     label = table.label
-    schema = inferred_from([statistics_of(table.split(split)) for split in SPLITS], label.name)
+    schema = inferred_from([statistics_of(table.split(split)) for split in SPLITS], label.name, label.weight)
     columns = {column.name: column for column in table.columns}
     for feature in schema.feature:
         column = columns.get(feature.name)
@@ -101,6 +101,7 @@ def _module(name: str, table: Table, literal: Literal) -> str:
         name=name,
         imports=", ".join(imports),
         task=label.task,
+        metrics="weighted_metrics" if label.weight else "metrics",
         codes=tuple_text([column.name for column in features if column.role == "code"], literal),
         texts=tuple_text([column.name for column in features if column.role == "text"], literal),
         sequences=tuple_text([column.name for column in features if column.role == "sequence"], literal),
@@ -119,7 +120,10 @@ def _module(name: str, table: Table, literal: Literal) -> str:
 def _config(name: str, data: str, table: Table, literal: Literal) -> str:
     label, rows = table.label, table.rows.num_rows
     batch_size = 2 ** round(math.log2(min(2048, max(16, rows * 0.8 / 50))))
-    gate, why, checks = gate_of(label, [table.values[table.places == place] for place in range(len(SPLITS))])
+    parts = [table.places == place for place in range(len(SPLITS))]
+    weights = None if table.weights is None else table.weights[parts[-1]]
+    gate, why, checks = gate_of(label, [table.values[part] for part in parts], weights)
+    weight = f", weight={literal(label.weight)}" if label.weight else ""
     slices = [column.name for column in table.features if column.role == "category" and 2 <= column.distinct <= 10][:2]
     names = ["Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning"]
     names += ["DataChecks"] * bool(checks) + ["HashSplit"] * (table.shares != SHARES[0])
@@ -130,7 +134,8 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         data=literal(data),
         label=literal(label.name),
         zero_or_one=label.classes == ("0", "1"),
-        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
+        weight=weight,
+        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes={weight}),")),
         # Of few rows, a longer search finds what chance has made of the eval split.
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
@@ -143,21 +148,22 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
     )
 
 
-def gate_of(label: Label, by_split: Sequence[np.ndarray]) -> tuple[str, str, str]:
+def gate_of(label: Label, by_split: Sequence[np.ndarray], of_test: np.ndarray | None = None) -> tuple[str, str, str]:
     """Return a first gate, the reason for it, and data checks where the default ones do not fit.
 
     Args:
         label: What is predicted.
         by_split: Its values in train, eval and test, each [rows].
+        of_test: Weights of the rows of test, [rows]; None: all count the same.
     """
     train, test = by_split[0], by_split[-1]
     if label.task == "regression":
-        ceiling = rounded(float(np.sqrt(np.mean((test - train.mean()) ** 2))), 3)
+        ceiling = rounded(float(np.sqrt(np.average((test - train.mean()) ** 2, weights=of_test))), 3)
         drop = rounded(0.05 * float(np.concatenate(by_split).std()), 1)
         return f'Gate("rmse", ceiling={ceiling}, max_drop={drop})', "What always answering the mean comes to.", ""
     if label.task == "multiclass":
         most = int(np.bincount(train, minlength=len(label.classes)).argmax())
-        floor = f"{(test == most).mean():.2f}"
+        floor = f"{np.average(test == most, weights=of_test):.2f}"
         why = "What always answering the most frequent class comes to."
         return f'Gate("accuracy", floor={floor}, max_drop=0.02)', why, ""
     shares = [float(values.mean()) for values in by_split]
@@ -182,6 +188,9 @@ def label_line(label: Label, values: np.ndarray) -> str:
 def summary(table: Table) -> Iterator[tuple[str, str]]:
     """Yield what was found, a line for each kind of column: the kind, and the columns."""
     yield "label", label_line(table.label, table.values)
+    if table.weights is not None:
+        low, high, mean = table.weights.min(), table.weights.max(), table.weights.mean()
+        yield "weight", f"{table.label.weight}: {low:g} to {high:g}, {mean:.4g} on average"
     kinds = {"category": "text", "number": "numbers", "code": "codes", "time": "times", "amount": "amounts"}
     kinds |= {"text": "sentences", "sequence": "sequences"}
     for role, kind in kinds.items():

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data import csv_files, examples, shards, splits
+from pipeline.data import csv_files, examples, shards, splits, weights
 from pipeline.data.location import find_files
 from pipeline.data.serialize import serialize
-from pipeline.data.table import Rows
+from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
@@ -58,6 +58,15 @@ class Table:
         return self.rows.filter(pa.array(self.places == SPLITS.index(name)))
 
     @property
+    def weights(self) -> np.ndarray | None:
+        """Return how much each row counts, [rows]; None where all count the same."""
+        return (
+            None
+            if self.label.weight is None
+            else np.asarray(self.rows.column(self.label.weight).combine_chunks().values)
+        )
+
+    @property
     def features(self) -> tuple[Column, ...]:
         """Return the columns that a model can use."""
         return tuple(column for column in self.columns if not column.left_out)
@@ -79,7 +88,9 @@ class Read(NamedTuple):
     whole: bool
 
 
-def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = ()) -> Table:
+def look(
+    data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = (), weight: str | None = None
+) -> Table:
     """Read the data and find out what it is.
 
     Args:
@@ -87,6 +98,7 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
         label_name: The column to predict.
         task: What it is; None finds out.
         leave_out: Columns that the model shall not use.
+        weight: Column of how much each row counts; None: all count the same.
 
     Raises:
         UserError: the data or its label cannot make a model.
@@ -94,13 +106,17 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
     read = read_columns(data, label_name)
     names, count = list(read.by_name), len(read.by_name[label_name])
     _check_named(leave_out, names, label_name)
+    if weight and (weight not in names or weight in leave_out):
+        hint = " to leave out: it is no input of the model" if weight in names else _suggestion(weight, names)
+        raise UserError(f"no column {weight!r}{hint}; --weight names one of how much each row counts")
 
     label, values = label_of(label_name, read.by_name[label_name], task)
+    label = dataclasses.replace(label, weight=weight)
     columns = without_too_many_codes(
         [
             describe(name, values, from_text=read.format == "csv")
             for name, values in read.by_name.items()
-            if name != label_name
+            if name not in (label_name, weight)
         ]
     )
     for at, column in enumerate(columns):
@@ -110,14 +126,18 @@ def look(data: Data, label_name: str, task: Task | None, leave_out: Collection[s
         reasons = "; ".join(f"{column.name}: {column.left_out}" for column in columns[:30])
         raise UserError(f"{data.path} has no column to predict {label_name!r} by: {reasons}")
     types = {column.name: column.type for column in columns}
-    table = pa.concat_tables(_typed(read.scans, types, label_name), promote_options="default")
+    table = pa.concat_tables(_typed(read, types, label), promote_options="default")
     encoded = pa.array(values, pa.float32() if label.task == "regression" else pa.int64())
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, encoded)
     table = table.append_column(label_name, lists)
     table = table.select(sorted(table.column_names))
     shares, places = _assign(table, label, values)
-    return Table(table, label, values, tuple(columns), read.whole, shares, places)
+    found = Table(table, label, values, tuple(columns), read.whole, shares, places)
+    for place, split in enumerate(SPLITS):
+        if found.weights is not None and not found.weights[places == place].any():
+            raise UserError(f"the weight {weight!r} is 0 in every row of the {split} split; give rows that count")
+    return found
 
 
 def read_columns(data: Data, label: str) -> Read:
@@ -200,18 +220,24 @@ def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
     return batches, True
 
 
-def _typed(scans: list[shards.FileScan], types: Mapping[str, str], label: str) -> Iterator[pa.Table]:
+def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Table]:
     """Yield the rows as ExampleGen will make examples of them, without the label.
 
     Raises:
-        UserError: a number is too large.
+        UserError: a number is too large, or a weight is none.
     """
-    for rows, file in _read([dataclasses.replace(scan, types={**types, label: scan.types[label]}) for scan in scans])[
-        0
-    ]:
-        table = rows.table.drop_columns(label)
+    others = {label.weight: csv_files.FLOATS} if label.weight else {}
+    scans = [
+        dataclasses.replace(scan, types={**types, **others, label.name: scan.types[label.name]}) for scan in read.scans
+    ]
+    for rows, file in _read(scans)[0]:
+        if label.weight:
+            rows = weights.checked(rows, label.weight, Unit(file, read.format))
+            if rows.bad:
+                raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
+        table = rows.table.drop_columns(label.name)
         for at, name in enumerate(table.column_names):
-            if types[name] == csv_files.NOTHING:
+            if types.get(name) == csv_files.NOTHING:
                 table = table.set_column(at, name, pa.nulls(len(table), pa.int64()))
         yield examples.as_lists(dataclasses.replace(rows, table=table), file)
 

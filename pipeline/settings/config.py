@@ -127,10 +127,13 @@ class Label:
         classes: The classes in words, which the served model answers with. The data holds the words themselves or, if
             none of them is a whole number, their places in this tuple, from 0. Of two classes, the model answers the
             probability of the second. Empty: the label is a number.
+        weight: Column of how much each row counts in loss, metrics and gates, 0 or more; None: all count the same. Like
+            the label, it is no input of the model.
     """
 
     name: str
     classes: tuple[str, ...] = ("0", "1")
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         classes = self.classes
@@ -139,6 +142,8 @@ class Label:
                 "label.classes must be a tuple of two or more different words, or empty where the label is a number, "
                 f"got {classes!r}"
             )
+        if self.weight is not None and (not isinstance(self.weight, str) or self.weight in ("", self.name)):
+            raise ConfigError(f"label.weight must be a column other than the label, or None, got {self.weight!r}")
 
     @property
     def task(self) -> Task:

@@ -75,15 +75,17 @@ def fit(
     """
     if not isinstance(settings.threshold, Costs | AtLeast):
         return Answers(settings.classes, settings.threshold)
-    output, labels = _asked(
+    output, labels, weights = _asked(
         answering(model, decoder, ensemble), evaluate, settings.batch_size if decoder.decodes else BATCH
     )
-    threshold, found = choose_threshold(settings.threshold, output[:, 0], labels)
+    threshold, found = choose_threshold(settings.threshold, output[:, 0], labels, weights)
     logger.info("%s.", found[0].upper() + found[1:])
     return Answers(settings.classes, threshold, {"threshold": threshold, "found": [found]})
 
 
-def choose_threshold(wanted: Costs | AtLeast, answers: np.ndarray, labels: np.ndarray) -> tuple[float, str]:
+def choose_threshold(
+    wanted: Costs | AtLeast, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[float, str]:
     """Return the best threshold, a float32 number, and what it reaches, in words.
 
     It lies in the middle between two neighbouring answers, so that neither is on its other side when a server computes
@@ -94,33 +96,41 @@ def choose_threshold(wanted: Costs | AtLeast, answers: np.ndarray, labels: np.nd
         wanted: What it has to reach.
         answers: Probabilities of the second class, [rows].
         labels: 0 or 1, [rows].
+        weights: How much each row counts, [rows]; None: all count the same.
 
     Raises:
         TrainingError: no threshold reaches the precision, or a class has no row.
     """
     answers = answers.astype(np.float32)
-    if len(np.unique(labels)) < 2:
+    weights = np.ones(len(answers)) if weights is None else weights
+    if len(np.unique(labels[weights > 0])) < 2:
         raise TrainingError("the eval split has rows of one class only, and a threshold needs both: give it more rows")
     known = np.unique(answers)
     # From the lowest to the highest; "at least" the threshold is the second class.
     thresholds = (np.append(0, known) + np.append(known, 1)).astype(np.float32) / 2
-    positives, negatives = np.sort(answers[labels == 1]), np.sort(answers[labels == 0])
-    hits = len(positives) - np.searchsorted(positives, thresholds)
-    false_alarms = len(negatives) - np.searchsorted(negatives, thresholds)
-    recalls = hits / len(positives)
+    hits, false_alarms = (_weight_from(thresholds, answers[labels == one], weights[labels == one]) for one in (1, 0))
+    recalls = hits / hits[0]
     # Where no row is taken for the second class there is no precision.
     precisions = np.divide(hits, hits + false_alarms, out=np.full(len(hits), np.nan), where=hits + false_alarms > 0)
     cost = ""
     if isinstance(wanted, Costs):
-        costs = wanted.false_positive * false_alarms + wanted.false_negative * (len(positives) - hits)
+        costs = wanted.false_positive * false_alarms + wanted.false_negative * (hits[0] - hits)
         middle = wanted.false_positive / (wanted.false_positive + wanted.false_negative)
         place = np.lexsort((np.abs(thresholds - middle), costs))[0]
-        cost = f", {costs[place] / len(answers):.3g} a row by the costs asked for"
+        cost = f", {costs[place] / weights.sum():.3g} a row by the costs asked for"
     else:
         place = _reaching(wanted, precisions, recalls)
     precision = "no precision" if math.isnan(precisions[place]) else f"precision {precisions[place]:.3f}"
     found = f"{precision}, recall {recalls[place]:.3f}{cost}"
     return float(thresholds[place]), f"threshold {thresholds[place]:.3g}, chosen on the eval split: {found}"
+
+
+def _weight_from(thresholds: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weight of the answers from each threshold on, [thresholds]."""
+    order = np.argsort(answers)
+    # Summed from the highest, so that beyond all answers it is 0 and no rest of rounding.
+    above: np.ndarray = np.append(np.cumsum(weights[order][::-1])[::-1], 0.0)
+    return above[np.searchsorted(answers[order], thresholds)]
 
 
 def _reaching(wanted: AtLeast, precisions: np.ndarray, recalls: np.ndarray) -> int:
@@ -143,11 +153,13 @@ def _reaching(wanted: AtLeast, precisions: np.ndarray, recalls: np.ndarray) -> i
 
 def _asked(
     answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor], split: Split, at_once: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the answers to all rows of a split, float32 [rows, 1 or classes], and their labels, [rows]."""
-    answers, labels = [], []
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return the answers to all rows of a split, float32 [rows, 1 or classes], and labels and any weights, [rows]."""
+    answers, labels, weights = [], [], []
     for packed in split.evaluation(at_once, Part()).take(evaluation_steps(split.examples, at_once, 1)):
-        features, label = split.rows.unpack(split.rows.pick(packed))
+        features, label, weight = keras.utils.unpack_x_y_sample_weight(split.rows.unpack(split.rows.pick(packed)))
         answers.append(np.asarray(answer(features), np.float32))
         labels.append(label.numpy().ravel())
-    return np.concatenate(answers), np.concatenate(labels)
+        if weight is not None:
+            weights.append(weight.numpy().astype(np.float64))
+    return np.concatenate(answers), np.concatenate(labels), np.concatenate(weights) if weights else None

@@ -32,11 +32,13 @@ class Decoder:
         decode: The module file's function for one example: takes its features, tensors of one value, of fixed shape or,
             where the number of values varies, [values]; returns those of the model.
         sequence_length: Values of a feature whose number varies.
+        weight: Feature that is not decoded either: how much each example counts; None: all count the same.
 
     Attributes:
         parsing: How to parse an example, label included.
         label: Feature that is not decoded.
-        specs: Shape and type of each feature of one decoded example, without the label.
+        weight: Feature that is not decoded either; None: there is none.
+        specs: Shape and type of each feature of one decoded example, without label and weight.
         padded: Features of varying number of values; integers among them count from 1.
         decodes: Whether the module file has a ``decode``.
 
@@ -45,11 +47,18 @@ class Decoder:
             text or of a type that no model takes.
     """
 
-    def __init__(self, spec: Mapping[str, Spec], label: str, decode: Decode | None = None, sequence_length: int = 128):
-        self.parsing, self.label = dict(spec), label
+    def __init__(
+        self,
+        spec: Mapping[str, Spec],
+        label: str,
+        decode: Decode | None = None,
+        sequence_length: int = 128,
+        weight: str | None = None,
+    ):
+        self.parsing, self.label, self.weight = dict(spec), label, weight
         self.decodes = decode is not None
         self._length = sequence_length
-        given = {name: _spec_of(feature) for name, feature in spec.items() if name != label}
+        given = {name: _spec_of(feature) for name, feature in spec.items() if name not in (label, weight)}
         self._traced = _traced(decode, given) if decode else None
         found = self._traced.structured_outputs if self._traced else given
         self.padded = frozenset(name for name, item in found.items() if item.shape.rank == 1 and item.shape[0] is None)

@@ -7,6 +7,7 @@ Models that err differently err less in the mean: on 51 published tables, ensemb
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -93,7 +94,7 @@ def with_trees(
     """
     columns, classes = Columns(features), len(settings.classes)
     most = MOST_VALUES // max(1, columns.count)
-    rows, labels = _collected(_batches(train, most), columns)
+    rows, labels, weights = _collected(_batches(train, most), columns)
     lacking = "" if columns.count else "the model has no numbers and no categories"
     if classes and len(np.unique(labels)) < classes:
         lacking = "a class has no row in the train split"
@@ -103,20 +104,26 @@ def with_trees(
         logger.info("No trees: %s.", lacking)
         return None
     columns.count_categories(rows)
-    judged, right = _collected(_batches(evaluate, most), columns)
+    judged, right, counted = _collected(_batches(evaluate, most), columns)
     trees = fit(
-        Sample(columns.of(rows), labels), Sample(columns.of(judged), right), columns, classes, settings.seed or 0
+        Sample(columns.of(rows), labels, weights),
+        Sample(columns.of(judged), right, counted),
+        columns,
+        classes,
+        settings.seed or 0,
     )
     answers = _in_parts(trees.answer, columns.of(judged))
     if settings.members == "trees":
-        return Ensemble(trees, 1.0, f"trees {losses_of(answers, right, classes).mean():.4g}", alone=True)
+        return Ensemble(
+            trees, 1.0, f"trees {np.average(losses_of(answers, right, classes), weights=counted):.4g}", alone=True
+        )
     network = answering(model, decoder)
-    parts = [np.asarray(network(features), np.float64) for features, _ in _batches(evaluate, most)]
+    parts = [np.asarray(network(features), np.float64) for features, *_ in _batches(evaluate, most)]
     others = np.concatenate(parts)
     losses = np.stack([losses_of(part * answers + (1 - part) * others, right, classes) for part in WEIGHTS])
-    weight = most_even(losses)
-    together = losses_of(weight * answers + (1 - weight) * others, right, classes).mean()
-    means = losses.mean(axis=1)
+    weight = most_even(losses, counted)
+    together = np.average(losses_of(weight * answers + (1 - weight) * others, right, classes), weights=counted)
+    means = np.average(losses, axis=1, weights=counted)
     return Ensemble(
         trees,
         weight,
@@ -125,7 +132,7 @@ def with_trees(
     )
 
 
-def most_even(losses: np.ndarray) -> float:
+def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:
     """Return the weight nearest to a half that loses no more than the best one by a standard error.
 
     Of few rows it is nearer still. On a small eval split, the best weight is often the one of the member that fits its
@@ -134,15 +141,20 @@ def most_even(losses: np.ndarray) -> float:
 
     Args:
         losses: Of each row for each weight, [weights, rows].
+        counted: How much each row counts, [rows]; None: all count the same. Chance is that of Kish's effective number
+            of rows (1965, "Survey Sampling"), for a row is no more rows by its weight.
     """
-    more, rows = losses - losses[np.argmin(losses.mean(axis=1))], losses.shape[1]
-    is_good = more.mean(axis=1) <= more.std(axis=1) / math.sqrt(rows)
+    rows = losses.shape[1] if counted is None else counted.sum() ** 2 / np.square(counted).sum()
+    more = losses - losses[np.argmin(np.average(losses, axis=1, weights=counted))]
+    mean = np.average(more, axis=1, weights=counted)
+    spread = np.sqrt(np.average(np.square(more - mean[:, np.newaxis]), axis=1, weights=counted))
+    is_good = mean <= spread / math.sqrt(rows)
     weight = min(WEIGHTS[is_good], key=lambda weight: abs(weight - 0.5))
     return float(0.5 + (weight - 0.5) * rows / (rows + EVEN_ROWS))
 
 
-def _batches(split: Split, most: int) -> Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]]:
-    """Yield features and label of at most so many rows of a split, evenly picked."""
+def _batches(split: Split, most: int) -> Iterator[tuple[Any, ...]]:
+    """Yield features, label and any weights of at most so many rows of a split, evenly picked."""
     every = math.ceil(split.examples / most)
     batches = split.evaluation(BATCH, Part())
     for packed in batches.take(evaluation_steps(split.examples, BATCH, 1)):
@@ -150,14 +162,18 @@ def _batches(split: Split, most: int) -> Iterator[tuple[dict[str, tf.Tensor], tf
 
 
 def _collected(
-    batches: Iterator[tuple[dict[str, tf.Tensor], tf.Tensor]], columns: Columns
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the features that the columns are made of, [rows, values] by name, and the labels, [rows]."""
-    parts, labels = [], []
-    for features, label in batches:
+    batches: Iterator[tuple[Any, ...]], columns: Columns
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
+    """Return the features that the columns are made of, [rows, values] by name, and labels and any weights, [rows]."""
+    parts, labels, weights = [], [], []
+    for batch in batches:
+        features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
         parts.append({name: features[name].numpy() for name in columns.names})
         labels.append(label.numpy().ravel())
-    return {name: np.concatenate([part[name] for part in parts]) for name in columns.names}, np.concatenate(labels)
+        if weight is not None:
+            weights.append(weight.numpy().astype(np.float64))
+    values = {name: np.concatenate([part[name] for part in parts]) for name in columns.names}
+    return values, np.concatenate(labels), np.concatenate(weights) if weights else None
 
 
 def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ class Split(Protocol):
 
         Returns:
             Chunks of several steps' batches, one for each replica of this process in turn, as ``rows.chunk`` says.
-            ``rows.unpack`` makes ({feature: [batch_size, ...]}, label [batch_size, ...]) of a batch.
+            ``rows.unpack`` makes ({feature: [batch_size, ...]}, label [batch_size, ...]) of a batch, and weights.
         """
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:

@@ -77,10 +77,12 @@ class Fit:
         # A replica's batch with all its micro-batches; settings.batch_size is one of these.
         self.batch_size = settings.batch_size * settings.accumulate
 
+        if train.rows.weight:
+            _check_metrics(model)
         with distribution.strategy.scope():
             _build(model, train.rows.batch_spec(self.batch_size))
         if augment:
-            check_augmentation(augment, train.rows.batch_spec(self.batch_size))
+            check_augmentation(augment, train.rows.batch_spec(self.batch_size)[:2])
         self.steps = Steps(model, train.rows, distribution, settings, seed=seed, augment=augment)
         self.steps.train_head_only(settings.head_epochs > 0)
         # The data may still be loading: what takes a second or more is done before it is waited for.
@@ -341,6 +343,19 @@ def _build(model: keras.Model, batch_spec: Any) -> None:
     model._symbolic_build(data_batch=batch_spec)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _check_metrics(model: keras.Model) -> None:
+    """Refuse metrics that ignore weights, for the training would be judged by them.
+
+    Raises:
+        TrainingError: there are some.
+    """
+    if model.compiled and model.get_compile_config().get("metrics"):
+        raise TrainingError(
+            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
+            "them as weighted_metrics=[...]"
+        )
 
 
 def delete_checkpoints(folder: str, distribution: Distribution) -> None:

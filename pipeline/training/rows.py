@@ -5,6 +5,7 @@ at random touches memory once for each.
 """
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,11 +27,11 @@ class Rows:
     """Parser, decoder and packer of examples.
 
     Args:
-        decoder: Of records, whose label is returned apart: float32 or int64 of fixed shape.
+        decoder: Of records, whose label is returned apart: float32 or int64 of fixed shape; and its weight, float32.
         classes: The label must be one of 0 to classes - 1; 0 does not check it.
 
     Attributes:
-        spec: Shape and type of each feature of a decoded example, and of the label.
+        spec: Shape and type of each feature of a decoded example, of the label, and of its weight if there is one.
         words: Columns of the packed matrix.
         bytes: Size of one packed example.
         decodes: Whether the module file decodes each example.
@@ -48,7 +49,9 @@ class Rows:
             )
         self._decoder = decoder
         self.spec = {**decoder.specs, label: tf.TensorSpec(spec.shape, spec.dtype)}
-        self.label = label
+        self.label, self.weight = label, decoder.weight
+        if self.weight:
+            self.spec[self.weight] = tf.TensorSpec([1], tf.float32)
         self.classes = classes
         self.decodes = decoder.decodes
         # Feature names by type, in the order of their columns.
@@ -69,6 +72,8 @@ class Rows:
                 f"{WRONG_LABEL} {self.label}: expected 0 to {self.classes - 1}",
             )
         decoded = {**self._decoder(parsed), self.label: label}
+        if self.weight:
+            decoded[self.weight] = parsed[self.weight]
         packed = []
         for dtype, names in self._groups:
             values = tf.concat([self._filled_up(name, decoded[name]) for name in names], axis=1)
@@ -82,8 +87,8 @@ class Rows:
         """Return the packed rows, int32 [n, words], of an element of the dataset."""
         return moved
 
-    def unpack(self, packed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Turn packed rows, int32 [n, words], into ({feature: [n, ...]}, label [n, ...])."""
+    def unpack(self, packed: tf.Tensor) -> tuple[Any, ...]:
+        """Turn packed rows, int32 [n, words], into ({feature: [n, ...]}, label [n, ...]), and weights [n] if any."""
         features = {}
         start = 0
         for dtype, names in self._groups:
@@ -99,17 +104,21 @@ class Rows:
                     value = value[:, : self._width(name)]
                 features[name] = value if len(shape) == 1 else tf.reshape(value, [-1, *shape])
             start = end
-        return features, features.pop(self.label)
+        label = features.pop(self.label)
+        return (features, label, features.pop(self.weight)[:, 0]) if self.weight else (features, label)
 
     def chunk(self, batch_size: int) -> tf.TensorSpec:
         """Return the spec of a chunk of batches, [batches, batch_size, words]."""
         batches = min(BATCHES_IN_CHUNK, max(1, BYTES_IN_CHUNK // (self.bytes * batch_size)))
         return tf.TensorSpec([batches, batch_size, self.words], WORD)
 
-    def batch_spec(self, batch_size: int) -> tuple[dict[str, tf.TensorSpec], tf.TensorSpec]:
+    def batch_spec(self, batch_size: int) -> tuple[Any, ...]:
         """Return the spec of an unpacked batch."""
         specs = {name: tf.TensorSpec([batch_size, *item.shape], item.dtype) for name, item in self.spec.items()}
-        return specs, specs.pop(self.label)
+        label = specs.pop(self.label)
+        return (
+            (specs, label, tf.TensorSpec([batch_size], specs.pop(self.weight).dtype)) if self.weight else (specs, label)
+        )
 
     def _width(self, name: str) -> int:
         """Return how many values an example has of a feature."""

@@ -138,7 +138,7 @@ def run(
 def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:
     """Return what makes the model's features of the transformed ones."""
     spec = transform_output.transformed_feature_spec()
-    return Decoder(spec, settings.label, decode, settings.sequence_length)
+    return Decoder(spec, settings.label, decode, settings.sequence_length, settings.weight)
 
 
 def splits(fn_args: Any, decoder: Decoder, settings: Settings, distribution: Distribution) -> tuple[Split, Split]:

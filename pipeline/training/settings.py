@@ -13,6 +13,7 @@ class Settings(Training):
 
     Attributes:
         label: Name of the label among the transformed features.
+        weight: Name of the weights of rows among them, of mean 1 in the train split; None: all count the same.
         trials: Models tried by a search.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
@@ -21,6 +22,7 @@ class Settings(Training):
 
     label: str
     objective: str
+    weight: str | None = None
     trials: int = 1
     classes: tuple[str, ...] = ()
     threshold: Threshold = 0.5

@@ -225,7 +225,8 @@ class Steps:
         if self._augment:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             place = self.done * self._replicas + tf.cast(replica, tf.int64)
-            batch = augmented(self._augment, *batch, tf.stack([tf.constant(self._seed, tf.int64), place]))
+            seed = tf.stack([tf.constant(self._seed, tf.int64), place])
+            batch = (*augmented(self._augment, batch[0], batch[1], seed), *batch[2:])
         if self.micro_batches == 1:
             loss, gradients = self._micro_batch_gradients(*batch)
         else:
@@ -266,18 +267,18 @@ class Steps:
         summed = iter(present)
         return loss, [None if gradient is None else next(summed) for gradient in gradients]
 
-    def _micro_batch_gradients(self, x: Any, y: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _micro_batch_gradients(self, x: Any, y: Any, weight: Any = None) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         """Return this replica's loss and gradients; their sum over the replicas is the global batch's mean."""
         model, variables = self.model, self.model.trainable_variables
         with tf.GradientTape() as tape:
             predictions = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=predictions, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight, training=True)
             scaled = self._optimizer.scale_loss(loss)
         frozen = self._frozen()
         wanted = [variable for variable in variables if id(variable) not in frozen]
         found = iter(tape.gradient(scaled, [variable.value for variable in wanted]))
         gradients = [None if id(variable) in frozen else next(found) for variable in variables]
-        self.model.compute_metrics(x, y, predictions)
+        self.model.compute_metrics(x, y, predictions, weight)
         # Sparse ones dense: their norm is right only when rows that occur twice are summed.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -292,13 +293,20 @@ class Steps:
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_batch(self, packed: tf.Tensor) -> None:
-        x, y = self._evaluation_rows.unpack(self._evaluation_rows.pick(packed))
+        batch = self._evaluation_rows.unpack(self._evaluation_rows.pick(packed))
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         predictions = self.model(x, training=False)
-        loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, training=False)
+        total = rows = tf.shape(packed)[0]
+        relative = None
+        if weight is not None:
+            # Keras divides by the rows of the batch: of weights whose mean is 1 this is their weighted mean.
+            total = tf.reduce_sum(weight)
+            relative = tf.math.divide_no_nan(weight * tf.cast(rows, weight.dtype), total)
+        loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=relative, training=False)
         # Keras has divided it by the replicas, for it to be summed.
         mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)
-        self._evaluation_loss.update_state(mean, sample_weight=tf.shape(packed)[0])
-        self.model.compute_metrics(x, y, predictions)
+        self._evaluation_loss.update_state(mean, sample_weight=total)
+        self.model.compute_metrics(x, y, predictions, weight)
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.data.Dataset:

@@ -38,10 +38,12 @@ class Sample(NamedTuple):
     Attributes:
         values: As ``Columns`` makes them, float32 [rows, columns].
         labels: Numbers of classes, or numbers; [rows].
+        weights: How much each row counts, [rows]; None: all count the same.
     """
 
     values: np.ndarray
     labels: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class Columns(tf.Module):
@@ -273,10 +275,11 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
     with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
         while len(losses) < iterations:
-            booster.set_params(max_iter=iterations).fit(train.values, train.labels)
+            booster.set_params(max_iter=iterations).fit(train.values, train.labels, sample_weight=train.weights)
             stages = booster.staged_predict_proba if classes else booster.staged_predict
             answers = stages(evaluate.values)
-            losses = np.array([losses_of(stage, evaluate.labels, classes).mean() for stage in answers])
+            every = (losses_of(stage, evaluate.labels, classes) for stage in answers)
+            losses = np.array([np.average(of_rows, weights=evaluate.weights) for of_rows in every])
             best = int(losses.argmin()) + 1
             if progress.due():
                 progress.tell(f"trees, iteration {iterations} of at most {most}, loss on eval {losses.min():.4g}")

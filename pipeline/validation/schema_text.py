@@ -35,13 +35,18 @@ def to_text(message: schema_pb2.Schema) -> str:
     return str(text_format.MessageToString(message))
 
 
-def inferred_from(statistics: Sequence[Statistics], label: str = "") -> schema_pb2.Schema:
-    """Infer a schema from the statistics of all splits, train first; with a label, serving does without it."""
+def inferred_from(statistics: Sequence[Statistics], *absent: str | None) -> schema_pb2.Schema:
+    """Infer a schema from the statistics of all splits, train first.
+
+    Args:
+        statistics: By split.
+        absent: Columns that serving does without, such as the label; None stands for none.
+    """
     schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
-    if label:
+    if any(absent):
         schema.default_environment.extend([TRAINING, SERVING])
     for feature in schema.feature:
-        if label and feature.name == label:
+        if feature.name in absent:
             feature.not_in_environment.append(SERVING)
     for name, column in features_of(statistics[0]).items():
         if column.HasField("bytes_stats"):

@@ -10,7 +10,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
 from pipeline.serving.inputs import KINDS, Kind
-from pipeline.settings.config import PipelineConfig
+from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.images import facts
 from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
@@ -51,7 +51,7 @@ def report(
         The report, line by line, and whether a limit is crossed.
     """
     label, checks = config.label.name, config.data_checks
-    of_requests = _schema_of_requests(schema, label)
+    of_requests = _schema_of_requests(schema, config.label)
     table = _as_table(requests.instances, of_requests)
     statistics = statistics_of(table)
     _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
@@ -86,14 +86,14 @@ def _prediction_drift(
     return list(predictions.drift(mine, of_test, config.data_checks, SPLIT)), []
 
 
-def _schema_of_requests(schema: schema_pb2.Schema, label: str) -> schema_pb2.Schema:
-    """Return the schema of logged requests: without the label, and with facts about images in place of these."""
+def _schema_of_requests(schema: schema_pb2.Schema, label: Label) -> schema_pb2.Schema:
+    """Return the schema of logged requests: without label and weight, and with facts about images in place of these."""
     of_requests = schema_pb2.Schema()
     of_requests.CopyFrom(schema)
     del of_requests.feature[:]
     image = image_column(schema)
     known = facts(image)[2:] if image else ()
-    left_out = {label, *((image, *facts(image)[:2]) if image else ())}
+    left_out = {label.name, label.weight, *((image, *facts(image)[:2]) if image else ())}
     for feature in schema.feature:
         if feature.name not in left_out:
             of_requests.feature.add().CopyFrom(feature)

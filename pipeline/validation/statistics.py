@@ -85,6 +85,7 @@ def validate(
     *,
     train: Statistics | None = None,
     environment: str = TRAINING,
+    weight: str | None = None,
 ) -> tuple[dict[str, anomalies_pb2.Anomalies], list[Finding]]:
     """Compare the statistics of every split with the schema, the train split, and those of an earlier model.
 
@@ -98,6 +99,7 @@ def validate(
         classes: How many classes there are; 0 where the label is a number.
         train: Of the train split, where it is not among ``statistics``.
         environment: Of the schema, if it has any.
+        weight: Column of how much each row counts, where there is one.
 
     Returns:
         TFDV's anomalies by split, and the findings; for those about values, see ``wrong_values.with_values``.
@@ -119,7 +121,8 @@ def validate(
         findings += of_schema
         findings += translator.distances(anomalies[split], other, reference.get(split))
         findings += translator.label(checks, has_finding="label" in {finding.kind for finding in of_schema})
-        findings += translator.constants() if split == "train" else []
+        findings += translator.weights(weight) if weight else []
+        findings += translator.constants(weight) if split == "train" else []
     return anomalies, findings
 
 
@@ -195,10 +198,34 @@ class _Translator:
             remedy = "accept it: DataChecks(label_share=...) in the config"
             yield Finding("label_share", self.split, name, found, f"from {_percent(low)} to {_percent(high)}", remedy)
 
-    def constants(self) -> Iterator[Finding]:
-        """Yield a finding for each column with one value in every row."""
+    def weights(self, name: str) -> Iterator[Finding]:
+        """Yield a finding where the weights of rows are none, in files that ExampleGen does not check row by row."""
+        column = self.columns.get(name)
+        numbers = column.num_stats if column and column.HasField("num_stats") else None
+        lacking = self.rows - present(column)
+        if column is None or numbers is None:
+            found = "there is no such column of numbers"
+        elif lacking:
+            found = f"the weight is missing in {lacking:,} of {self.rows:,} rows"
+        elif any(histogram.num_nan for histogram in numbers.histograms):
+            found = "the weight is not a number in some rows"
+        elif numbers.min < 0 or math.isinf(numbers.max):
+            found = f"the weight is {numbers.min if numbers.min < 0 else numbers.max:g} in some rows"
+        elif not numbers.max:
+            found = f"the weight is 0 in all of {self.rows:,} rows"
+        else:
+            return
+        remedy = "put the weights right, or take label.weight out of the config"
+        yield Finding(
+            "weight", self.split, name, found, "a finite weight of 0 or more, and above 0 in some row", remedy
+        )
+
+    def constants(self, weight: str | None) -> Iterator[Finding]:
+        """Yield a finding for each column with one value in every row, but for weights, which may all be equal."""
         image = image_column(self.schema)
         for name, column in self.columns.items():
+            if name == weight:
+                continue
             if image and name in facts(image):
                 continue  # images of one size and format are no worse for it
             if name in self.features and self.features[name].lifecycle_stage == schema_pb2.DISABLED:

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.cli.new import main
 from pipeline.errors import UserError
 from pipeline.packaging.user_code import read_module
 from pipeline.scaffold import files
-from pipeline.scaffold.table import look
+from pipeline.scaffold.table import Table, look
 from pipeline.settings.checks import read_settings
-from pipeline.settings.config import Data, PipelineConfig
+from pipeline.settings.config import Data, Label, PipelineConfig
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -46,7 +48,7 @@ def test_a_name_or_path_that_cannot_be_is_refused_at_once(name, message):
         ([], "give either --data, of a table, or --images, of a folder of images or a table of their paths"),
         (["--data", "some.csv"], "give the column to predict with --label COLUMN"),
         (["--data", "some.csv", "--label", "late", "--backbone", "ResNet50"], "--backbone is for --images"),
-        (["--images", "some", "--leave-out", "late"], "--leave-out and --keep are for --data"),
+        (["--images", "some", "--leave-out", "late"], "--leave-out, --keep and --weight are for --data"),
         (["--images", "nowhere"], "no data at nowhere; give a folder of images, or a table of their paths"),
     ],
 )
@@ -80,6 +82,45 @@ def test_what_is_written_is_formatted_and_is_a_config_and_a_module(tmp_path, lab
             [*command, *check, config, module], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_weight_is_in_config_schema_and_first_gate_and_is_no_feature(tmp_path, format):
+    rows = 600
+    frame = pd.DataFrame({"size": np.arange(rows) % 97, "weeks": 1 + 3 * (np.arange(rows) % 2)})
+    frame["price"] = frame["size"] * frame["weeks"] * 1.5
+    data = Data(str(tmp_path / f"some.{format}"))
+
+    def look_at(table: pd.DataFrame, *, leave_out: tuple[str, ...] = ()) -> Table:
+        getattr(table, f"to_{format}")(data.path, index=False)
+        return look(data, "price", None, leave_out, "weeks")
+
+    table = look_at(frame)
+    assert [column.name for column in table.columns] == ["size"]
+    config, module = tmp_path / "some_config.py", tmp_path / "some.py"
+    config.write_text(files.config_text("some", "data/some.csv", table))
+    module.write_text(files.module_text("some", table))
+    read = read_settings(config, "CONFIG", PipelineConfig)
+    assert read.label == Label("price", (), "weeks")
+    test = table.places == 2
+    errors = np.square(table.values[test] - table.values[table.places == 0].mean())
+    assert read.evaluation.gates[0].ceiling == pytest.approx(
+        np.sqrt(np.average(errors, weights=table.weights[test])), rel=0.01
+    )
+    assert "weighted_metrics=[" in module.read_text()
+    schema = text_format.Parse(files.schema_text(table, ()), schema_pb2.Schema())
+    absent = {feature.name for feature in schema.feature if "SERVING" in feature.not_in_environment}
+    assert absent == {"price", "weeks"}
+
+    for wrong, message in (
+        (frame.assign(weeks=-1), r"the weight 'weeks' is -1.0; expected a number of 0 or more in every row"),
+        (frame.assign(weeks=0), r"the weight 'weeks' is 0 in every row of the train split"),
+        (frame.drop(columns="weeks"), r"no column 'weeks'; --weight names one of how much each row counts"),
+    ):
+        with pytest.raises(UserError, match=message):
+            look_at(wrong)
+    with pytest.raises(UserError, match="no column 'weeks' to leave out: it is no input of the model"):
+        look_at(frame, leave_out=("weeks",))
 
 
 def test_sentences_and_lists_get_vocabularies_of_their_own_and_room_in_the_config(tmp_path):

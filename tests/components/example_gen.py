@@ -48,6 +48,7 @@ def run(
                 "max_bad_rows": data.max_bad_rows,
                 "label": label.name if label else "",
                 "classes": dict(label.numbers) if label else {},
+                "weight": label.weight if label else None,
                 "images": dataclasses.asdict(data.images) if data.images else None,
             }
         ),

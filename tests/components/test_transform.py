@@ -21,6 +21,7 @@ from tfx.utils import proto_utils
 
 from pipeline import filesystem
 from pipeline.components import transform
+from pipeline.errors import UserError
 from pipeline.packaging import user_code
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
@@ -61,7 +62,7 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
     schema = standard_artifacts.Schema()
     schema.uri = str(SCHEMA.parent)
 
-    def transformed(executor: type, name: str) -> Path:
+    def transformed(executor: type, name: str, custom_config: str = "{}") -> Path:
         outputs = {
             "transform_graph": standard_artifacts.TransformGraph,
             "transformed_examples": standard_artifacts.Examples,
@@ -73,7 +74,7 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
             output_dict[key] = [artifact]
         properties = {
             "module_path": f"{module.module}@{module.wheel}",
-            "custom_config": "{}",
+            "custom_config": custom_config,
             "disable_statistics": 1,
             "splits_config": proto_utils.proto_to_json(
                 transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"])
@@ -123,6 +124,22 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
     outputs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
     assert outputs[0].raw_feature_spec() == outputs[1].raw_feature_spec()
     assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
+
+
+@pytest.mark.slow
+def test_the_weight_passes_by_the_module_file_and_comes_out_over_its_mean(transformed):
+    folder = transformed(transform.TransformExecutor, "weighed", '{"weight": "sched_dep_minute"}')
+    weights = [dict(row)["sched_dep_minute"] for row in rows(folder, "train")]
+    assert len(weights) > 700
+    assert np.mean(weights) == pytest.approx(1)
+    assert np.std(weights) > 0.2
+    assert len(dict(rows(folder, "eval")[0])["sched_dep_minute"]) == 1
+
+
+def test_a_feature_named_as_the_weight_is_refused():
+    preprocess = transform.with_weight(lambda inputs: {"exposure": inputs["age"]}, "exposure")
+    with pytest.raises(UserError, match="preprocessing_fn returns 'exposure', which is the weight of the rows"):
+        preprocess({"age": tf.constant([[1.0]]), "exposure": tf.constant([[2.0]])})
 
 
 @pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])

@@ -110,3 +110,32 @@ def test_a_column_with_ten_thousand_different_texts_and_one_of_unknown_ones_are_
 
 def test_wide_tables_are_learnt_from_fewer_rows():
     assert rows_to_fit(20) > rows_to_fit(500) >= 1_000
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_a_row_that_weighs_2_is_a_row_that_is_there_twice_whatever_the_unit(classes):
+    columns = two_classes()
+    del columns["nothing"]
+    size = columns["size"] = np.nan_to_num(columns["size"])
+    if classes != 2:
+        noisy = size + RANDOM.normal(size=len(size))
+        columns["late"] = np.digitize(noisy, [-0.5, 0.5]) if classes else noisy
+    often = np.where(columns["late"] > 0, 3, RANDOM.integers(1, 3, len(columns["late"])))
+    train, test = halves({**columns, "often": often})
+    results = measure(train, test, "late", classes, "often")
+    times = [np.repeat(np.arange(table.num_rows), table.column("often").to_numpy()) for table in (train, test)]
+    repeated = [table.drop_columns("often").take(rows) for table, rows in zip((train, test), times, strict=True)]
+    expected = measure(*repeated, "late", classes)
+    for name, metrics in expected.items():
+        # Scales of columns are those of rows, and so are the 20 of a leaf: boosting fits repeated rows more closely.
+        rel = {"constant": 1e-9, "linear": 0.01, "boosting": 0.15}[name]
+        assert results[name] == pytest.approx(metrics, rel=rel)
+    scaled = [
+        table.set_column(table.num_columns - 1, "often", [table.column("often").to_numpy() * 1e-3])
+        for table in (train, test)
+    ]
+    for name, metrics in measure(*scaled, "late", classes, "often").items():
+        assert metrics == pytest.approx(results[name], rel=1e-6)
+    if classes != 2:  # an AUC hardly depends on how often each class is there
+        plain = measure(train.drop_columns("often"), test.drop_columns("often"), "late", classes)
+        assert plain["constant"] != pytest.approx(expected["constant"], rel=1e-3)

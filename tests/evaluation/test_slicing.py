@@ -1,5 +1,6 @@
 """Rows of a slice together give TFMA the same metrics as its own way, one example at a time."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,21 @@ SETTINGS = {
 }
 
 
+def answers(random: np.random.Generator, task: str) -> list[list[float]]:
+    """One answer a row, or the probabilities of three classes."""
+    return (random.dirichlet([1, 1, 1], ROWS) if task == "multiclass" else random.uniform(size=(ROWS, 1))).tolist()
+
+
 def batches(task: str) -> list[dict[str, Any]]:
     """Batches as TFMA's extractors get them; some rows without a carrier, a wide and a lonely slice."""
     random = np.random.default_rng(1)
-    label = random.integers(0, 2, ROWS).astype(float) if task == "binary" else random.normal(size=ROWS)
+    classes = {"binary": 2, "multiclass": 3}.get(task)
+    label = random.integers(0, classes, ROWS).astype(float) if classes else random.normal(size=ROWS)
     carriers = [None if row % 11 == 0 else [b"HA" if row == 1 else b"UA"] for row in range(ROWS)]
     columns = {
         "label": [[value] for value in label],
-        **{name: [[value] for value in random.uniform(size=ROWS)] for name in (ANSWERS[task], "theirs", "temp")},
+        **{name: answers(random, task) for name in (ANSWERS[task], "theirs")},
+        "temp": [[value] for value in random.uniform(size=ROWS)],
         "origin": [[random.choice([b"EWR", b"JFK"])] for _ in range(ROWS)],
         "carrier": [carriers[row] and [carriers[row][0], b"DL"][: 1 + row % 2] for row in range(ROWS)],
     }
@@ -119,6 +127,47 @@ def test_each_model_is_measured_at_the_threshold_that_it_answers_with(tmp_path):
         assert metrics["recall"] == pytest.approx((says & positive).sum() / positive.sum())
         assert metrics["precision"] == pytest.approx((says & positive).sum() / says.sum())
         assert metrics["example_count"] == ROWS
+
+
+def weighed(rows: list[dict[str, Any]], repeat: bool) -> list[dict[str, Any]]:
+    """The same batches with a column of weights, or each row as often as it weighs."""
+    tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
+    weights = [np.random.default_rng(place).integers(0, 4, table.num_rows) for place, table in enumerate(tables)]
+    if repeat:
+        again = [table.take(np.repeat(np.arange(len(w)), w)) for table, w in zip(tables, weights, strict=True)]
+    else:
+        again = [
+            table.append_column("weight", pa.array([[value] for value in w], pa.list_(pa.float32())))
+            for table, w in zip(tables, weights, strict=True)
+        ]
+    return [{KEY: batch} for table in again for batch in table.combine_chunks().to_batches()]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
+@pytest.mark.parametrize("with_baseline", [False, True])
+@pytest.mark.parametrize("task", [*SETTINGS, "multiclass"])
+def test_a_row_that_weighs_2_is_a_row_that_is_there_twice_in_every_metric_of_every_slice(task, with_baseline, tmp_path):
+    found = {}
+    for weight in ("weight", None):
+        if task == "multiclass":
+            label, settings = Label("label", ("a", "b", "c")), Evaluation((Gate("accuracy", 0.5),), slices=("origin",))
+        else:
+            label, settings = SETTINGS[task]
+        config = eval_config(settings, dataclasses.replace(label, weight=weight))
+        config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=with_baseline)
+        for baseline in config.model_specs[1:]:
+            baseline.prediction_key = "theirs"
+        rows = weighed(batches(task), repeat=weight is None)
+        folder = measure(config, create_extractors(config), rows, tmp_path / str(weight))
+        found[weight] = [read_metrics(folder, model) for model in (CANDIDATE, BASELINE)[: 1 + with_baseline]]
+    for metrics, repeated in zip(found["weight"], found[None], strict=True):
+        assert metrics["overall"]["example_count"] == ROWS
+        assert 0 < metrics["overall"]["effective_count"] < ROWS
+        for slice_, values in repeated.items():
+            counts = {name: metrics[slice_].pop(name) for name in ("example_count", "effective_count")}
+            assert counts["effective_count"] <= counts["example_count"]
+            del values["example_count"]
+            assert metrics[slice_] == pytest.approx(values, rel=1e-5)
 
 
 def test_metrics_of_several_classes_get_one_example_at_a_time():

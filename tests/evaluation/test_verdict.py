@@ -284,3 +284,18 @@ def test_intervals_of_numbers_cover_as_often_as_they_say():
             low, high = interval(metric, values, 0.95)
             covered[metric] += low <= truth[metric] <= high
     assert all(0.92 <= count / 400 <= 0.98 for count in covered.values()), covered
+
+
+def test_weights_are_no_evidence_of_their_own():
+    counts = {"true_positives": 40.0, "false_negatives": 10.0, "true_negatives": 30.0, "false_positives": 20.0}
+    values = {"recall": 0.8, "auc": 0.7, "example_count": 100.0, **counts}
+    for metric in ("recall", "auc"):
+        expected = interval(metric, values, 0.95)
+        in_another_unit = {**values, **{name: 1000 * count for name, count in counts.items()}, "effective_count": 100.0}
+        assert interval(metric, in_another_unit, 0.95) == pytest.approx(expected)
+        few = interval(metric, {**in_another_unit, "effective_count": 20.0}, 0.95)
+        assert few[0] < expected[0] < expected[1] < few[1]
+    errors = {"rmse": 2.0, "example_count": 100.0}
+    assert interval("rmse", {**errors, "effective_count": 25.0}, 0.95) == pytest.approx(
+        interval("rmse", {**errors, "example_count": 25.0}, 0.95)
+    )

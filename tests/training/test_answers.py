@@ -95,3 +95,16 @@ def test_the_label_follows_from_the_threshold_or_is_the_most_probable():
     assert list(Answers(())(tf.constant([[7.0]]))) == ["prediction"]
     with pytest.raises(TrainingError, match=r"the model answers \[1, 2\] for a label of no classes; expected"):
         Answers(())(tf.constant([[7.0, 8.0]]))
+
+
+@pytest.mark.parametrize("wanted", [Costs(1, 3), AtLeast(precision=0.6), AtLeast(recall=0.8)])
+def test_a_row_that_weighs_2_is_a_row_that_is_there_twice(wanted):
+    random = np.random.default_rng(5)
+    labels = random.integers(0, 2, 300)
+    answers = np.clip(0.3 * labels + random.normal(0.4, 0.2, 300), 0, 1)
+    weights = np.where(labels == 1, 1, random.integers(0, 4, 300))
+    repeated = choose_threshold(wanted, np.repeat(answers, weights), np.repeat(labels, weights))
+    # In the middle between answers that count, or those of rows that weigh nothing.
+    counted = weights > 0
+    assert choose_threshold(wanted, answers[counted], labels[counted], weights[counted] / 7) == repeated
+    assert choose_threshold(wanted, answers, labels) != repeated

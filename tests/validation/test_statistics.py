@@ -133,6 +133,31 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
     assert kinds(rows.assign(late=1), 3) == kinds(rows.assign(late=1), 0) == {"label_share"}
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (lambda count: -1.0 * (np.arange(count) == 3), "the weight is -1 in some rows"),
+        (lambda count: np.where(np.arange(count) == 3, np.inf, 1.0), "the weight is inf in some rows"),
+        (lambda count: np.where(np.arange(count) == 3, np.nan, 1.0), "the weight is missing in 1 of "),
+        (lambda count: np.zeros(count), "the weight is 0 in all of "),
+        (None, "there is no such column of numbers"),
+    ],
+)
+def test_a_weight_that_is_none_stops_the_run(month, weight, message):
+    rows = month if weight is None else month.assign(exposure=weight(len(month)).astype("float32"))
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
+    _, drafts = validate(statistics, SCHEMA, "late", DataChecks(), REMEDIES, {}, weight="exposure")
+    (found,) = (draft for draft in with_severity(drafts, {}, SCHEMA) if draft.kind == "weight")
+    assert (found.feature, found.severity) == ("exposure", "stop")
+    assert found.found.startswith(message)
+
+
+def test_weights_may_all_be_equal(month):
+    statistics = {"train": tfdv.generate_statistics_from_dataframe(month.assign(exposure=1.0))}
+    _, drafts = validate(statistics, SCHEMA, "late", DataChecks(), REMEDIES, {}, weight="exposure")
+    assert {draft.kind for draft in drafts if draft.feature == "exposure"} == {"new_column"}
+
+
 def test_the_command_that_accepts_a_column_can_be_pasted_whatever_its_name():
     remedies = Remedies("schema/some/schema.pbtxt", "output/statistics/2")
     command = remedies.accept("mean radius; rm -rf ~").removeprefix("accept it: ")

@@ -47,7 +47,7 @@ def batch_predict(session: Session) -> int:
             version,
             arguments.source,
             to,
-            config.label.name,
+            config.label,
             session.vertex,
             cloud,
             session.screen.note,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
+from pipeline.settings.config import Label
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.images import Images, facts
 from pipeline.settings.target import Vertex
@@ -30,7 +31,7 @@ def predict(
     version: Version,
     source: str,
     to: str,
-    label: str,
+    label: Label,
     vertex: Vertex,
     cloud: Cloud,
     note: Callable[[str], None],
@@ -44,7 +45,7 @@ def predict(
         source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl"; of images also
             "gs://bucket/list.txt", with the address of an image a line.
         to: "bq://project.dataset", or a folder gs://...
-        label: Column that the model does not take.
+        label: Column that the model does not take, and its weight.
         vertex: Key and labels of the job; machines and service account are those of its endpoint.
         cloud: Where the job runs.
         note: Receives the job, its states, and how many rows were answered.
@@ -72,7 +73,7 @@ def predict(
     )
     if job.input_config.instances_format != FILE_LIST:  # whose rows are {"b64": ...} and nothing else
         # A row is an object with the features by name, as on the endpoint.
-        excluded = [label, *(facts(images.column) if images else ())]
+        excluded = [label.name, *([label.weight] if label.weight else ()), *(facts(images.column) if images else ())]
         job.instance_config = v1.BatchPredictionJob.InstanceConfig(instance_type="object", excluded_fields=excluded)
     if images:
         # 64 images, which Vertex AI sends otherwise, may be more than the server takes in a request.

@@ -15,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.serving.app import Limits, create_app
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
+from pipeline.settings.config import Label
 from pipeline.settings.endpoint import Endpoint
 from pipeline.vertex.endpoints import batch
 from pipeline.vertex.endpoints.registry import Registry, Version
@@ -31,7 +32,7 @@ def version(cloud) -> Version:
 
 def predict(version: Version, source: str, to: str, vertex, cloud) -> list[str]:
     notes: list[str] = []
-    batch.predict(version, source, to, "late", vertex, cloud, notes.append, 0.01)
+    batch.predict(version, source, to, Label("late", weight="exposure"), vertex, cloud, notes.append, 0.01)
     return notes
 
 
@@ -52,10 +53,10 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 
 @pytest.mark.parametrize("source", ["bigquery://demo.flights.today", "gs://demo-bucket/rows/*.jsonl"])
-def test_every_row_reaches_the_real_model_by_name_and_without_its_label(
+def test_every_row_reaches_the_real_model_by_name_and_without_label_and_weight(
     source: str, version: Version, container: Container, vertex, cloud, there: GoogleCloud
 ):
-    rows = [{**row, "late": number % 2} for number, row in enumerate(ROWS)]
+    rows = [{**row, "late": number % 2, "exposure": 0.5} for number, row in enumerate(ROWS)]
     jobs = there.vertex.jobs
     jobs.containers[version.name] = container
     jobs.rows = {"bq://demo.flights.today": rows, "gs://demo-bucket/rows/*.jsonl": "\n".join(map(json.dumps, rows))}
@@ -116,7 +117,7 @@ def test_a_table_is_answered_without_its_label(version: Version, vertex, cloud, 
     (job,) = there.vertex.jobs.batch_jobs.values()
     assert job.model == "projects/demo/locations/us-central1/models/flights@1"
     assert job.input_config.bigquery_source.input_uri == "bq://demo.flights.today"
-    assert list(job.instance_config.excluded_fields) == ["late"]
+    assert list(job.instance_config.excluded_fields) == ["late", "exposure"]
     # As on the endpoint: the account of the tasks may do more than a container of the model needs.
     assert job.service_account == ""
     assert job.dedicated_resources.machine_spec.machine_type == "n2-standard-8"

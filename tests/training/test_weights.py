@@ -1,0 +1,133 @@
+"""In training, a row that weighs 2 is a row that is there twice."""
+
+import dataclasses
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.training import strategy, tabular
+from pipeline.training.decoding import Decoder
+from pipeline.training.ensemble import WEIGHTS, most_even, with_trees
+from pipeline.training.errors import TrainingError
+from pipeline.training.features import Features
+from pipeline.training.input_pipeline import Split, read
+from pipeline.training.loop import Fit
+from pipeline.training.settings import Settings
+from tests.training.records import SETTINGS, SPEC, functional
+
+pytestmark = pytest.mark.slow
+
+ONE_DEVICE = strategy.choose("one_device")
+WEIGHED = Decoder({**SPEC, "w": tf.io.FixedLenFeature([1], tf.float32)}, "y", weight="w")
+PLAIN = Decoder(SPEC, "y")
+RANDOM = np.random.default_rng(4)
+X = RANDOM.normal(size=(240, 2)).astype(np.float32)
+Y = (X[:, 0] + RANDOM.normal(size=240) > 0).astype(int)
+W = np.where(Y == 1, 3, RANDOM.integers(0, 3, 240))
+
+
+def write(file: Path, x: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> str:
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for row in range(len(x)):
+            features = {
+                "x": tf.train.Feature(float_list=tf.train.FloatList(value=x[row])),
+                "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[y[row]])),
+            }
+            if w is not None:
+                features["w"] = tf.train.Feature(float_list=tf.train.FloatList(value=[w[row]]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return str(file)
+
+
+@pytest.fixture
+def weighed(tmp_path: Path) -> list[Split]:
+    """Train and eval with weights, over the mean of train as Transform writes them."""
+    part = slice(0, 120), slice(120, 240)
+    mean = W[part[0]].mean()
+    files = [write(tmp_path / f"{at.start}", X[at], Y[at], W[at] / mean) for at in part]
+    return [read([file], WEIGHED, classes=2, cache="memory", on_cpu=True) for file in files]
+
+
+@pytest.fixture
+def repeated(tmp_path: Path) -> list[Split]:
+    """The same rows, each as often as it weighs."""
+    part = slice(0, 120), slice(120, 240)
+    files = [
+        write(tmp_path / f"r{at.start}", *(np.repeat(values[at], W[at], axis=0) for values in (X, Y))) for at in part
+    ]
+    return [read([file], PLAIN, classes=2, cache="memory", on_cpu=True) for file in files]
+
+
+def network(committee: bool, metrics: str) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    with ONE_DEVICE.strategy.scope():
+        model = functional()
+        if committee:
+            inputs = {"x": keras.Input((2,), name="x")}
+            hidden = tabular.SharedDense(4, 8, "relu")(inputs["x"])
+            model = tabular.Committee(inputs, tabular.MemberDense(4, 1, "sigmoid")(hidden))
+        given = {metrics: [keras.metrics.AUC(name="auc"), keras.metrics.BinaryAccuracy(name="accuracy")]}
+        model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", **given)
+    return model
+
+
+def settings(rows: int, **changes) -> Settings:
+    return dataclasses.replace(SETTINGS, epochs=3, batch_size=rows, steps_per_call=1, **changes)
+
+
+@pytest.mark.parametrize("committee", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_full_batches_learn_and_measure_the_same(weighed, repeated, committee, parts):
+    found = {}
+    for name, splits, metrics in (("weighed", weighed, "weighted_metrics"), ("repeated", repeated, "metrics")):
+        model = network(committee, metrics)
+        rows = splits[0].examples
+        size = rows // parts if name == "weighed" else rows
+        accumulate = parts if name == "weighed" else 1
+        weight = "w" if name == "weighed" else None
+        history = Fit(model, *splits, settings(size, accumulate=accumulate, weight=weight), ONE_DEVICE, seed=1).run()
+        found[name] = (history, model.get_weights())
+    (history, learnt), (expected, right) = found.values()
+    for name in ("loss", "val_loss", "auc", "val_auc", "accuracy", "val_accuracy"):
+        assert history[name] == pytest.approx(expected[name], rel=1e-5), name
+    for one, other in zip(learnt, right, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_evaluation_in_batches_gives_the_weighted_mean_of_the_whole(weighed):
+    model = network(False, "weighted_metrics")
+    losses = []
+    for size in (120, 50):
+        fit = Fit(model, *weighed, settings(size, weight="w"), ONE_DEVICE, seed=1)
+        losses.append(fit._evaluate_split()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_metrics_that_keras_would_not_weigh_are_refused(weighed):
+    with pytest.raises(TrainingError, match=r"compile them as weighted_metrics=\[...\]"):
+        Fit(network(True, "metrics"), *weighed, settings(40, weight="w"), ONE_DEVICE, seed=1)
+
+
+def test_trees_and_what_members_lose_follow_the_weights(weighed, repeated):
+    features = Features(numbers={"x": 2}, categories={})
+    trees = settings(40, members="trees", classes=("no", "yes"))
+    of_weighed = with_trees(None, WEIGHED, features, *weighed, dataclasses.replace(trees, weight="w"))
+    of_repeated = with_trees(None, PLAIN, features, *repeated, trees)
+    values = {"x": tf.constant(X)}
+    share = np.average(Y, weights=W)
+    for one in (of_weighed, of_repeated):
+        assert np.average(one.trees(values)[:, 0], weights=W) == pytest.approx(share, abs=0.05)
+    assert np.mean(Y) < share - 0.15
+    # A leaf has 20 rows at least, however much these weigh, so that the trees differ.
+    assert float(of_weighed.found.split()[1]) == pytest.approx(float(of_repeated.found.split()[1]), abs=0.05)
+
+
+def test_the_members_weights_are_those_of_repeated_rows_and_no_surer_for_weights_in_another_unit():
+    noise = RANDOM.normal(size=500)
+    losses = np.stack([1 + (1 - part) * (0.3 + noise) for part in WEIGHTS])
+    assert most_even(losses, np.full(500, 7.0)) == pytest.approx(most_even(losses))
+    rows = RANDOM.permutation(500) < 100
+    assert most_even(losses, rows * 1.0) == pytest.approx(most_even(losses[:, rows]))
