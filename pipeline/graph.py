@@ -180,7 +180,12 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     if searches(config):
         tuner = Tuner(
             module_path=_module_path(_package(["tuner_fn"], config, target), target),
-            custom_config={**settings, "epochs": config.tuning.epochs, "trials": config.tuning.trials},
+            custom_config={
+                **settings,
+                "epochs": config.tuning.epochs,
+                "trials": config.tuning.trials,
+                "minutes": config.tuning.minutes,
+            },
             **inputs,
         )
         inputs["hyperparameters"] = tuner.outputs["best_hyperparameters"]

@@ -1,5 +1,7 @@
 """TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
+import json
+import os
 import tempfile
 from typing import Any
 
@@ -10,10 +12,13 @@ from tfx.components.tuner import executor as tfx_tuner
 from tfx.components.util import udf_utils
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import artifact_utils
+from tfx.utils import io_utils
 
 from pipeline.components.base import Artifacts, UserCodeComponent
 from pipeline.components.fn_args import FnArgs
 from pipeline.components.infinite_data import reject_infinite_data
+from pipeline.training.oracle import DefaultsFirst
 
 
 class TunerExecutor(BaseExecutor):
@@ -28,7 +33,20 @@ class TunerExecutor(BaseExecutor):
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
         with tempfile.TemporaryDirectory() as folder:
             tuner = search(input_dict, exec_properties, folder)
-            tfx_tuner.write_best_hyperparameters(tuner, output_dict)
+            write_results(tuner, output_dict)
+
+
+def write_results(tuner: keras_tuner.engine.base_tuner.BaseTuner, output_dict: Artifacts) -> None:
+    """Write the best values and the trials as TFX's Tuner does, and, of our oracle, why trials were stopped early."""
+    tfx_tuner.write_best_hyperparameters(tuner, output_dict)
+    if isinstance(tuner.oracle, DefaultsFirst):
+        folder = artifact_utils.get_single_uri(output_dict["tuner_results"])
+        file = os.path.join(folder, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME)
+        rows = [
+            {**row, "stopped": tuner.oracle.stopped.get(row["trial_id"])}
+            for row in json.loads(io_utils.read_string_file(file))
+        ]
+        io_utils.write_string_file(file, json.dumps(rows))
 
 
 def prepare(

@@ -23,11 +23,14 @@ def tuning(run: FinishedRun) -> list[Block]:
     trials = [trial for trial in json.loads(_read(folder, "tuner_results.json")) if trial.get("score") is not None]
     if not trials:
         return [Text("No trial has a score.")]
-    names = [name for name in trials[0] if name not in ("trial_id", "score")]
+    names = [name for name in trials[0] if name not in ("trial_id", "score", "stopped")]
     rows = []
     for place, trial in enumerate(trials):
         values = [short(value) if isinstance(value, float) else str(value) for value in map(trial.get, names)]
-        rows.append((str(trial["trial_id"]), number(trial["score"]), *values, "" if place else "chosen"))
+        # None of Vizier's, and of a module file's own oracle.
+        stopped = trial.get("stopped")
+        remarks = [*([] if place else ["chosen"]), *([f"stopped {stopped}"] if stopped else [])]
+        rows.append((str(trial["trial_id"]), number(trial["score"]), *values, ", ".join(remarks)))
     table = Table(("Trial", "Score", *names, ""), rows, f"{len(trials)} trials, the best first")
     figures = []
     for name in names:

@@ -9,15 +9,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pipeline.settings.checks import ConfigError, Count, Share, check_settings, check_value, listed, read_settings
+from pipeline.settings.checks import (
+    ConfigError,
+    Count,
+    Share,
+    check_settings,
+    check_value,
+    listed,
+    number,
+    read_settings,
+)
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
 from pipeline.settings.images import Images
 from pipeline.settings.tasks import TASKS, Task, task_of
 from pipeline.settings.training import Training
 
 TuningMode = Literal["search", "reuse", "off"]
+Minutes = Annotated[float, number("above 0, or None for no limit", lambda value: value > 0)]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
 
@@ -173,13 +183,16 @@ class Tuning:
     Attributes:
         mode: "search" searches (and is cached like any step), "reuse" takes the best values of the last search, "off"
             takes the defaults in ``build_model``.
-        trials: Models tried in one search.
+        trials: Most models tried in one search.
         epochs: Longest training of one trial, in passes over the train split.
+        minutes: Time of one search from the start of its first trial, which is trained to its end in any case. None: as
+            long as it takes.
     """
 
     mode: TuningMode = "search"
     trials: Count = 6
     epochs: Count = 3
+    minutes: Minutes | None = None
 
     def __post_init__(self) -> None:
         check_settings("tuning.", self)

@@ -14,7 +14,8 @@ class Settings(Training):
     Attributes:
         label: Name of the label among the transformed features.
         weight: Name of the weights of rows among them, of mean 1 in the train split; None: all count the same.
-        trials: Models tried by a search.
+        trials: Most models tried by a search.
+        minutes: Time of a search; None: as long as it takes.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         images: ``settings.images``, where one of the raw features is an image.
@@ -24,6 +25,7 @@ class Settings(Training):
     objective: str
     weight: str | None = None
     trials: int = 1
+    minutes: float | None = None
     classes: tuple[str, ...] = ()
     threshold: Threshold = 0.5
     images: dict[str, Any] | None = None

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -10,7 +11,6 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from keras_tuner.engine.trial import Trial, TrialStatus
 
-from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
@@ -19,6 +19,7 @@ from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split
 from pipeline.training.loop import Fit
+from pipeline.training.oracle import DefaultsFirst
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
@@ -31,17 +32,6 @@ class TunerFnResult(NamedTuple):
 
     tuner: keras_tuner.Tuner
     fit_kwargs: dict[str, Any]
-
-
-class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
-    """Random search whose first trial takes the defaults, so that a search never ends below them by bad luck."""
-
-    def populate_space(self, trial_id: str) -> dict[str, Any]:
-        """Return the values of the next trial."""
-        if not self.start_order:
-            values = {hp.name: hp.default for hp in self.get_space().space}
-            return {"status": TrialStatus.RUNNING, "values": values}
-        return super().populate_space(trial_id)
 
 
 class Search(keras_tuner.Tuner):
@@ -75,6 +65,9 @@ class Search(keras_tuner.Tuner):
                 max_trials=settings.trials,
                 max_consecutive_failed_trials=settings.trials + 1,  # never: the others may still be good
                 seed=self._seed,
+                epochs=settings.epochs,
+                head_epochs=settings.head_epochs,
+                minutes=settings.minutes,
             ),
             hypermodel=lambda hp: build_model(hp, features),
             directory=fn_args.working_dir,
@@ -85,13 +78,16 @@ class Search(keras_tuner.Tuner):
     def _splits(self) -> tuple[Split, Split]:
         return splits(self._fn_args, self._decoder, self._settings, self._distribution)
 
-    def run_trial(self, trial: Trial) -> dict[str, float]:
+    def run_trial(self, trial: Trial, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> dict[str, float]:
         """Train one model; return its best objective.
+
+        Args:
+            trial: With the values to try.
+            callbacks: Of the training; None: one that reports every epoch to the oracle, which may stop the trial.
 
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
         """
-        self._report_progress()
         keras.backend.clear_session()
         keras.utils.set_random_seed(self._seed)
         try:
@@ -103,6 +99,7 @@ class Search(keras_tuner.Tuner):
                 self._settings,
                 self._distribution,
                 seed=self._seed,
+                callbacks=[_ReportEpochs(self.oracle, trial)] if callbacks is None else callbacks,
                 augment=self._augment,
                 checkpoints=_checkpoints_of(trial),
             ).run()
@@ -114,14 +111,6 @@ class Search(keras_tuner.Tuner):
         best = {"min": min, "max": max}[self.oracle.objective.direction](history[objective])
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
         return {objective: best}
-
-    def _report_progress(self) -> None:
-        """Report how many trials are done and the best score so far; only the process with the oracle knows."""
-        if isinstance(self.oracle, keras_tuner.Oracle):
-            # None where the values come from Vertex AI Vizier; without a score as long as no trial has ended.
-            scores = [trial.score for trial in self.oracle.get_best_trials(1) if trial.score is not None]
-            text = f", best {self._settings.objective} so far {scores[0]:.4f}" if scores else ""
-            Progress("search").tell(f"trial {len(self.oracle.trials)} of {self._settings.trials}{text}")
 
     def search(self, *args: Any, **kwargs: Any) -> None:
         """Search, or hand trials out, or train those handed out.
@@ -136,6 +125,23 @@ class Search(keras_tuner.Tuner):
         if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
             failures = self._failures or [str(trial.message) for trial in self.oracle.trials.values()]
             raise TrainingError("every trial of the search failed. " + "; ".join(failures[-1:]))
+        logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
+
+
+class _ReportEpochs(keras.callbacks.Callback):
+    """Report the objective after every epoch, and stop when the oracle says so."""
+
+    def __init__(self, oracle: keras_tuner.Oracle, trial: Trial):
+        super().__init__()
+        self._oracle, self._trial = oracle, trial
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Report; the first epoch is 1, for KerasTuner reports what has no step as step 0."""
+        name = self._oracle.objective.name
+        answer = self._oracle.update_trial(self._trial.trial_id, {name: (logs or {})[name]}, step=epoch + 1)
+        if answer.status == TrialStatus.STOPPED:
+            logger.info("Trial %s is stopped early, after epoch %d.", self._trial.trial_id, epoch + 1)
+            self.model.stop_training = True
 
 
 def _checkpoints_of(trial: Trial) -> str | None:

@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as v1
@@ -82,10 +83,19 @@ class FakeJobs:
         job = self._job_goes_on(self.tuning_jobs, ask.name)
         if job.state == State.JOB_STATE_SUCCEEDED and not job.trials:
             for number in range(job.max_trial_count):
-                job.trials.append(self._trial(job.study_spec, number))
+                if self._is_over(job.study_spec.study_stopping_config, number * self._script.trial_seconds, job.trials):
+                    break
+                job.trials.append(self._trial(job.study_spec, number, job.trials))
         return job
 
-    def _trial(self, study: v1.StudySpec, number: int) -> v1.Trial:
+    @staticmethod
+    def _is_over(limit: v1.StudySpec.StudyStoppingConfig, seconds: float, trials: Sequence[v1.Trial]) -> bool:
+        """Return whether the study stops; "if there are fewer than min_num_trials COMPLETED trials, do not stop"."""
+        longest = limit.maximum_runtime_constraint.max_duration
+        completed = [trial.state for trial in trials].count(v1.Trial.State.SUCCEEDED)
+        return bool(longest) and seconds >= longest.total_seconds() and completed >= (limit.min_num_trials or 0)
+
+    def _trial(self, study: v1.StudySpec, number: int, before: Sequence[v1.Trial]) -> v1.Trial:
         """The next point of a walk through the search space, with its metric; without one where that fails."""
         values = {spec.parameter_id: _value(spec, number) for spec in study.parameters}
         parameters = [v1.Trial.Parameter(parameter_id=name, value=value) for name, value in values.items()]
@@ -95,12 +105,33 @@ class FakeJobs:
             # "INFEASIBLE when it's done but missing the final_measurement" (Trial.State).
             state = v1.Trial.State.INFEASIBLE
             return v1.Trial(id=str(number + 1), state=state, parameters=parameters, infeasible_reason=str(error))
-        metric = v1.Measurement.Metric(metric_id=study.metrics[0].metric_id, value=measured)
+        (metric,) = study.metrics
+        upwards = -1 if metric.goal == v1.StudySpec.MetricSpec.GoalType.MINIMIZE else 1
+        measurements: list[v1.Measurement] = []
+        for step, value in enumerate(measured if isinstance(measured, list) else [measured], 1):
+            metrics = [v1.Measurement.Metric(metric_id=metric.metric_id, value=value)]
+            measurements.append(v1.Measurement(step_count=step, metrics=metrics))
+            if v1.StudySpec.pb(study).WhichOneof("automated_stopping_spec") == "median_automated_stopping_spec":
+                # "strictly below the median 'performance' of all completed Trials reported up to the Trial's last
+                # measurement ... the running average" (MedianAutomatedStoppingSpec).
+                averages = [
+                    statistics.mean(upwards * one.metrics[0].value for one in trial.measurements[:step])
+                    for trial in before
+                    if trial.measurements
+                ]
+                best = max(upwards * one.metrics[0].value for one in measurements)
+                if averages and best < statistics.median(averages):
+                    break
+        # "UNSPECIFIED: Will be treated as LAST_MEASUREMENT" (MeasurementSelectionType).
+        final = measurements[-1]
+        if study.measurement_selection_type == v1.StudySpec.MeasurementSelectionType.BEST_MEASUREMENT:
+            final = max(measurements, key=lambda one: upwards * one.metrics[0].value)
         return v1.Trial(
             id=str(number + 1),
             state=v1.Trial.State.SUCCEEDED,
             parameters=parameters,
-            final_measurement=v1.Measurement(step_count=1, metrics=[metric]),
+            final_measurement=final,
+            measurements=measurements,
         )
 
     def _job_goes_on(self, kept: dict[str, Any], name: str) -> Any:

@@ -36,7 +36,8 @@ class Script:
         stuck: Jobs stay in the state they are in.
         starts_at_once: Pipeline jobs start when they are made, not when they are first looked at.
         slow: Times a job must be asked for until it goes one step on.
-        objective: The metric of a trial from its parameters, for tuning jobs.
+        objective: The metric of a trial from its parameters, for tuning jobs; a list: after each of its steps.
+        trial_seconds: How long a trial takes, for the limit of a study.
     """
 
     faults: list[Fault] = field(default_factory=list)
@@ -51,7 +52,8 @@ class Script:
     stuck: bool = False
     starts_at_once: bool = False
     slow: int = 1
-    objective: Callable[[Mapping[str, Any]], float] = lambda parameters: 0.5
+    objective: Callable[[Mapping[str, Any]], float | list[float]] = lambda parameters: 0.5
+    trial_seconds: float = 0.0
     asked: dict[str, int] = field(default_factory=dict)
 
     def goes_on(self, name: str) -> bool:

@@ -55,6 +55,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Evaluation(gates=(Gate("auc", 0.6),), slices="origin"), r"tuple of columns, got the text 'origin'"),
         (lambda: Tuning(mode="sometimes"), r"tuning.mode must be one of search, reuse, off, got 'sometimes'"),
         (lambda: Tuning(trials=0), r"tuning.trials must be a whole number of 1 or more, got 0"),
+        (lambda: Tuning(minutes=0), r"tuning.minutes must be above 0, or None for no limit, got 0"),
         (lambda: Training(batch_size=0.5), r"training.batch_size must be a whole number"),
         (lambda: Training(strategy="gpu"), r"training.strategy must be one of auto, one_device, .*, tpu, got 'gpu'"),
         (lambda: Training(clip_norm=0), r"training.clip_norm must be above 0, or None to clip nothing, got 0"),
@@ -67,7 +68,9 @@ def config(**changes) -> PipelineConfig:
         (lambda: Label("late", classes="ab"), r"must be a tuple"),
         (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),
         (
-            lambda: config(label=Label("p", ("a", "b", "c")), evaluation=Evaluation((Gate("accuracy"),), threshold=Costs())),
+            lambda: config(
+                label=Label("p", ("a", "b", "c")), evaluation=Evaluation((Gate("accuracy"),), threshold=Costs())
+            ),
             r"evaluation.threshold: a label of several classes has none; leave it out",
         ),
         (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be a number of 0 or more, got -1.0"),

@@ -13,11 +13,13 @@ import tensorflow as tf
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.types import standard_artifacts
 
 from pipeline import training
+from pipeline.components.tuner import write_results
 from pipeline.settings.config import Label
 from pipeline.training.errors import TrainingError
-from pipeline.training.tuning import DefaultsFirst
+from pipeline.training.oracle import DefaultsFirst
 from tests.training.processes import Data, finish, free_ports, logs, start
 from tests.training.worker import SETTINGS, small_model
 
@@ -103,7 +105,7 @@ def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, ob
     assert best.score == min(scores)
     assert result.tuner.get_best_hyperparameters()[0].get("rate") == best.hyperparameters.get("rate") != 1e-9
     (last,) = (record.getMessage() for record in caplog.records if "trial 3 of 3" in record.getMessage())
-    assert last == f"trial 3 of 3, best {objective} so far {min(scores[:2]):.4f}"
+    assert last == f"trial 3 of 3, best {objective} so far {min(scores[:2]):.4f} (the defaults: {scores[0]:.4f})"
 
 
 @pytest.mark.slow
@@ -120,7 +122,56 @@ def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
     settings = {"objective": "rmse", "label": "y", "classes": (), "batch_size": 8}
     result = tuner_of(rows, tmp_path / "search", build_model, trials=1, **settings)
     trial = keras_tuner.engine.trial.Trial(result.tuner.oracle.get_space(), trial_id="7")
-    assert result.tuner.run_trial(trial, **result.fit_kwargs)["val_rmse"] > 0
+    epochs = []
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(logs["val_rmse"]))
+    assert result.tuner.run_trial(trial, callbacks=[callback])["val_rmse"] == epochs[0] > 0
+
+
+def linear(hp, features):
+    """A line, whose learning rate is anything between none and a good one."""
+    inputs = features.inputs()
+    model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs["x"]))
+    rate = hp.Float("rate", 1e-9, 0.1, sampling="log", default=0.01)
+    model.compile(keras.optimizers.Adam(rate), "mse", metrics=[keras.metrics.RootMeanSquaredError(name="rmse")])
+    return model
+
+
+LINEAR = {"objective": "rmse", "label": "y", "classes": (), "batch_size": 8}
+
+
+@pytest.mark.slow
+def test_trials_that_do_not_learn_are_stopped_and_the_best_is_the_same_as_when_all_are_trained(tmp_path, caplog):
+    rows = transformed_rows(tmp_path, Label("y", classes=()))
+    tuner = tuner_of(rows, tmp_path / "search", linear, trials=6, epochs=4, **LINEAR).tuner
+    with caplog.at_level(logging.INFO, "pipeline"):
+        tuner.search()
+    trials = tuner.oracle.trials.values()
+    epochs = {trial.trial_id: len(trial.metrics.get_history("val_rmse")) for trial in trials}
+    assert tuner.oracle.stopped
+    for name, reason in tuner.oracle.stopped.items():
+        assert reason == f"below the median after epoch {epochs.pop(name)}"
+    assert set(epochs.values()) == {4}
+    in_full = {trial.trial_id: tuner.run_trial(trial, callbacks=())["val_rmse"] for trial in trials}
+    assert tuner.oracle.get_best_trials(1)[0].trial_id == min(in_full, key=in_full.get)
+    (last,) = (record.getMessage() for record in caplog.records if "search has ended" in record.getMessage())
+    assert last.endswith(f", {len(tuner.oracle.stopped)} stopped early.")
+
+    best, results = standard_artifacts.HyperParameters(), standard_artifacts.TunerResults()
+    best.uri, results.uri = str(tmp_path / "best"), str(tmp_path / "results")
+    write_results(tuner, {"best_hyperparameters": [best], "tuner_results": [results]})
+    written = json.loads((tmp_path / "results/tuner_results.json").read_text())
+    assert {row["trial_id"]: row["stopped"] for row in written if row["stopped"]} == tuner.oracle.stopped
+    assert written[0]["stopped"] is None
+
+
+@pytest.mark.slow
+def test_a_search_with_little_time_trains_the_defaults_to_their_end_and_no_others(tmp_path):
+    rows = transformed_rows(tmp_path, Label("y", classes=()))
+    tuner = tuner_of(rows, tmp_path / "search", linear, trials=50, epochs=4, minutes=1e-4, **LINEAR).tuner
+    tuner.search()
+    (trial,) = tuner.oracle.trials.values()
+    assert [observed.step for observed in trial.metrics.get_history("val_rmse")] == [1, 2, 3, 4]
+    assert tuner.get_best_hyperparameters()[0].get("rate") == 0.01
 
 
 @pytest.mark.slow

@@ -1,22 +1,25 @@
 """Run jobs of Vertex AI as processes on this machine, one a replica, with the environment that Vertex AI gives them.
 
 For rehearsals: same command, same variables, an empty working folder. Machine types, accelerators, spot machines and
-Reduction Servers have no part in it, and Vizier's choice of values is random.
+Reduction Servers have no part in it, and Vizier's choice of values is random. Its rules for stopping are kept to.
 """
 
 import contextlib
 import json
+import math
 import os
 import random
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
+from pipeline.training.oracle import Direction, is_below_median
 from pipeline.vertex import REHEARSAL_VARIABLE
 
 # Role of a pool in TF_CONFIG by its place; the third are Reduction Servers, which are images of Google's.
@@ -25,13 +28,20 @@ MOST_LINES = 30
 SECONDS_BETWEEN_LOOKS = 0.2
 
 
-def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None, **variables: str) -> None:
+def run(
+    name: str,
+    job_spec: dict[str, Any],
+    arguments: list[str] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    **variables: str,
+) -> None:
     """Run the replicas of a CustomJobSpec until all have ended.
 
     Args:
         name: Of the job, for the logs.
         job_spec: As in Vertex AI's REST documentation, with a command in every container.
         arguments: Appended to the command.
+        stop: Asked again and again; the replicas are ended once it returns True.
         variables: Added to the environment.
 
     Raises:
@@ -60,7 +70,7 @@ def run(name: str, job_spec: dict[str, Any], arguments: list[str] | None = None,
                         stderr=subprocess.STDOUT,
                     )
                 processes.append((process, log))
-            _wait(processes)
+            _wait(processes, stop)
         finally:
             for process, _ in processes:
                 if process.poll() is None:
@@ -79,9 +89,12 @@ def search(job: dict[str, Any]) -> list[dict[str, Any]]:
         for _ in range(job["maxTrialCount"])
     ]
     failures: list[str] = []
+    stopping = _Stopping(study)
 
     def run_trial(number: int) -> dict[str, Any] | None:
         values, trial = suggestions[number - 1], str(number)
+        if stopping.study_ends():
+            return None
         with tempfile.TemporaryDirectory(prefix="trial-") as folder:
             file = Path(folder) / "hypertune" / "output.metrics"
             try:
@@ -89,6 +102,7 @@ def search(job: dict[str, Any]) -> list[dict[str, Any]]:
                     f"{job['displayName']}-trial-{trial}",
                     {**spec, "baseOutputDirectory": {"outputUriPrefix": f"{prefix}/{trial}"}},
                     [f"--{name}={value}" for name, value in values.items()],
+                    lambda: stopping.trial_ends(_reported(file, metric)),
                     CLOUD_ML_TRIAL_ID=trial,
                     CLOUD_ML_HP_METRIC_TAG=metric,
                     CLOUD_ML_HP_METRIC_FILE=str(file),
@@ -96,14 +110,57 @@ def search(job: dict[str, Any]) -> list[dict[str, Any]]:
             except UserError as error:
                 failures.append(str(error))
                 return None
-            reports = [json.loads(line) for line in file.read_text().splitlines()]
-        return {"id": trial, "values": values, "measured": float(reports[-1][metric])}
+            curve = _reported(file, metric)
+        if not curve:
+            return None  # stopped before it reported
+        stopping.ended.append(curve)
+        return {"id": trial, "values": values, "measured": stopping.measured(curve)}
 
     with ThreadPoolExecutor(job["parallelTrialCount"]) as pool:
         trials = [trial for trial in pool.map(run_trial, range(1, job["maxTrialCount"] + 1)) if trial]
     if not trials and failures:
         raise UserError(failures[-1])
     return trials
+
+
+class _Stopping:
+    """When trials of a study, and the study, are ended, by the comments of Vizier's StudySpec.
+
+    Attributes:
+        ended: The measurements of each trial that has ended.
+    """
+
+    def __init__(self, study: dict[str, Any]):
+        limit = study.get("studyStoppingConfig", {})
+        duration = limit.get("maximumRuntimeConstraint", {}).get("maxDuration")
+        self.ended: list[list[float]] = []
+        self._end = time.monotonic() + float(duration.removesuffix("s")) if duration else math.inf
+        self._least = limit.get("minNumTrials", 0)
+        self._asap = limit.get("shouldStopAsap", False)
+        self._median = "medianAutomatedStoppingSpec" in study
+        self._best = study.get("measurementSelectionType") == "BEST_MEASUREMENT"
+        self._direction: Direction = "min" if study["metrics"][0]["goal"] == "MINIMIZE" else "max"
+
+    def study_ends(self) -> bool:
+        """Return whether no other trial may start."""
+        return time.monotonic() >= self._end and len(self.ended) >= self._least
+
+    def trial_ends(self, curve: list[float]) -> bool:
+        """Return whether a trial with these measurements is to end."""
+        if self._asap and self.study_ends():
+            return True
+        return self._median and is_below_median(curve, list(self.ended), self._direction)
+
+    def measured(self, curve: list[float]) -> float:
+        """Return the final measurement of a trial."""
+        best = max if self._direction == "max" else min
+        return best(curve) if self._best else curve[-1]
+
+
+def _reported(file: Path, metric: str) -> list[float]:
+    """Return what cloudml-hypertune has written; the last line may not be complete yet."""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [float(json.loads(line)[metric]) for line in lines]
 
 
 def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]:
@@ -143,9 +200,9 @@ def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]
     return replicas
 
 
-def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
+def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]], stop: Callable[[], bool]) -> None:
     running = list(processes)
-    while running:
+    while running and not stop():
         for process, log in running:
             if process.poll():
                 raise UserError(f"{log.stem} ended with exit code {process.returncode}.\n{tail(log)}")

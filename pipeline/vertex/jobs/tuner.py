@@ -12,7 +12,6 @@ import tempfile
 import threading
 from typing import Any
 
-from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 
 from pipeline.components import tuner
@@ -46,7 +45,7 @@ class TunerReplica(BaseExecutor):
         """
         if os.environ.get("KERASTUNER_TUNER_ID") == CHIEF:
             search = tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
-            tfx_tuner.write_best_hyperparameters(search, output_dict)
+            tuner.write_results(search, output_dict)
             return
         address, index = place_in_cluster(os.environ.get("CLUSTER_SPEC"))
         host, port = address.rsplit(":", 1)

@@ -1,18 +1,20 @@
 """Run the Tuner as a HyperparameterTuningJob: Vizier chooses the values, and every trial is a job of its own.
 
 The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
-values as arguments and reports by cloudml-hypertune
+values as arguments and reports by cloudml-hypertune, after every epoch when it trains in our loop
 (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
 import json
 import logging
+import math
 import os
 import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import keras_tuner
 from keras_tuner.engine import hyperparameters as kinds
 from keras_tuner.engine.trial import Trial
@@ -20,12 +22,13 @@ from keras_tuner.src.engine import tuner_utils
 from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
-from tfx.utils import io_utils
+from tfx.utils import io_utils, json_utils
 
 from pipeline.components.base import Artifacts
 from pipeline.components.infinite_data import reject_infinite_data
 from pipeline.components.tuner import prepare
 from pipeline.errors import UserError
+from pipeline.training.tuning import Search
 from pipeline.vertex.jobs import launch
 
 logger = logging.getLogger("pipeline.vertex")
@@ -51,7 +54,7 @@ class VizierJobExecutor(BaseExecutor):
         # Every trial is one process; side by side are trials.
         trial_job["workerPoolSpecs"] = trial_job["workerPoolSpecs"][:1]
         job |= {
-            "studySpec": study_of(space, tuner.oracle.objective),
+            "studySpec": study_of(space, tuner.oracle.objective, _settings(exec_properties).get("minutes")),
             "maxTrialCount": tuner.oracle.max_trials,
             "parallelTrialCount": min(setting["replicas"], tuner.oracle.max_trials),
             "maxFailedTrialCount": tuner.oracle.max_trials,  # the others may still be good
@@ -69,28 +72,67 @@ class TrialExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Train with the values behind ``VALUES_FOLLOW``."""
-        import hypertune
-
         tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
         flags = list(self._extra_flags or ())
         space = tuner.oracle.get_space()
         space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
         trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
         objective = tuner.oracle.objective
+        reporting = _ReportEpochs(objective.name, _settings(exec_properties).get("head_epochs", 0))
+        if isinstance(tuner, Search):
+            fit_kwargs = {**fit_kwargs, "callbacks": [reporting]}
         with reject_infinite_data(tuner):
             results = tuner.run_trial(trial, **fit_kwargs)
         measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)
-        hypertune.HyperTune().report_hyperparameter_tuning_metric(objective.name, measured, global_step=1)
+        if not reporting.hypertune.metrics_queue:
+            reporting.hypertune.report_hyperparameter_tuning_metric(objective.name, measured, global_step=1)
 
 
-def study_of(space: keras_tuner.HyperParameters, objective: keras_tuner.Objective) -> dict[str, Any]:
-    """Return KerasTuner's search space and objective as a StudySpec of Vizier.
+class _ReportEpochs(keras.callbacks.Callback):
+    """Report the objective after every epoch, so that Vizier can stop the trial's job.
+
+    Epochs in which only the head learns are not reported: the median would judge what most values have no part in yet.
+    """
+
+    def __init__(self, metric: str, head_epochs: int):
+        import hypertune
+
+        super().__init__()
+        # It writes all its reports into the file each time, so there is one for the trial.
+        self.hypertune = hypertune.HyperTune()
+        self._metric, self._head_epochs = metric, head_epochs
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Report; the first epoch is step 1."""
+        if epoch >= self._head_epochs:
+            value = (logs or {})[self._metric]
+            self.hypertune.report_hyperparameter_tuning_metric(self._metric, value, global_step=epoch + 1)
+
+
+def study_of(
+    space: keras_tuner.HyperParameters, objective: keras_tuner.Objective, minutes: float | None = None
+) -> dict[str, Any]:
+    """Return KerasTuner's search space and objective as a StudySpec of Vizier that stops bad trials early.
+
+    Args:
+        space: Of the module file.
+        objective: The same.
+        minutes: Time from the start of the study after which it ends, with the trials that run then, as soon as one
+            trial has completed; None: no limit.
 
     Raises:
         UserError: Vizier has no such parameter.
     """
+    limit = {
+        "maximumRuntimeConstraint": {"maxDuration": f"{math.ceil(60 * (minutes or 0))}s"},
+        "minNumTrials": 1,
+        "shouldStopAsap": True,
+    }
     return {
+        "medianAutomatedStoppingSpec": {},  # the rule of pipeline.training.oracle
+        "measurementSelectionType": "BEST_MEASUREMENT",  # as the search on this machine counts trials
+        **({"studyStoppingConfig": limit} if minutes else {}),
         "metrics": [{"metricId": objective.name, "goal": "MAXIMIZE" if objective.direction == "max" else "MINIMIZE"}],
         "parameters": [_parameter(parameter) for parameter in space.space if not isinstance(parameter, kinds.Fixed)],
     }
@@ -112,6 +154,12 @@ def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> d
             )
         values[name] = _value(parameters[name], text)
     return values
+
+
+def _settings(exec_properties: dict[str, Any]) -> dict[str, Any]:
+    """Return what the module file gets as ``fn_args.custom_config``."""
+    settings: dict[str, Any] = json_utils.loads(exec_properties["custom_config"])
+    return settings
 
 
 def _parameter(hp: Any) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def build(hp):
 
 def tuner_fn(fn_args):
     from types import SimpleNamespace
-    assert fn_args.custom_config == {"epochs": 3}
+    assert fn_args.custom_config["epochs"] == 3
+    assert set(fn_args.custom_config) <= {"epochs", "minutes"}
     tuner = keras_tuner.RandomSearch(
         build, objective=keras_tuner.Objective("val_auc", "max"), max_trials=5, directory=fn_args.working_dir
     )
@@ -55,14 +56,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(launch, "SECONDS_BETWEEN_LOOKS", 0.01)
 
 
-def properties(job: Job, **more: Any) -> dict[str, Any]:
+def properties(job: Job, settings: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a component that runs as a job."""
     setting = {
         "parent": "projects/demo/locations/us-central1",
         "replicas": job.replicas,
         "job": worker_pools.custom_job(job, VERTEX, "some-job"),
     }
-    config = {"epochs": 3, launch.SETTING: setting}
+    config = {"epochs": 3, **(settings or {}), launch.SETTING: setting}
     return {"train_args": "{}", "eval_args": "{}", "custom_config": json_utils.dumps(config), **more}
 
 
@@ -198,14 +199,14 @@ def search(bucket: str, tmp_path: Path) -> Any:
     """Runs the Tuner's task with Vizier; returns what it wrote."""
     (tmp_path / "search_module.py").write_text(MODULE)
 
-    def run() -> tuple[keras_tuner.HyperParameters, list[dict[str, Any]]]:
+    def run(**settings: Any) -> tuple[keras_tuner.HyperParameters, list[dict[str, Any]]]:
         outputs = {
             "best_hyperparameters": artifact(standard_artifacts.HyperParameters, f"{bucket}/best"),
             "tuner_results": artifact(standard_artifacts.TunerResults, f"{bucket}/results"),
         }
         examples = artifact(standard_artifacts.Examples, bucket)
         examples[0].split_names = '["train", "eval"]'
-        given = properties(Job(replicas=2), module_file=str(tmp_path / "search_module.py"))
+        given = properties(Job(replicas=2), settings, module_file=str(tmp_path / "search_module.py"))
         vizier.VizierJobExecutor().Do({"examples": examples}, outputs, given)
         written = tmp_path / "demo-bucket/task"
         best = json.loads((written / "best/best_hyperparameters.txt").read_text())
@@ -245,6 +246,29 @@ def test_a_trial_without_a_result_takes_no_part(there: GoogleCloud, search):
     assert [trial.state.name for trial in job.trials].count("INFEASIBLE") == 1
     assert len(results) == len(job.trials) - 1
     assert best.values["members"] == min(row["members"] for row in results) > 1
+
+
+def test_vizier_stops_trials_below_the_median_and_counts_each_by_its_best_epoch(there: GoogleCloud, search):
+    there.vertex.script.objective = lambda values: [-values["learning_rate"], -2 * values["learning_rate"]]
+    best, results = search()
+    (job,) = there.vertex.jobs.tuning_jobs.values()
+    assert not v1.StudySpec.pb(job.study_spec).HasField("study_stopping_config")
+    assert [len(trial.measurements) for trial in job.trials] == [2, 1, 1, 1, 1]
+    assert [row["score"] for row in results] == [-row["learning_rate"] for row in results]
+    assert best.values["learning_rate"] == results[0]["learning_rate"]
+
+
+@pytest.mark.parametrize(("minutes", "seconds", "trials"), [(1.5, 90, 3), (0.001, 1, 1)])
+def test_vizier_starts_no_trial_after_the_minutes_of_the_search_and_has_one_in_any_case(
+    there: GoogleCloud, search, minutes: float, seconds: int, trials: int
+):
+    there.vertex.script.trial_seconds = 40.0
+    _, results = search(minutes=minutes)
+    (job,) = there.vertex.jobs.tuning_jobs.values()
+    limit = job.study_spec.study_stopping_config
+    assert limit.maximum_runtime_constraint.max_duration.total_seconds() == seconds
+    assert limit.should_stop_asap
+    assert len(results) == trials
 
 
 def test_a_search_that_fails_says_why(there: GoogleCloud, search):

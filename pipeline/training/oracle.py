@@ -1,0 +1,129 @@
+"""Who is tried next in a search, who is stopped early, and when the search ends."""
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import keras_tuner
+from keras_tuner.engine.trial import Trial, TrialStatus
+
+from pipeline.progress import Progress
+
+Direction = Literal["min", "max"]
+# Ended trials that the median is taken of, at least: one of two says little.
+ENOUGH_TRIALS = 3
+
+
+class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
+    """Random search whose first trial takes the defaults, so that a search never ends below them by bad luck.
+
+    Trials report the objective after every epoch, ``update_trial(id, {objective: value}, step=epoch from 1)``. One that
+    is to stop gets the status "STOPPED" in answer, also in another process; when it ends it counts with its best epoch.
+    The first trial is never stopped.
+
+    Args:
+        epochs: Longest training of a trial; after the last epoch none is stopped.
+        head_epochs: Epochs by which no trial is judged, for the whole model learns only afterwards.
+        minutes: Time of the search from the start of the first trial; None: as long as it takes. No trial starts that
+            would not end by then, by the mean time of those before it, and one that runs stops after its epoch.
+        arguments: Those of RandomSearchOracle.
+
+    Attributes:
+        stopped: Why a trial was stopped early, by its id.
+    """
+
+    def __init__(self, *, epochs: int = 1, head_epochs: int = 0, minutes: float | None = None, **arguments: Any):
+        super().__init__(**arguments)
+        self.stopped: dict[str, str] = {}
+        self._epochs, self._head_epochs = epochs, head_epochs
+        self._budget = math.inf if minutes is None else 60 * minutes
+        self._started: dict[str, float] = {}
+        self._seconds: list[float] = []  # of each trial that has ended
+
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
+        """Return the values of the next trial, or that there is none."""
+        if not self.start_order:
+            values = {hp.name: hp.default for hp in self.get_space().space}
+            return {"status": TrialStatus.RUNNING, "values": values}
+        if self._elapsed() + (statistics.mean(self._seconds) if self._seconds else 0.0) >= self._budget:
+            return {"status": TrialStatus.STOPPED, "values": None}
+        return super().populate_space(trial_id)
+
+    @keras_tuner.synchronized
+    def create_trial(self, tuner_id: str) -> Trial:
+        """Start the next trial and report how far the search has come."""
+        trial = super().create_trial(tuner_id)
+        if trial.status == TrialStatus.RUNNING:
+            self._started.setdefault(trial.trial_id, time.monotonic())
+            Progress("search").tell(f"trial {len(self.trials)} of {self.max_trials}{self.summary()}")
+        return trial
+
+    @keras_tuner.synchronized
+    def update_trial(self, trial_id: str, metrics: dict[str, float], step: int = 0) -> Trial:
+        """Record the objective after an epoch; return the trial, "STOPPED" when it is to stop."""
+        trial = super().update_trial(trial_id, metrics, step)
+        if trial_id != self.start_order[0] and step < self._epochs:
+            reason = self._reason_to_stop(trial)
+            if reason:
+                self.stopped[trial_id] = f"{reason} after epoch {step}"
+                trial.status = TrialStatus.STOPPED
+        return trial
+
+    @keras_tuner.synchronized
+    def end_trial(self, trial: Trial) -> None:
+        """Score the trial by its best epoch."""
+        self._seconds.append(time.monotonic() - self._started[trial.trial_id])
+        super().end_trial(trial)
+
+    def summary(self) -> str:
+        """Return the best score so far, that of the defaults, and how many were stopped: ", best auc so far 0.71"."""
+        name = self.objective.name.removeprefix("val_")
+        completed = self._completed()
+        text = ""
+        if completed:
+            first, (best, *_) = self.trials[self.start_order[0]], self.get_best_trials(1)
+            text = f", best {name} so far {best.score:.4f}"
+            if first in completed:
+                text += " (the defaults)" if first is best else f" (the defaults: {first.score:.4f})"
+        if self.stopped:
+            text += f", {len(self.stopped)} stopped early"
+        if self._budget < math.inf:
+            text += f", {self._elapsed() / 60:.1f} of {self._budget / 60:g} minutes"
+        return text
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - min(self._started.values(), default=time.monotonic())
+
+    def _completed(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.status == TrialStatus.COMPLETED]
+
+    def _reason_to_stop(self, trial: Trial) -> str | None:
+        if self._elapsed() >= self._budget:
+            return "out of time"
+        curves = map(self._curve, self._completed())
+        return "below the median" if is_below_median(self._curve(trial), curves, self.objective.direction) else None
+
+    def _curve(self, trial: Trial) -> list[float]:
+        observed = trial.metrics.get_history(self.objective.name)
+        return [one.mean() for one in observed if one.step > self._head_epochs]
+
+
+def is_below_median(curve: Sequence[float], ended: Iterable[Sequence[float]], direction: Direction) -> bool:
+    """Return whether the median stopping rule stops a trial.
+
+    It does when the best value of the trial is worse than the median of the running averages, up to the same epoch, of
+    the trials that have ended (Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section
+    3.2.2, and ``StudySpec.MedianAutomatedStoppingSpec`` of Vertex AI). The trial that is the best in the end is none
+    that was stopped: the running average of a trial is never better than its best value.
+
+    Args:
+        curve: The objective after each epoch of the trial.
+        ended: The same of each trial that has ended, stopped or not.
+        direction: "max" if a high objective is good.
+    """
+    upwards = [[value if direction == "max" else -value for value in values] for values in (curve, *ended)]
+    now, *others = [[value for value in values[: len(curve)] if not math.isnan(value)] for values in upwards]
+    averages = [statistics.mean(values) for values in others if values]
+    return len(averages) >= ENOUGH_TRIALS and bool(now) and max(now) < statistics.median(averages)
