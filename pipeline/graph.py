@@ -166,7 +166,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     settings = {**dataclasses.asdict(config.training), "objective": config.objective, **label}
     if config.training.backbone_weights:
         settings["weights_fingerprint"] = _weights_fingerprint(config.training.backbone_weights)
-    members = settings.pop("members")  # a search is for the network
+    of_answers = {name: settings.pop(name) for name in ("members", "calibration")}  # a search is for the network
     inputs: dict[str, Any] = {
         "examples": transform.outputs["transformed_examples"],
         "transform_graph": transform.outputs["transform_graph"],
@@ -213,9 +213,10 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
         module_path=_module_path(running, target),
         custom_config={
             **settings,
-            "members": members,
+            **of_answers,
             "classes": list(config.label.classes),
             "threshold": dataclasses.asdict(config.evaluation)["threshold"],
+            "coverage": config.evaluation.coverage,
             **({"images": dataclasses.asdict(config.data.images)} if config.data.images else {}),
         },
         **inputs,

@@ -27,7 +27,7 @@ from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.images import ENDINGS
 from pipeline.settings.repository import find_root, runner, shown
-from pipeline.settings.tasks import ANSWERS
+from pipeline.settings.tasks import ANSWERS, LABEL_SET
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,8 +168,8 @@ def predict(
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
     rows, refused, first_reason = 0, 0, ""
-    # In CSV, the probabilities are columns with the names of the classes.
-    value_names = {ANSWERS["multiclass"]: model.classes} if model.classes else {}
+    # In CSV, the values of the classes are columns with their names.
+    value_names = dict.fromkeys((ANSWERS["multiclass"], LABEL_SET), model.classes) if model.classes else {}
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:

@@ -90,7 +90,7 @@ def list_runs(console: Console, runs: list[Run]) -> None:
 def show(console: Console, run: Run, output: Path) -> None:
     """Print one run in full."""
     console.print(f"{run.name}: {run.verdict}", style="bold")
-    for sentence in run.record.failed:
+    for sentence in (*run.record.failed, *run.record.notes):
         console.print(f"  {sentence}", soft_wrap=True)
     report = output / "runs" / run.name / "report.html"
     facts = {

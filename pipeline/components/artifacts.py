@@ -13,9 +13,9 @@ from pipeline.settings.config import SPLITS
 from pipeline.validation import findings
 from pipeline.validation.statistics import Statistics
 
-# Beside the blessing of the Evaluator: the result of the gates, what the Pusher writes into a version's manifest, and
-# the statistics of the predictions for the test split.
-GATE_RESULT, MEASURED, PREDICTIONS = "verdict.json", "measured.json", "predictions.pb"
+# Beside the blessing of the Evaluator: the result of the gates, what the Pusher writes into a version's manifest, the
+# statistics of the predictions for the test split, and how many of its labels intervals or sets contain.
+GATE_RESULT, MEASURED, PREDICTIONS, COVERED = "verdict.json", "measured.json", "predictions.pb", "covered.json"
 # Metrics of simple models.
 BASELINES = "baselines.json"
 # Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:

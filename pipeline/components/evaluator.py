@@ -3,6 +3,7 @@
 TFMA's own thresholds know neither a minimum of examples nor intervals, and do not explain a failure.
 """
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -25,13 +26,15 @@ from tfx.utils import io_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
-from pipeline.components.artifacts import GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
+from pipeline.components.artifacts import COVERED, GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
 from pipeline.components.model_probe import first_line
 from pipeline.data.tfrecord_files import read_records
+from pipeline.errors import UserError
 from pipeline.evaluation import slicing
+from pipeline.evaluation.coverage import Covered
 from pipeline.evaluation.tfma_config import (
     BASELINE,
     CANDIDATE,
@@ -61,10 +64,12 @@ class KeptPredictions:
     Attributes:
         file: Where they are written.
         classes: Of the label; empty where it is a number.
+        covered: Where is written how many labels intervals or sets contain; None: the model answers none.
     """
 
     file: str
     classes: tuple[str, ...]
+    covered: str | None = None
 
 
 class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
@@ -95,7 +100,9 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
         thresholds = thresholds_of(inputs, settings)
         config = eval_config(settings, label, thresholds)
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
-        kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", label.classes)
+        fitted = fitted_of(serving_model_folder(inputs["model"]), settings)
+        covered = f"{blessing.uri}/{COVERED}" if "coverage" in fitted else None
+        kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", label.classes, covered)
         with self._make_beam_pipeline() as pipeline:
             evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits, kept)
 
@@ -108,7 +115,10 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
                 if isinstance(gate, gates.Gate) and gate.metric in baseline_metrics["overall"]
             ]
             notes.append(f"the baseline {inputs['baseline_model'][0].uri} has {', '.join(before) or 'no such metric'}")
-        notes += read_fitted(serving_model_folder(inputs["model"])).get("found", [])
+        notes += fitted.get("found", [])
+        if covered:
+            counts = Covered(**json.loads(filesystem.read_text(covered)))
+            notes.append(counts.sentence(fitted["coverage"], fitted["rows"]))
         metrics = read_metrics(evaluation)
         simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
         bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models))
@@ -176,6 +186,21 @@ def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
         asked = settings.threshold if is_set else thresholds[CANDIDATE]
         thresholds[BASELINE] = threshold_of(serving_model_folder(inputs["baseline_model"]), asked)
     return thresholds
+
+
+def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
+    """Return what the eval split has decided about a model's answers.
+
+    Raises:
+        UserError: a coverage is asked for, and the model answers no intervals or sets.
+    """
+    fitted = read_fitted(folder)
+    if settings.coverage is not None and "coverage" not in fitted:
+        raise UserError(
+            f"evaluation.coverage is set, and the model in {folder} answers no intervals or sets: its module file does "
+            "not call training.run. Call it, or leave evaluation.coverage out"
+        )
+    return fitted
 
 
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
@@ -266,6 +291,9 @@ def Predictions(
         # Four bytes a row, all in one place: TFDV's own steps in Beam take one to two seconds for any number of rows.
         values = measured | "Candidate" >> beam.Map(lambda batch: (None, _candidate_values(batch, task)))
         _ = values | beam.GroupByKey() | "Write" >> beam.Map(_write_statistics, keep)
+    if keep and keep.covered:
+        counts = batches | "Covered" >> beam.Map(lambda batch: (None, _covered(batch)))
+        _ = counts | "Together" >> beam.GroupByKey() | "WriteCovered" >> beam.Map(_write_covered, keep.covered)
     return measured
 
 
@@ -279,6 +307,18 @@ def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:
     while isinstance(found, Mapping):  # by model where there are two, by output where there are several
         found = next(found[name] for name in (CANDIDATE, ANSWERS[task], *found) if name in found)
     return predictions.values_of(found)
+
+
+def _covered(batch: dict[str, Any]) -> Covered:
+    """Return how many labels of a batch the intervals or sets of the model that is judged contain."""
+    outputs, labels = batch[tfma.PREDICTIONS_KEY], batch[tfma.LABELS_KEY]
+    while isinstance(labels, Mapping):  # by model
+        labels = labels[CANDIDATE]
+    return Covered.of(labels, outputs.get(CANDIDATE, outputs))
+
+
+def _write_covered(grouped: tuple[None, Iterable[Covered]], file: str) -> None:
+    filesystem.write(file, json.dumps(dataclasses.asdict(sum(grouped[1], Covered()))))
 
 
 def _write_statistics(grouped: tuple[None, Iterable[np.ndarray]], keep: "KeptPredictions") -> None:

@@ -42,6 +42,7 @@ class Record:
         seconds: From start to end.
         exit_code: Of the runner; None of a run that has not ended.
         failed: Why it failed or its model was not blessed, in sentences.
+        notes: What the verdict says beside, such as the threshold that was chosen.
         metrics: Over all rows of the test split; empty when nothing was evaluated.
         pushed_to: Folder of the pushed model.
         steps: State by step, in the order of the graph.
@@ -57,6 +58,7 @@ class Record:
     seconds: float = 0.0
     exit_code: int | None = None
     failed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     pushed_to: str | None = None
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -101,6 +103,7 @@ def make(
         seconds=(datetime.datetime.now() - started).total_seconds(),
         exit_code=exit_code,
         failed=tuple(outcome["failed"]),
+        notes=tuple(outcome.get("notes", ())),
         metrics=dict(outcome.get("metrics", {})),
         pushed_to=outcome.get("pushed_to"),
         steps={step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {}),
@@ -135,7 +138,8 @@ def of_context(context: metadata_store_pb2.Context) -> Record:
     text = context.custom_properties[PROPERTY].string_value if PROPERTY in context.custom_properties else ""
     if not text:
         return Record(context.name)
-    return Record(**{**json.loads(text), "failed": tuple(json.loads(text)["failed"])})
+    read = json.loads(text)
+    return Record(**{**read, **{name: tuple(read.get(name, ())) for name in ("failed", "notes")}})
 
 
 def flat(values: object, name: str = "") -> dict[str, str]:

@@ -235,6 +235,12 @@ class PipelineConfig:
 
         if self.label.task != "binary" and not isinstance(self.evaluation.threshold, int | float):
             raise ConfigError(f"evaluation.threshold: a label of {task.label} has none; leave it out")
+        kinds = {"binary": ("sigmoid", "isotonic", "temperature"), "multiclass": ("temperature",)}
+        calibration, possible = self.training.calibration, ("none", *kinds.get(self.label.task, ()))
+        if calibration not in possible or (self.evaluation.logits and calibration != "none"):
+            of = "logits (logits=True)" if self.evaluation.logits else f"a label of {task.label}"
+            possible = ("none",) if self.evaluation.logits else possible
+            raise ConfigError(f'training.calibration of {of} must be one of {", ".join(possible)}, got "{calibration}"')
 
     @property
     def objective(self) -> str:

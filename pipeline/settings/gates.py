@@ -42,6 +42,7 @@ FINDINGS: dict[str, Severity] = {
     "repeated_rows": "warn",  # rows that are in a split more than once
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
+Coverage = Annotated[float, number("above 0 and below 1", lambda value: 0 < value < 1)]
 Confidence = Annotated[float, number("from 0 to less than 1", lambda value: 0 <= value < 1)]
 LAST_BLESSED, NO_BASELINE = "last blessed", "none"
 # Simple models that every run measures on the same rows, the simplest first.
@@ -238,6 +239,8 @@ class Evaluation:
             always there.
         threshold: Of two classes, the probability from which a row counts as the second, for precision, recall and the
             served label. ``Costs`` and ``AtLeast`` have the Trainer choose it on the eval split.
+        coverage: Share of the rows for which an interval around a number, or a set of classes, is to contain the label,
+            fitted on the eval split and served beside the answer; None serves neither.
         baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
         logits: The model answers logits, as a module file for stock TFX that compiles with ``from_logits=True`` exports
@@ -247,6 +250,7 @@ class Evaluation:
     gates: tuple[AnyGate, ...]
     slices: tuple[str, ...] = ()
     threshold: Threshold = 0.5
+    coverage: Coverage | None = None
     baseline: str = LAST_BLESSED
     logits: bool = False
 
@@ -266,8 +270,8 @@ class Evaluation:
             if METRICS[gate.metric].direction == 0 and getattr(gate, "max_drop", None):
                 raise ConfigError(f"{gate.metric} has no better direction: give floor and ceiling, and max_drop=None")
         check_settings("evaluation.", self)
-        if self.logits and isinstance(self.threshold, Costs | AtLeast):
-            raise ConfigError("evaluation.threshold must be a number where the model answers logits (logits=True)")
+        if self.logits and (self.coverage is not None or not isinstance(self.threshold, int | float)):
+            raise ConfigError("evaluation: of logits (logits=True) no threshold is chosen, and no coverage reached")
         if isinstance(self.slices, str):
             raise ConfigError(
                 f"evaluation.slices must be a tuple of columns, got the text {self.slices!r}; add a comma"

@@ -85,6 +85,8 @@ TASKS: dict[Task, TaskTraits] = {
     ),
 }
 METRICS = {name: metric for task in TASKS.values() for name, metric in task.metrics.items()}
+# Beside the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
+LOW, HIGH, LABEL_SET = "prediction_low", "prediction_high", "label_set"
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
 # What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
 LOWER_IS_BETTER = (

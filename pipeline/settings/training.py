@@ -10,6 +10,7 @@ StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
 Members = Literal["network", "trees", "both"]
+Calibration = Literal["none", "sigmoid", "isotonic", "temperature"]
 Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value: value > 0)]
 
 
@@ -46,6 +47,8 @@ class Training:
         members: What answers: "network", the module file's model; "trees", gradient boosting on its numbers and
             categories; "both", their mean, weighed by the eval split. Trees see no lists and no images, and the search
             is for the network.
+        calibration: How probabilities are made to mean what they say, in the served model, fitted on the eval split:
+            "sigmoid" or "isotonic" of two classes, "temperature" of any number.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
         train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
             ``pipeline.training`` takes epochs. None: those of one pass over the train split.
@@ -73,6 +76,7 @@ class Training:
     head_epochs: Annotated[int, number("0 or more", lambda value: value >= 0)] = 0
     fine_tuning_rate: Annotated[float, number("above 0, at most 1", lambda value: 0 < value <= 1)] = 0.1
     members: Members = "network"
+    calibration: Calibration = "none"
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None

@@ -1,6 +1,6 @@
 """Record the trained model's answers for the first rows of eval, to compare the exported model's with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -21,6 +21,7 @@ def record(
     folder: str,
     *,
     ensemble: Ensemble | None = None,
+    calibrated: Callable[[tf.Tensor], tf.Tensor] | None = None,
     at_once: int = ROWS,
 ) -> None:
     """Write the answers for the first rows, from the features that Transform made of them.
@@ -31,6 +32,7 @@ def record(
         patterns: File patterns of the transformed eval split, as in ``fn_args.eval_files``.
         folder: Receives ``PREDICTIONS``.
         ensemble: Trees that answer with the model, or alone.
+        calibrated: Makes what is served of the model's output.
         at_once: Rows that the model answers together.
     """
     files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
@@ -38,7 +40,8 @@ def record(
     answer, answers = answering(model, decoder, ensemble), []
     for rows in records.take(ROWS).batch(at_once):
         features = decoder(tf.io.parse_example(rows, decoder.parsing))
-        answers.append(np.asarray(answer(features), np.float32))
+        output = answer(features)
+        answers.append(np.asarray(calibrated(output) if calibrated else output, np.float32))
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(f"{folder}/{PREDICTIONS}", "wb") as file:
         file.write(np.concatenate(answers).tobytes())

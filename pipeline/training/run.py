@@ -131,7 +131,15 @@ def run(
             with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
                 file.write(ensemble.found + "\n")
         at_once = settings.batch_size if decode else predictions.ROWS
-        predictions.record(model, decoder, fn_args.eval_files, kept, ensemble=ensemble, at_once=at_once)
+        predictions.record(
+            model,
+            decoder,
+            fn_args.eval_files,
+            kept,
+            ensemble=ensemble,
+            calibrated=decided.calibrated,
+            at_once=at_once,
+        )
     delete_checkpoints(checkpoints, distribution)
 
 

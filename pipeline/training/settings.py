@@ -18,6 +18,7 @@ class Settings(Training):
         minutes: Time of a search; None: as long as it takes.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
+        coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
         images: ``settings.images``, where one of the raw features is an image.
     """
 
@@ -28,6 +29,7 @@ class Settings(Training):
     minutes: float | None = None
     classes: tuple[str, ...] = ()
     threshold: Threshold = 0.5
+    coverage: float | None = None
     images: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

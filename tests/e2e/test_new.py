@@ -1,6 +1,7 @@
 """The README's "Make it yours" as it is, with its search, on taxi trips; other tables are in test_gauntlet.py."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +32,15 @@ def call(clone: Path, *command: str) -> Run:
     return Run(process.returncode, process.stdout)
 
 
-CHOSEN_THRESHOLD = """
+ON_EVAL = """
 from dataclasses import replace
 from pipeline.config import AtLeast
 
-CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, threshold=AtLeast(recall=0.9)))
+CONFIG = replace(
+    CONFIG,
+    evaluation=replace(CONFIG.evaluation, threshold=AtLeast(recall=0.9), coverage=0.9),
+    training=replace(CONFIG.training, calibration="sigmoid"),
+)
 """
 
 
@@ -72,7 +77,7 @@ def test_taxi_trips_are_pushed_and_rank_far_above_chance(clone):
     trips["tip > 20 %?"] = np.where(trips["tips"] > 0.2 * trips["fare"], "yes", "no")
     trips = trips.drop(columns="tips").rename(columns={"payment_type": "paid / by"})
 
-    run, metrics = new(clone, "trips", trips, "tip > 20 %?", CHOSEN_THRESHOLD)
+    run, metrics = new(clone, "trips", trips, "tip > 20 %?", ON_EVAL)
 
     assert "Tuner" in run.ran
     assert metrics["auc"] > 0.85
@@ -84,5 +89,14 @@ def test_taxi_trips_are_pushed_and_rank_far_above_chance(clone):
     # It was chosen on eval; each split has 350 rows of "yes", so that their recalls differ by 0.023 by chance.
     assert metrics["recall"] == pytest.approx(0.9, abs=0.07)
     assert f"Test split, threshold {fitted['threshold']:.3g}\n" in run.text
-    assert f"note: {fitted['found'][0]}\n" in run.text
-    assert fitted["found"][0] in (clone / f"output/trips/runs/{run.run_id}/report.html").read_text()
+    page = (clone / f"output/trips/runs/{run.run_id}/report.html").read_text()
+    shown = call(clone, "-m", "pipeline", "runs", "show", "--pipeline", "trips").text
+    for sentence in fitted["found"]:
+        assert f"  {sentence}\n" in shown
+        assert f"note: {sentence}\n" in run.text
+        assert sentence in page
+    # The label is in its set, and the sets are those that were measured: of 3,000 rows, decided by 3,000.
+    sets = answers["label_set"]
+    assert sets[np.arange(500), says_yes.astype(int)].all()
+    reached = re.search(r"note: sets for 90 % of the rows: ([\d.]+) % reached on test", run.text)
+    assert float(reached[1]) == pytest.approx(90, abs=3)

@@ -42,7 +42,11 @@ def config(**changes) -> PipelineConfig:
         (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
         (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
         (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
-        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"Costs, or AtLeast, got 30; for 30 % write 0.3"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"or AtLeast, got 30; for 30 % write 0.3"),
+        (
+            lambda: Evaluation((Gate("auc", 0.6),), coverage=90),
+            r"coverage must be above 0 and below 1, got 90",
+        ),
         (lambda: Costs(false_negative=-5), r"Costs.false_negative must be a number of 0 or more, got -5"),
         (lambda: Costs(false_positive=0), r"Costs: both must be above 0, or one answer for every row costs least"),
         (lambda: AtLeast(precision=80), r"AtLeast.precision must be between 0 and 1, got 80; for 80 % write 0.8"),
@@ -50,7 +54,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: AtLeast(precision=0.5, recall=0.5), r"AtLeast takes a precision or a recall, one of both"),
         (
             lambda: Evaluation((Gate("auc", 0.6),), threshold=Costs(1, 5), logits=True),
-            r"evaluation.threshold must be a number where the model answers logits",
+            r"of logits \(logits=True\) no threshold is chosen",
         ),
         (lambda: Evaluation(gates=(Gate("auc", 0.6),), slices="origin"), r"tuple of columns, got the text 'origin'"),
         (lambda: Tuning(mode="sometimes"), r"tuning.mode must be one of search, reuse, off, got 'sometimes'"),
@@ -72,6 +76,30 @@ def config(**changes) -> PipelineConfig:
                 label=Label("p", ("a", "b", "c")), evaluation=Evaluation((Gate("accuracy"),), threshold=Costs())
             ),
             r"evaluation.threshold: a label of several classes has none; leave it out",
+        ),
+        (
+            lambda: config(training=Training(calibration="platt")),
+            r"training.calibration must be one of none, sigmoid, isotonic, temperature, got 'platt'",
+        ),
+        (
+            lambda: config(
+                label=Label("p", ("a", "b", "c")),
+                evaluation=Evaluation((Gate("accuracy"),)),
+                training=Training(calibration="isotonic"),
+            ),
+            r'training.calibration of a label of several classes must be one of none, temperature, got "isotonic"',
+        ),
+        (
+            lambda: config(
+                label=Label("p", ()), evaluation=Evaluation((Gate("rmse"),)), training=Training(calibration="sigmoid")
+            ),
+            r"training.calibration of a label of a number must be one of none, got",
+        ),
+        (
+            lambda: config(
+                evaluation=Evaluation((Gate("auc"),), logits=True), training=Training(calibration="sigmoid")
+            ),
+            r"training.calibration of logits \(logits=True\) must be one of none, got",
         ),
         (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be a number of 0 or more, got -1.0"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import precision_score, recall_score
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.settings.gates import AtLeast, Costs
-from pipeline.training.answers import Answers, choose_threshold
+from pipeline.training.answers import Answers
+from pipeline.training.conformal import interval, least_probability
 from pipeline.training.errors import TrainingError
+from pipeline.training.thresholds import choose_threshold
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +110,70 @@ def test_a_row_that_weighs_2_is_a_row_that_is_there_twice(wanted):
     counted = weights > 0
     assert choose_threshold(wanted, answers[counted], labels[counted], weights[counted] / 7) == repeated
     assert choose_threshold(wanted, answers, labels) != repeated
+
+
+def test_intervals_contain_as_many_new_labels_as_asked_for_also_of_skewed_errors():
+    # 10,000 times: errors of 199 rows decide, and one more is within as often as asked for, as the theory has it.
+    errors = np.random.default_rng(1).exponential(size=(10_000, 200))
+    bounds = np.array([interval(np.zeros(199), row[:199], 0.9) for row in errors])
+    within = (bounds[:, 0] <= errors[:, 199]) & (errors[:, 199] <= bounds[:, 1])
+    assert within.mean() == pytest.approx(0.9, abs=3 * np.sqrt(0.9 * 0.1 / 10_000))
+    # As often above as below.
+    assert (errors[:, 199] < bounds[:, 0]).mean() == pytest.approx(0.05, abs=0.007)
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9])
+def test_intervals_of_real_rows_contain_the_share_asked_for(coverage):
+    columns, labels = load_diabetes(return_X_y=True)
+    reached = []
+    for seed in range(50):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        train, fitting, rest = np.split(order, [150, 300])
+        answers = LinearRegression().fit(columns[train], labels[train]).predict(columns)
+        low, high = interval(answers[fitting], labels[fitting], coverage)
+        errors = labels[rest] - answers[rest]
+        reached.append(((low <= errors) & (errors <= high)).mean())
+    # Of 142 rows, with limits by 150, one share has a deviation of 0.033; the mean of 50 that overlap one of 0.01.
+    assert coverage - 0.02 < np.mean(reached) < coverage + 0.02 + 2 / 151
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
+def test_sets_of_real_rows_contain_the_share_asked_for(coverage):
+    columns, labels = load_digits(return_X_y=True)
+    reached, sizes = [], []
+    for seed in range(10):
+        train, fitting, rest = np.split(np.random.default_rng(seed).permutation(len(labels)), [100, 900])
+        model = LogisticRegression(C=0.001).fit(columns[train] / 16, labels[train])  # unsure of nearly every row
+        shares = model.predict_proba(columns / 16).astype(np.float32)
+        least = least_probability(shares[fitting], labels[fitting], coverage)
+        answers = Answers(tuple("0123456789"), least=least)(tf.constant(shares[rest]))
+        sets = answers["label_set"].numpy()
+        reached.append(sets[np.arange(len(rest)), labels[rest]].mean())
+        sizes.append(sets.sum(axis=1))
+        assert sets[np.arange(len(rest)), shares[rest].argmax(axis=1)].all()
+    # 897 rows, limits by 800: one share has a deviation of 0.02 at 0.8, the mean of ten that overlap one of 0.01.
+    assert np.mean(reached) == pytest.approx(coverage, abs=0.03)
+    assert 1 < np.mean(sizes) < 9
+
+
+def test_bounds_and_sets_are_served_beside_the_answers():
+    numbers = Answers((), interval=(-2.0, 5.0))(tf.constant([[10.0], [-1.0]]))
+    assert {name: value.numpy().tolist() for name, value in numbers.items()} == {
+        "prediction": [10, -1],
+        "prediction_low": [8, -3],
+        "prediction_high": [15, 4],
+    }
+    # Of two classes the one answered is in the set, be it the less probable.
+    two = Answers(("no", "yes"), 0.3, least=0.75)(tf.constant([[0.1], [0.35], [0.8]]))
+    assert two["label_set"].numpy().tolist() == [[True, False], [False, True], [False, True]]
+    unsure = Answers(("no", "yes"), least=0.2)(tf.constant([[0.5]]))
+    assert unsure["label_set"].numpy().tolist() == [[True, True]]
+
+
+def test_too_few_rows_for_a_coverage_are_refused_with_how_many_it_needs():
+    interval(np.zeros(39), np.arange(39), 0.95)
+    with pytest.raises(TrainingError, match=r"coverage of 0.95 needs 39 rows of the eval split, which has 38"):
+        interval(np.zeros(38), np.arange(38), 0.95)
+    least_probability(np.full((19, 1), 0.5), np.ones(19), 0.95)
+    with pytest.raises(TrainingError, match=r"coverage of 0.95 needs 19 rows of the eval split, which has 18"):
+        least_probability(np.full((18, 1), 0.5), np.ones(18), 0.95)

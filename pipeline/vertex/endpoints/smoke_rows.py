@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.settings.tasks import ANSWERS
+from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW
 
 PROBABILITIES = (ANSWERS["binary"], ANSWERS["multiclass"])
 
@@ -39,8 +39,8 @@ class SmokeRows:
         for name, value in sorted(expected.items()):
             if name not in answer:
                 return f"no {name} in the answer to row {row}"
-            follows = name == "label" and any(key in expected for key in ANSWERS.values())
-            # Beside a probability the label follows from it, which may lie on either side of the threshold.
+            follows = name in ("label", LABEL_SET) and any(key in expected for key in ANSWERS.values())
+            # Beside a probability these follow from it, which may lie on either side of the threshold.
             if not follows and not _same(answer[name], value, self._allowed(name)):
                 return f"{name} of row {row} is {_text(answer[name])} instead of {_text(value)}"
         return None
@@ -48,6 +48,7 @@ class SmokeRows:
     def _allowed(self, name: str) -> float:
         if name in PROBABILITIES:
             return self.tolerance
+        name = ANSWERS["regression"] if name in (LOW, HIGH) else name  # as exact as the number that they are around
         return self.tolerance * max(_largest(answer.get(name)) for answer in self.answers)
 
 

@@ -30,6 +30,8 @@ LARGE = float(np.float32(1234567.1))  # 1234567.125
         ({"prediction": LARGE}, 1234600.5),
         ({"prediction": 2.5e-5}, 2.50001e-5),
         ({"probabilities": [0.9995, 0.0005], "label": "a"}, {"probabilities": [0.9991, 0.0009], "label": "a"}),
+        ({"probability": 0.2, "label_set": [True, False]}, {"probability": 0.2001, "label_set": [True, True]}),
+        ({"prediction": 800.0, "prediction_low": 0.1}, {"prediction": 800.1, "prediction_low": 0.2}),
     ],
 )
 def test_the_same_answer_with_other_digits_is_the_same(expected, answer):

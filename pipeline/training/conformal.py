@@ -1,0 +1,60 @@
+"""Intervals of numbers and sets of classes that contain the label as often as asked for: split conformal prediction.
+
+They hold for rows drawn as those are that they were fitted on, whatever the model (Vovk, Gammerman and Shafer 2005,
+"Algorithmic Learning in a Random World"): rows of another time or place may be missed more often.
+"""
+
+import math
+
+import numpy as np
+
+from pipeline.training.errors import TrainingError
+
+
+def interval(answers: np.ndarray, labels: np.ndarray, coverage: float) -> tuple[float, float]:
+    """Return what is to be added to a prediction for its lowest and its highest value.
+
+    Each side misses half, so that it fits errors that are skewed (Linusson, Johansson and Loefstroem 2014,
+    "Signed-Error Conformal Regression").
+
+    Args:
+        answers: Predictions, [rows].
+        labels: The numbers, [rows].
+        coverage: Share of the rows whose label has to lie within.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    errors = np.sort(np.asarray(labels, np.float64) - answers)
+    rank = _rank(len(errors), (1 + coverage) / 2, coverage)
+    return float(errors[len(errors) - rank]), float(errors[rank - 1])
+
+
+def least_probability(answers: np.ndarray, labels: np.ndarray, coverage: float) -> float:
+    """Return the probability from which a class is in the set: of such sets those are the smallest.
+
+    By Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With Bounded Error Levels".
+
+    Args:
+        answers: Probabilities of the second of two classes, [rows, 1], or of all, [rows, classes].
+        labels: Numbers of classes, [rows].
+        coverage: Share of the rows whose class has to be in the set.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    shares = np.concatenate([1 - answers, answers], axis=1) if answers.shape[1] == 1 else answers
+    of_label = np.sort(shares[np.arange(len(labels)), labels.astype(int)])
+    return float(of_label[len(of_label) - _rank(len(of_label), coverage, coverage)])
+
+
+def _rank(rows: int, share: float, coverage: float) -> int:
+    """Return the place, from 1, of the value that a new one exceeds in at most 1 - share of all cases."""
+    rank = math.ceil(round((rows + 1) * share, 9))
+    if rank > rows:
+        needed = math.ceil(round(share / (1 - share), 9))
+        raise TrainingError(
+            f"evaluation.coverage of {coverage:g} needs {needed:,} rows of the eval split, which has {rows:,}: ask for "
+            "less, or give that split more rows"
+        )
+    return rank
