@@ -167,6 +167,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     if config.training.backbone_weights:
         settings["weights_fingerprint"] = _weights_fingerprint(config.training.backbone_weights)
     of_answers = {name: settings.pop(name) for name in ("members", "calibration")}  # a search is for the network
+    classes = {"classes": list(config.label.classes)} if config.training.class_weight else {}
     inputs: dict[str, Any] = {
         "examples": transform.outputs["transformed_examples"],
         "transform_graph": transform.outputs["transform_graph"],
@@ -182,6 +183,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
             module_path=_module_path(_package(["tuner_fn"], config, target), target),
             custom_config={
                 **settings,
+                **classes,
                 "epochs": config.tuning.epochs,
                 "trials": config.tuning.trials,
                 "minutes": config.tuning.minutes,

@@ -217,3 +217,16 @@ def test_a_reviewed_schema_has_the_weight_and_asks_no_request_for_it(config, few
         "Trainer",
         "Evaluator",
     }
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_the_search_knows_the_classes_where_it_balances_them(config, few_flights, tmp_path, class_weight):
+    balanced = replace(config, training=replace(config.training, class_weight=class_weight))
+    made = pipeline_for(balanced, replace(config.data, path=str(few_flights)), tmp_path)
+    settings = {
+        component.id: json.loads(component.exec_properties["custom_config"])
+        for component in made.components
+        if component.id in ("Tuner", "Trainer")
+    }
+    assert [settings[step]["class_weight"] for step in ("Tuner", "Trainer")] == [class_weight] * 2
+    assert settings["Tuner"].get("classes") == (list(config.label.classes) if class_weight else None)

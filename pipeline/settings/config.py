@@ -226,6 +226,8 @@ class PipelineConfig:
                 f"characters, got {self.name!r}"
             )
         task = TASKS[self.label.task]
+        if self.training.class_weight and not self.label.classes:
+            raise ConfigError("training.class_weight is for a label of classes; of a label of a number leave it out")
         for gate in self.evaluation.gates:
             if gate.metric not in task.metrics:
                 raise ConfigError(

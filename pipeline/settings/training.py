@@ -11,6 +11,7 @@ Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
 Members = Literal["network", "trees", "both"]
 Calibration = Literal["none", "sigmoid", "isotonic", "temperature"]
+ClassWeight = Literal["balanced"]
 Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value: value > 0)]
 
 
@@ -49,6 +50,8 @@ class Training:
             is for the network.
         calibration: How probabilities are made to mean what they say, in the served model, fitted on the eval split:
             "sigmoid" or "isotonic" of two classes, "temperature" of any number.
+        class_weight: "balanced" makes each class count the same in the loss, on train and eval, however rare it is; in
+            metrics and gates not. Probabilities are then not those of the data. None: a row counts as it does there.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
         train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
             ``pipeline.training`` takes epochs. None: those of one pass over the train split.
@@ -77,6 +80,7 @@ class Training:
     fine_tuning_rate: Annotated[float, number("above 0, at most 1", lambda value: 0 < value <= 1)] = 0.1
     members: Members = "network"
     calibration: Calibration = "none"
+    class_weight: ClassWeight | None = None
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.training.balance import class_weights
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -105,6 +106,10 @@ def with_trees(
         return None
     columns.count_categories(rows)
     judged, right, counted = _collected(_batches(evaluate, most), columns)
+    if settings.class_weight:
+        of_class = class_weights(labels, weights, classes)
+        weights = of_class[labels.astype(int)] * (1 if weights is None else weights)
+        counted = of_class[right.astype(int)] * (1 if counted is None else counted)
     trees = fit(
         Sample(columns.of(rows), labels, weights),
         Sample(columns.of(judged), right, counted),

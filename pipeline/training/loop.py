@@ -14,6 +14,7 @@ from pipeline.errors import first_line
 from pipeline.progress import Progress
 from pipeline.training.augmentation import Augment
 from pipeline.training.augmentation import check as check_augmentation
+from pipeline.training.balance import class_weights_of
 from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
@@ -90,6 +91,10 @@ class Fit:
         started = time.perf_counter()
         self._fit_batch_to_the_data()
         self.seconds = self.seconds_waited = time.perf_counter() - started
+        if self.steps.class_weights is not None:
+            weights = class_weights_of(train, train.rows.classes)
+            logger.info("Rows of each class count in the loss: %s.", ", ".join(f"{weight:.4g}" for weight in weights))
+            self.steps.class_weights.assign(weights)
         self.steps_per_epoch = steps_per_epoch(train.examples, self.batch_size, self.part.replicas)
         self.steps.steps_per_epoch.assign(self.steps_per_epoch)
 

@@ -26,6 +26,8 @@ class Steps:
     Attributes:
         done: Steps completed in this training; right even after a call that failed half-way.
         steps_per_epoch: For the schedule; to be set before the first step.
+        class_weights: How much a row of each class counts in the loss, [classes], to be set before the first step;
+            None: all count the same.
         micro_batches: Parts that a replica's batch is computed in, one after the other; their gradients are summed.
 
     Args:
@@ -55,6 +57,7 @@ class Steps:
         self.micro_batches = settings.accumulate
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
+        self.class_weights = tf.Variable(tf.ones([rows.classes]), trainable=False) if settings.class_weight else None
         self._strategy, self._replicas = distribution.strategy, distribution.replicas
         # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
         # makes the allocator give every large buffer back to the system after each use.
@@ -221,14 +224,17 @@ class Steps:
     @tf.autograph.experimental.do_not_convert
     def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
         """Return, in a replica, loss [], gradients and their norms [variables] of the global batch."""
-        batch = self._rows.unpack(rows)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(self._rows.unpack(rows))
+        counted = self._counted(y, weight)
         if self._augment:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             place = self.done * self._replicas + tf.cast(replica, tf.int64)
             seed = tf.stack([tf.constant(self._seed, tf.int64), place])
-            batch = (*augmented(self._augment, batch[0], batch[1], seed), *batch[2:])
+            x, y = augmented(self._augment, x, y, seed)
+        given = {"x": x, "y": y, "weight": weight, "counted": counted}
+        batch = {name: value for name, value in given.items() if value is not None}
         if self.micro_batches == 1:
-            loss, gradients = self._micro_batch_gradients(*batch)
+            loss, gradients = self._micro_batch_gradients(**batch)
         else:
             loss, gradients = self._accumulated_gradients(batch)
         present = [gradient for gradient in gradients if gradient is not None]
@@ -250,7 +256,7 @@ class Steps:
         )
 
         def of_part(part: tf.Tensor | int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-            loss, gradients = self._micro_batch_gradients(*tf.nest.map_structure(lambda tensor: tensor[part], batch))
+            loss, gradients = self._micro_batch_gradients(**tf.nest.map_structure(lambda tensor: tensor[part], batch))
             return loss / parts, [None if gradient is None else gradient / parts for gradient in gradients]
 
         def add(part: tf.Tensor, loss: tf.Tensor, present: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
@@ -267,12 +273,21 @@ class Steps:
         summed = iter(present)
         return loss, [None if gradient is None else next(summed) for gradient in gradients]
 
-    def _micro_batch_gradients(self, x: Any, y: Any, weight: Any = None) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _counted(self, y: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor | None:
+        """Return how much each row counts in the loss, [rows]; None where all count the same."""
+        if self.class_weights is None:
+            return weight
+        of_class = tf.gather(self.class_weights, tf.cast(tf.reshape(y, [-1]), tf.int32))
+        return of_class if weight is None else of_class * weight
+
+    def _micro_batch_gradients(
+        self, x: Any, y: Any, weight: Any = None, counted: Any = None
+    ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         """Return this replica's loss and gradients; their sum over the replicas is the global batch's mean."""
         model, variables = self.model, self.model.trainable_variables
         with tf.GradientTape() as tape:
             predictions = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=weight, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=counted, training=True)
             scaled = self._optimizer.scale_loss(loss)
         frozen = self._frozen()
         wanted = [variable for variable in variables if id(variable) not in frozen]
@@ -298,10 +313,11 @@ class Steps:
         predictions = self.model(x, training=False)
         total = rows = tf.shape(packed)[0]
         relative = None
-        if weight is not None:
+        counted = self._counted(y, weight)
+        if counted is not None:
             # Keras divides by the rows of the batch: of weights whose mean is 1 this is their weighted mean.
-            total = tf.reduce_sum(weight)
-            relative = tf.math.divide_no_nan(weight * tf.cast(rows, weight.dtype), total)
+            total = tf.reduce_sum(counted)
+            relative = tf.math.divide_no_nan(counted * tf.cast(rows, counted.dtype), total)
         loss = self.model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=relative, training=False)
         # Keras has divided it by the replicas, for it to be summed.
         mean = loss * tf.cast(self._strategy.num_replicas_in_sync, loss.dtype)

@@ -70,6 +70,15 @@ def config(**changes) -> PipelineConfig:
         (lambda: Label("late", classes=("no", "no")), r"two or more different words"),
         (lambda: Label("late", classes=("yes",)), r"two or more different words"),
         (lambda: Label("late", classes="ab"), r"must be a tuple"),
+        (
+            lambda: config(
+                label=Label("p", ()),
+                evaluation=Evaluation((Gate("rmse", ceiling=1.0),)),
+                training=Training(class_weight="balanced"),
+            ),
+            r"training.class_weight is for a label of classes",
+        ),
+        (lambda: Training(class_weight="even"), r"training.class_weight must be one of balanced, got 'even'"),
         (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),
         (
             lambda: config(

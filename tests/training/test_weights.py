@@ -7,8 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from pipeline.training import strategy, tabular
+from pipeline.training.balance import class_weights, class_weights_of
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import WEIGHTS, most_even, with_trees
 from pipeline.training.errors import TrainingError
@@ -131,3 +133,66 @@ def test_the_members_weights_are_those_of_repeated_rows_and_no_surer_for_weights
     assert most_even(losses, np.full(500, 7.0)) == pytest.approx(most_even(losses))
     rows = RANDOM.permutation(500) < 100
     assert most_even(losses, rows * 1.0) == pytest.approx(most_even(losses[:, rows]))
+
+
+RARE = (X[:, 0] + 0.5 * RANDOM.normal(size=240) > 1).astype(int)
+
+
+@pytest.fixture
+def rare(tmp_path: Path) -> list[Split]:
+    """Rows of which few are of the second class."""
+    files = [write(tmp_path / f"{at}", X[at : at + 120], RARE[at : at + 120]) for at in (0, 120)]
+    return [read([file], PLAIN, classes=2, cache="memory", on_cpu=True) for file in files]
+
+
+def test_balanced_weights_are_scikit_learns_and_of_rows_with_weights_those_of_repeated_rows(weighed):
+    expected = compute_class_weight("balanced", classes=np.arange(2), y=RARE)
+    np.testing.assert_allclose(class_weights(RARE, None, 2), expected)
+    repeated = compute_class_weight("balanced", classes=np.arange(2), y=np.repeat(Y[:120], W[:120]))
+    np.testing.assert_allclose(class_weights(Y[:120], W[:120] / 7, 2), repeated)
+    np.testing.assert_allclose(class_weights_of(weighed[0], 2), repeated, rtol=1e-6)
+    assert class_weights(np.array([0, 2, 2]), None, 4).tolist() == [3 / 4, 1, 3 / 8, 1]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_balanced_changes_the_loss_as_weights_of_the_classes_do_and_no_metric(rare, tmp_path, accumulate):
+    of_class = class_weights(RARE[:120], None, 2)
+    files = [
+        write(tmp_path / f"w{at}", X[at : at + 120], RARE[at : at + 120], of_class[RARE[at : at + 120]])
+        for at in (0, 120)
+    ]
+    weighed = [read([file], WEIGHED, classes=2, cache="memory", on_cpu=True) for file in files]
+    models = network(True, "metrics"), network(True, "weighted_metrics")
+    given = settings(60 // accumulate, accumulate=accumulate)
+    balanced = dataclasses.replace(given, class_weight="balanced", classes=("no", "yes"))
+    found = Fit(models[0], *rare, balanced, ONE_DEVICE, seed=1).run()
+    expected = Fit(models[1], *weighed, dataclasses.replace(given, weight="w"), ONE_DEVICE, seed=1).run()
+    for name in ("loss", "val_loss"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+    for one, other in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    answers = models[0].predict({"x": X[120:]}, verbose=0)[:, 0]
+    assert found["val_accuracy"][-1] == pytest.approx(np.mean((answers > 0.5) == RARE[120:]))
+    assert found["val_accuracy"] != expected["val_accuracy"]
+
+
+def test_labels_that_augment_makes_soft_count_as_the_classes_that_they_were(rare):
+    losses = []
+    for soften in (None, lambda features, label: (features, tf.cast(label, tf.float32) * 0.98 + 0.01)):
+        balanced = settings(120, class_weight="balanced", classes=("no", "yes"))
+        losses.append(
+            Fit(network(False, "metrics"), *rare, balanced, ONE_DEVICE, seed=1, augment=soften).run()["loss"][0]
+        )
+    assert losses[0] == pytest.approx(losses[1], rel=0.03)
+
+
+def test_trees_see_each_class_as_often(rare):
+    trees = settings(40, members="trees", classes=("no", "yes"))
+    features = Features(numbers={"x": 2}, categories={})
+    balanced = with_trees(None, PLAIN, features, *rare, dataclasses.replace(trees, class_weight="balanced"))
+    plain = with_trees(None, PLAIN, features, *rare, trees)
+    train = {"x": tf.constant(X[:120])}
+    weights = compute_sample_weight("balanced", RARE[:120])
+    assert np.average(balanced.trees(train)[:, 0], weights=weights) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(plain.trees(train)[:, 0]) == pytest.approx(RARE[:120].mean(), abs=0.03)
+    assert RARE[:120].mean() < 0.3
