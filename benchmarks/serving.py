@@ -203,7 +203,7 @@ def malformed(port: int, row: dict[str, Any]) -> bool:
     """Asks what the API's description forbids, made of a good request by changes at any place."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=30) as answer:
         description = json.load(answer)
-    (path,) = description["paths"]
+    path = next(path for path in description["paths"] if path.endswith(":predict"))
     schema = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     features = sorted(schema["properties"]["instances"]["items"]["properties"])
     anything = st.recursive(

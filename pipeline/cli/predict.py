@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +30,18 @@ from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS, LABEL_SET
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from pipeline.cli.predict_images import Batch
+    from pipeline.serving.features import Columns
     from pipeline.serving.model import Model, Signature
 
 JSON_LINES, IMAGES = "JSON lines", "images"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
 BATCH_ROWS = 8_192
+# Rows explained in one call, after which the line of progress moves on: each asks the model some thousand times.
+EXPLAINED_ROWS = 64
 OUTPUTS = (".parquet", ".csv", ".jsonl")
 
 
@@ -59,7 +63,7 @@ def main(argv: list[str]) -> int:
 
         loaded = load(model, number)
     folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
-    rows, seconds = predict(loaded, files, to, arguments.columns, folder)
+    rows, seconds = predict(loaded, files, to, arguments.columns, folder, explain=arguments.explain)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
     print(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
     return 0
@@ -79,6 +83,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", default="latest", help="latest, previous or a number (%(default)s)")
     parser.add_argument(
         "--data", required=True, help="file or folder of CSV, Parquet, TFRecord, JSON lines or image files"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="also write what each column has contributed to the answer; takes longer"
     )
     parser.add_argument("--columns", nargs="*", default=[], help="columns of the data to write beside the answers")
     parser.add_argument("--to", required=True, help="file to write: .parquet, .csv or .jsonl")
@@ -137,7 +144,13 @@ def _format_of(file: str) -> str | None:
 
 
 def predict(
-    model: Model, files: dict[str, str], to: Path, kept: Sequence[str] = (), folder: str = ""
+    model: Model,
+    files: dict[str, str],
+    to: Path,
+    kept: Sequence[str] = (),
+    folder: str = "",
+    *,
+    explain: bool = False,
 ) -> tuple[int, float]:
     """Write the model's answers for every row; the file appears when it is complete.
 
@@ -147,23 +160,29 @@ def predict(
         to: A .parquet, .csv or .jsonl file.
         kept: Columns of the data to write too.
         folder: That the paths of image files are written relative to.
+        explain: Whether to write ``explanations.by_column`` in place of the answers alone.
 
     Returns:
         Rows, and seconds.
 
     Raises:
-        UserError: a row is not valid, or all images are refused; nothing is written.
+        UserError: a row is not valid, all images are refused, or the model has no explanations; nothing is written.
     """
     import pyarrow as pa
     import tensorflow as tf
 
     from pipeline.cli import predict_images
+    from pipeline.serving import explanations
+    from pipeline.serving.export_format import EXPLAIN_SIGNATURE
     from pipeline.serving.features import row_count
     from pipeline.serving.table_writer import TableWriter
 
-    signature = model.rows
+    if explain and (reason := explanations.why_none(model)):
+        raise UserError(f"--explain: {reason}")
+    signature = model.signatures[EXPLAIN_SIGNATURE] if explain else model.rows
+    written = explanations.written(signature) if explain else signature.outputs
     of_images = predict_images.image_input(signature) is not None
-    clash = [name for name in kept if name in signature.outputs or (of_images and name == predict_images.REFUSED)]
+    clash = [name for name in kept if name in written or (of_images and name == predict_images.REFUSED)]
     if clash:
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
@@ -173,14 +192,21 @@ def predict(
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
+
+                def ask(columns: Columns) -> dict[str, np.ndarray]:
+                    if not explain:
+                        return dict(sorted(signature.predict(columns).items()))
+                    (task,) = progress.task_ids
+                    return _explained(signature, columns, lambda done: progress.update(task, completed=rows + done))
+
                 for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
                     try:
-                        answers = signature.predict(columns)
+                        answers = ask(columns)
                     except tf.errors.OpError as error:
                         raise UserError(
                             f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
                         ) from error
-                    arrays = {name: _as_arrow(values) for name, values in sorted(answers.items())}
+                    arrays = {name: _as_arrow(values) for name, values in answers.items()}
                     if of_images:
                         arrays = predict_images.answered(arrays, reasons)
                         refused += sum(map(bool, reasons))
@@ -200,6 +226,21 @@ def predict(
             file=sys.stderr,
         )
     return rows, time.monotonic() - started
+
+
+def _explained(signature: Signature, columns: Columns, done: Callable[[int], object]) -> dict[str, np.ndarray]:
+    """Return the columns to write for rows that are explained; ``done`` is called with the number of them."""
+    import numpy as np
+
+    from pipeline.serving import explanations
+    from pipeline.serving.features import row_count
+
+    parts = []
+    for start in range(0, row_count(columns), EXPLAINED_ROWS):
+        rows = {name: values[start : start + EXPLAINED_ROWS] for name, values in columns.items()}
+        parts.append(explanations.by_column(signature.predict(rows)))
+        done(start + row_count(rows))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: str) -> Iterator[tuple[str, Batch]]:

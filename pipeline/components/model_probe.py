@@ -27,6 +27,8 @@ BYTES_TO_KEEP = 1 << 20
 REPEATS = 20
 # Signatures that servers and the Evaluator call; their rows have no label.
 PREDICTING = ("predict", "serving_default")
+# Asks the model some thousand times a row; its contributions sum up to the answer's distance from the average.
+EXPLAINING = "explain"
 
 
 class RefusingFinder:
@@ -92,6 +94,9 @@ class ModelProbe:
                 self.notes.append(f"signature {name} is not checked: it takes rows with their label")
                 continue
             try:
+                if name == EXPLAINING:
+                    self.check_explanation(name, signature)
+                    continue
                 outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
                 # Odd rows first: in each of them one column is missing, so the message can name it.
                 outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
@@ -258,6 +263,19 @@ class ModelProbe:
                 signature(**inputs)
                 times.append(1000 * (time.monotonic() - started))
             self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
+
+    def check_explanation(self, name: str, signature: Any) -> None:
+        """Raise a Problem unless the contributions to an answer are numbers that sum up to it."""
+        outputs = self.call(name, signature, self.examples[:1], "a row")
+        answer = outputs.get(self.request["answer"])
+        if answer is None or "contributions" not in outputs or "average" not in outputs:
+            return  # not ours
+        explained = outputs["average"] + outputs["contributions"].sum(axis=1)
+        distance = self.np.abs(explained - answer.reshape(1, -1).max(axis=1))[0]
+        if not distance <= self.tolerance * max(1.0, float(self.np.abs(answer).max())):
+            raise Problem(
+                f"signature {name} answers contributions that sum up to {explained[0]:.6g}, not to {answer[0]}"
+            )
 
     def check_broken_images(self, name: str, signature: Any) -> None:
         """Note where a signature answers an image that is none, which ends this process at worst."""

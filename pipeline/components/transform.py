@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
+from pipeline.training.background import Picked
 from pipeline.training.preprocessing import number
 
 # Folder in the transform graph for what passes between two phases of the analysis.
@@ -106,7 +107,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         for split in artifact_utils.decode_split_names(output.split_names):
             folder, files = artifact_utils.get_split_uri([output], split), files_of(examples, split)
             sources_and_targets += [
-                (file, f"{folder}/transformed_examples-{number:05d}-of-{len(files):05d}.gz")
+                (file, f"{folder}/transformed_examples-{number:05d}-of-{len(files):05d}.gz", number, split == "train")
                 for number, file in enumerate(files)
             ]
         with self._make_beam_pipeline() as pipeline:
@@ -160,7 +161,7 @@ def analyze(
 
 
 class _TransformFile(beam.DoFn):
-    """Transform the examples of a file, block by block."""
+    """Transform the examples of a file, block by block; of the train split, keep some raw rows for explanations."""
 
     def __init__(self, graph: str, uri: str):
         self._graph = graph
@@ -179,13 +180,17 @@ class _TransformFile(beam.DoFn):
         self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
         self._encoder = tfxio.RecordBatchToExamplesEncoder(schema)
 
-    def process(self, source_and_target: tuple[str, str]) -> Iterator[None]:
-        source, target = source_and_target
-        write_records(self._transformed(source), target, self._uri)
+    def process(self, source_and_target: tuple[str, str, int, bool]) -> Iterator[None]:
+        source, target, place, in_train = source_and_target
+        picked = Picked()
+        blocks = read_records(source, BLOCK)
+        write_records(self._transformed(picked.passing(blocks) if in_train else blocks), target, self._uri)
+        if in_train:
+            picked.write(self._graph, place)
         yield None
 
-    def _transformed(self, source: str) -> Iterator[bytes]:
-        for records in read_records(source, BLOCK):
+    def _transformed(self, blocks: Iterable[list[bytes]]) -> Iterator[bytes]:
+        for records in blocks:
             batch = self._converter.convert(self._transform(tf.constant(records)))
             if any(is_list(column.type.value_type) for column in batch.schema):
                 yield from self._encoder.encode(batch)  # ragged features; rare enough for an order by chance

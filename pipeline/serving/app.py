@@ -22,14 +22,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.serving import refusals
+from pipeline.serving import explanations, refusals
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.current import Current, Served
 from pipeline.serving.description import describe
-from pipeline.serving.export_format import ROWS_SIGNATURE
+from pipeline.serving.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
 from pipeline.serving.features import Refused, from_columns, from_instances, row_count
 from pipeline.serving.images import facts_by_row, without_images
-from pipeline.serving.inputs import IMAGE
+from pipeline.serving.inputs import IMAGE, quoted
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 
@@ -91,6 +91,8 @@ def create_app(
         routes=[
             Route(model + ":predict", service.predict, methods=["POST"]),
             Route(version + ":predict", service.predict, methods=["POST"]),
+            Route(model + ":explain", service.explain, methods=["POST"]),
+            Route(version + ":explain", service.explain, methods=["POST"]),
             *refusals.routes(current, model, version),
             Route(model + "/metadata", service.metadata),
             Route(version + "/metadata", service.metadata),
@@ -107,6 +109,16 @@ def create_app(
 
 
 @dataclass(frozen=True)
+class _Call:
+    """What a body asks: columns of a signature; rows as they came, facts in place of images, None for columns."""
+
+    signature: str
+    columns: dict[str, np.ndarray]
+    instances: list[Any] | None
+    explained: bool
+
+
+@dataclass(frozen=True)
 class _Service:
     current: Current
     metrics: Metrics
@@ -114,10 +126,18 @@ class _Service:
     request_log: RequestLog | None
 
     async def predict(self, request: Request) -> Response:
-        """Answer instances, and count the response by its status."""
+        """Answer instances."""
+        return await self._counted(request)
+
+    async def explain(self, request: Request) -> Response:
+        """Answer and explain instances."""
+        return await self._counted(request, to_explain=True)
+
+    async def _counted(self, request: Request, *, to_explain: bool = False) -> Response:
+        """Answer, and count the response by its status."""
         status = 500
         try:
-            response = await self._predict(request)
+            response = await self._answered(request, to_explain)
             status = response.status_code
             return response
         except HTTPException as error:
@@ -126,17 +146,16 @@ class _Service:
         finally:
             self.metrics.requests.labels(str(status)).inc()
 
-    async def _predict(self, request: Request) -> Response:
+    async def _answered(self, request: Request, to_explain: bool) -> Response:
         served = self._served(request)
         body = await self._body(request)
         started = time.monotonic()
         try:
             if len(body) > LARGE_BODY:
-                call = await asyncio.get_running_loop().run_in_executor(None, self._parse, body, served)
+                call = await asyncio.get_running_loop().run_in_executor(None, self._parse, body, served, to_explain)
             else:
-                call = self._parse(body, served)
-            signature, columns, instances = call
-            outputs = await served.batchers[signature].predict(columns)
+                call = self._parse(body, served, to_explain)
+            outputs = await served.batchers[call.signature].predict(call.columns)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused
         except tf.errors.OpError as error:
@@ -145,15 +164,20 @@ class _Service:
             raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
         # Of a model with one output the values alone, as TensorFlow Serving has it.
         only = next(iter(outputs.values())) if len(outputs) == 1 else None
-        if instances is None:
+        if call.explained:
+            response = _Answer({"explanations" if to_explain else "predictions": explanations.by_row(outputs)})
+        elif call.instances is None:
             response = _Answer({"outputs": outputs if only is None else only})
         else:
             rows = (dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True))
             response = _Answer({"predictions": list(rows) if only is None else only})
-            if self.request_log is not None:
-                self.request_log.add(served.model.number, instances, orjson.loads(response.body)["predictions"])
-        self.metrics.rows.inc(row_count(columns))
-        self.metrics.seconds.observe(time.monotonic() - started)
+            if self.request_log is not None and call.signature != EXPLAIN_SIGNATURE:
+                self.request_log.add(served.model.number, call.instances, orjson.loads(response.body)["predictions"])
+        seconds = self.metrics.seconds
+        if call.signature == EXPLAIN_SIGNATURE:
+            seconds = self.metrics.explain_seconds
+        self.metrics.rows.inc(row_count(call.columns))
+        seconds.observe(time.monotonic() - started)
         return response
 
     async def status(self, request: Request) -> Response:
@@ -214,12 +238,8 @@ class _Service:
             raise HTTPException(400, "the client has gone") from error
         return bytes(body)
 
-    def _parse(self, body: bytes, served: Served) -> tuple[str, dict[str, np.ndarray], list[Any] | None]:
+    def _parse(self, body: bytes, served: Served, to_explain: bool) -> _Call:
         """Check a body.
-
-        Returns:
-            The name of a signature, its columns, and the rows as they came, with facts in place of images; None for
-            columns.
 
         Raises:
             HTTPException: it is no valid request.
@@ -231,7 +251,10 @@ class _Service:
             raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error
         if not isinstance(content, dict):
             raise HTTPException(400, f"the body is no JSON object; {EXPECTED}")
-        name = content.get("signature_name", "")
+        explained = to_explain or self._asks_to_explain(content)
+        if explained and (reason := explanations.why_none(served.model)):
+            raise HTTPException(400, reason)
+        name = EXPLAIN_SIGNATURE if explained else content.get("signature_name", "")
         name = ROWS_SIGNATURE if name == "" else name
         if not isinstance(name, str) or name not in served.model.signatures:
             names = ", ".join(served.model.signatures)
@@ -241,21 +264,31 @@ class _Service:
         inputs, instances = served.model.signatures[name].inputs, content.get("instances")
         if "inputs" in content:
             columns = from_columns(content["inputs"], inputs)
-            self._check_number(row_count(columns))
+            self._check_number(row_count(columns), name)
         elif not isinstance(instances, list):
             raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
         else:
-            self._check_number(len(instances))
+            self._check_number(len(instances), name)
             columns = from_instances(instances, inputs)
         if any(column.kind == IMAGE for column in inputs.values()):
             known = facts_by_row(columns, inputs)
             instances = instances and without_images(instances, inputs, known)
-        return name, columns, instances
+        return _Call(name, columns, instances, explained)
 
-    def _check_number(self, rows: int) -> None:
+    def _asks_to_explain(self, content: dict[str, Any]) -> bool:
+        """Return whether the parameters of a request, which Vertex AI passes on, ask for explanations."""
+        parameters = content.get("parameters")
+        asked = parameters.get("explain", False) if isinstance(parameters, dict) else False
+        if not isinstance(asked, bool):
+            raise HTTPException(400, f'"parameters": expected {{"explain": true}} or false, got {quoted(asked)}')
+        return asked
+
+    def _check_number(self, rows: int, signature: str) -> None:
         if not rows:
             raise HTTPException(400, f"there are no instances; {EXPECTED}")
         limit = self.limits.instances
+        if signature == EXPLAIN_SIGNATURE:
+            limit = min(limit, explanations.MOST_ROWS)
         if rows > limit:
             raise HTTPException(
                 413, f"{rows:,} instances; at most {limit:,} in a request: send several, or use pipeline predict"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from pipeline.errors import UserError
 from pipeline.serving.batching import Batcher
+from pipeline.serving.explanations import MOST_WAITING
+from pipeline.serving.export_format import EXPLAIN_SIGNATURE
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import Model, load
 from pipeline.serving.versions import Versions
@@ -39,6 +41,8 @@ class Current:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predict")
+        # Of its own: an explanation takes as long as some thousand answers, and these do not wait for it.
+        self._explaining = ThreadPoolExecutor(1, thread_name_prefix="explain")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         # Versions that do not load, with the time their folder was last changed.
         self._broken: dict[int, float] = {}
@@ -75,6 +79,7 @@ class Current:
     def close(self) -> None:
         """Shut the threads down."""
         self._predicting.shutdown()
+        self._explaining.shutdown()
         self._loading.shutdown(cancel_futures=True)
 
     def _update(self, versions: Versions) -> str | None:
@@ -107,7 +112,11 @@ class Current:
         batchers = {
             name: Batcher(signature, self._predicting, self._max_waiting, on_call)
             for name, signature in model.signatures.items()
+            if name != EXPLAIN_SIGNATURE
         }
+        if EXPLAIN_SIGNATURE in model.signatures:
+            signature, most = model.signatures[EXPLAIN_SIGNATURE], min(self._max_waiting, MOST_WAITING)
+            batchers[EXPLAIN_SIGNATURE] = Batcher(signature, self._explaining, most, on_call)
         before, self.served = self.served, Served(model, batchers)
         self._metrics.version.set(model.number)
         if before is not None:

@@ -1,7 +1,9 @@
-"""Describe the predict call in OpenAPI, with the features that the model takes."""
+"""Describe the calls in OpenAPI, with the features that the model takes."""
 
 from typing import Any
 
+from pipeline.serving.explanations import MOST_ROWS
+from pipeline.serving.export_format import EXPLAIN_SIGNATURE
 from pipeline.serving.inputs import ANY, KINDS, Input
 from pipeline.serving.model import Model
 from pipeline.settings.images import FORMATS
@@ -19,19 +21,26 @@ def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
     instances = {"type": "array", "items": instance, "minItems": 1, "maxItems": max_instances}
     body = {"type": "object", "properties": {"instances": instances}, "required": ["instances"]}
     error = {"description": 'What is wrong, as {"error": "..."}'}
+    answers = {"predict": '{"predictions": [...]}, one for each instance'}
+    if EXPLAIN_SIGNATURE in model.signatures:
+        answers["explain"] = (
+            '{"explanations": [{"answer": ..., "average": ..., "contributions": {feature: number, ...}, "errors": '
+            f"{{...}}}}, ...]}}, one for each of at most {MOST_ROWS} instances"
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(model.number)},
         "paths": {
-            f"/v1/models/{name}:predict": {
+            f"/v1/models/{name}:{call}": {
                 "post": {
                     "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
                     "responses": {
-                        "200": {"description": '{"predictions": [...]}, one for each instance'},
+                        "200": {"description": description},
                         **dict.fromkeys(("400", "404", "413", "503"), error),
                     },
                 }
             }
+            for call, description in answers.items()
         },
     }
 

@@ -23,6 +23,10 @@ ROWS_SIGNATURE = "serving_default"
 # Serialized tf.Examples, in one input: what TFMA looks for first. Models of stock TFX have only the one above.
 EXAMPLES_SIGNATURE = "predict"
 EXAMPLES_INPUT = "examples"
+# Rows as for ROWS_SIGNATURE; beside the same answers, [batch, columns]: the contribution of each column, its standard
+# error and the columns' names; and the answer that contributions start from, [batch].
+EXPLAIN_SIGNATURE = "explain"
+CONTRIBUTIONS, ERRORS, COLUMNS, AVERAGE = "contributions", "errors", "columns", "average"
 # In the folder of a SavedModel, where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"

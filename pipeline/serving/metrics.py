@@ -8,12 +8,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter("serve_requests", "Predict requests, by HTTP status", ["status"], registry=registry)
+        self.requests = Counter(
+            "serve_requests", "Requests to predict or explain, by HTTP status", ["status"], registry=registry
+        )
         self.seconds = Histogram(
             "serve_request_seconds",
             "From the last byte of a request to its answer",
             registry=registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+        )
+        self.explain_seconds = Histogram(
+            "serve_explain_request_seconds",
+            "The same of a request to explain, which is not among the others",
+            registry=registry,
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
         )
         self.rows = Counter("serve_rows", "Rows answered", registry=registry)
         self.rows_per_call = Histogram(

@@ -18,7 +18,7 @@ LEFT_OUT = ("classify", "regress")
 
 
 def routes(current: Current, model: str, version: str) -> list[Route]:
-    """Return the routes of calls that only TensorFlow Serving has, and of ``:predict`` by other methods than POST.
+    """Return the routes of calls that only TensorFlow Serving has, and of ours by other methods than POST.
 
     Args:
         current: The server's model.
@@ -26,13 +26,14 @@ def routes(current: Current, model: str, version: str) -> list[Route]:
         version: Path of a version of it.
 
     Returns:
-        To stand behind the routes of ``:predict``, and before those of ``model`` and ``version``, which match as well.
+        To stand behind the routes of ``:predict`` and ``:explain``, before those of ``model`` and ``version``, which
+        match as well.
     """
 
     async def other_verb(request: Request) -> Response:
         verb = request.path_params["verb"][:40]
         path = request.url.path.rpartition(":")[0][:200]
-        if verb == "predict":
+        if verb in ("predict", "explain"):
             content: dict[str, Any] = {"error": f"{request.method} is not answered here; use POST with a body"}
             if current.served is not None:
                 content["error"] += " such as the example"

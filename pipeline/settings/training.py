@@ -52,6 +52,8 @@ class Training:
             "sigmoid" or "isotonic" of two classes, "temperature" of any number.
         class_weight: "balanced" makes each class count the same in the loss, on train and eval, however rare it is; in
             metrics and gates not. Probabilities are then not those of the data. None: a row counts as it does there.
+        explain_rows: Rows of the train split that explanations begin from: more make them more certain and slower. They
+            are readable in the pushed model; 0 keeps them out of it, and ``explain`` with them.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
         train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
             ``pipeline.training`` takes epochs. None: those of one pass over the train split.
@@ -81,6 +83,7 @@ class Training:
     members: Members = "network"
     calibration: Calibration = "none"
     class_weight: ClassWeight | None = None
+    explain_rows: Annotated[int, number("0 or more", lambda value: value >= 0)] = 64
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None

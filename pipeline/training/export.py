@@ -1,7 +1,8 @@
 """Export the model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -10,11 +11,21 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.serving.export_format import CLASSES, EXAMPLES_INPUT, EXAMPLES_SIGNATURE, FITTED, INPUTS, ROWS_SIGNATURE
+from pipeline.serving.export_format import (
+    CLASSES,
+    EXAMPLES_INPUT,
+    EXAMPLES_SIGNATURE,
+    EXPLAIN_SIGNATURE,
+    FITTED,
+    INPUTS,
+    ROWS_SIGNATURE,
+)
 from pipeline.settings.names import SERVING, plain_names
+from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
+from pipeline.training.explanations import Explainer, affordable
 
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
@@ -31,6 +42,7 @@ def export(
     ensemble: Ensemble | None = None,
     at_once: int = 64,
     images: Mapping[str, Any] | None = None,
+    background: Sequence[bytes] = (),
 ) -> None:
     """Write a SavedModel that needs nothing but TensorFlow.
 
@@ -42,6 +54,8 @@ def export(
       A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. The argument is
       ``examples_`` where a raw feature has that name.
+    - ``explain`` takes what ``serving_default`` takes, and answers as well how much each raw feature has contributed:
+      ``explanations.Explainer``. Only where there is a background, and neither images nor a ``decode``.
 
     ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
     names the classes; ``FITTED`` has what was chosen on the eval split.
@@ -56,6 +70,7 @@ def export(
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
         images: ``settings.images`` as a dictionary, where one of the raw features is an image.
+        background: Raw rows that explanations begin from, serialized tf.Examples; they travel with the model.
 
     Raises:
         TrainingError: the model's output does not fit the classes.
@@ -93,7 +108,14 @@ def export(
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
-    tf.saved_model.save(server, folder, signatures={ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples})
+    signatures = {ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
+    if len(background) > 1 and not images and not decoder.decodes:
+        parsed = tf.io.parse_example(affordable(background, len(raw_spec)), raw_spec)
+        rows = {plain[name]: _as_row(value, row_inputs[plain[name]]) for name, value in parsed.items()}
+        columns = {plain[name]: name for name in sorted(raw_spec)}
+        server.explainer = Explainer(answer_rows, ANSWERS[task_of(len(answers.classes))], rows, columns)
+        signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
+    tf.saved_model.save(server, folder, signatures=signatures)
     _describe(folder, raw_spec, plain, answers, images)
 
 
@@ -194,3 +216,13 @@ def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeatu
         values=tf.cast(tf.boolean_mask(value, present), spec.dtype),
         dense_shape=tf.stack([tf.shape(value, out_type=tf.int64)[0], 1]),
     )
+
+
+def _as_row(value: tf.Tensor | tf.SparseTensor, given: tf.TensorSpec) -> tf.Tensor:
+    """Return a parsed raw feature in the form of a row input: the reverse of ``_as_parsed``."""
+    if not isinstance(value, tf.SparseTensor):
+        return tf.reshape(value, [-1, *given.shape[1:]])
+    ragged = tf.cast(tf.RaggedTensor.from_sparse(value), given.dtype)
+    missing = tf.constant("" if given.dtype == tf.string else math.nan, given.dtype)
+    dense = ragged.to_tensor(missing, shape=[None, 1 if given.shape.rank == 1 else None])
+    return dense[:, 0] if given.shape.rank == 1 else dense

@@ -15,7 +15,7 @@ import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.training import answers, predictions, strategy
+from pipeline.training import answers, background, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.decoding import Decode, Decoder
@@ -124,6 +124,7 @@ def run(
             ensemble=ensemble,
             at_once=settings.batch_size,
             images=settings.images,
+            background=background.read(fn_args.transform_graph_path, settings.explain_rows),
         )
         save_backbone(model, exported)
         if ensemble:

@@ -22,15 +22,20 @@ import tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 asked = json.load(sys.stdin)
 rows, examples = model.signatures["serving_default"], model.signatures["predict"]
+explain = model.signatures["explain"]
 inputs = rows.structured_input_signature[1]
+tensors = {name: tf.constant(asked["rows"][name], spec.dtype) for name, spec in inputs.items()}
 answers = [
-    rows(**{name: tf.constant(asked["rows"][name], spec.dtype) for name, spec in inputs.items()}),
+    rows(**tensors),
     examples(examples=tf.constant([base64.b64decode(text) for text in asked["examples"]])),
 ]
+explained = [explain(**{name: values[:5] for name, values in tensors.items()}) for _ in range(2)]
 json.dump(
     {
         "inputs": sorted(inputs),
         "imported": sorted({"tfx", "tensorflow_transform", "pipeline"} & set(sys.modules)),
+        "explained": [{name: one[name].numpy().tolist() for name in ("average", "contributions")} for one in explained],
+        "columns": explained[0]["columns"].numpy()[0].astype(str).tolist(),
         "answers": [{name: value.numpy().astype(str).tolist() for name, value in answer.items()} for answer in answers],
     },
     sys.stdout,
@@ -81,6 +86,15 @@ def test_both_signatures_give_equal_answers_without_the_label(clone, first, few_
     threshold = 0.3
     expected = ["late" if value >= threshold else "on time" for value in probabilities]
     assert by_row["label"] == expected
+
+    explained, again = answer["explained"]
+    assert explained == again
+    assert answer["columns"] == sorted(raw[0])
+    for probability, average, contributions in zip(
+        probabilities[:5], explained["average"], explained["contributions"], strict=True
+    ):
+        assert average + sum(contributions) == pytest.approx(probability, abs=1e-5)
+        assert max(map(abs, contributions)) > 1e-3
 
 
 def test_the_pushed_model_answers_the_curl_of_the_readme_and_predicts_files_alike(clone, first, few_flights, tmp_path):

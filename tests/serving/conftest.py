@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.versions import Versions
+from pipeline.training.explanations import Explainer
 
 DESCRIBED = {
     "carrier": {"type": "text", "required": True},
@@ -28,8 +30,8 @@ def expected(row: dict, bias: int = 0) -> float:
     return bias + row["distance"] / 1_000 + sum(known) / 100 + len(row["carrier"].encode()) / 10
 
 
-def save(folder: Path, bias: float = 0) -> Path:
-    """Writes a small model, whose answers tell ``bias``."""
+def save(folder: Path, bias: float = 0, *, explains: bool = False) -> Path:
+    """Writes a small model, whose answers tell ``bias`` and may be explained, from ``ROWS`` on."""
     server = tf.Module()
 
     @tf.function(
@@ -52,7 +54,17 @@ def save(folder: Path, bias: float = 0) -> Path:
             "label": tf.where(answer > 1, "late", "on time"),
         }
 
-    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows})
+    signatures = {"serving_default": rows}
+    if explains:
+        missing = {"carrier": "", "distance": None, "seats": np.nan, "temp": np.nan}
+        (given,) = rows.input_signature
+        background = {
+            name: tf.constant([missing[name] if row[name] is None else row[name] for row in ROWS], spec.dtype)
+            for name, spec in given.items()
+        }
+        server.explainer = Explainer(rows, "probability", background, {name: name for name in given})
+        signatures["explain"] = tf.function(server.explainer, input_signature=rows.input_signature, autograph=False)
+    tf.saved_model.save(server, str(folder), signatures=signatures)
     (folder / INPUTS).parent.mkdir(exist_ok=True)
     (folder / INPUTS).write_text(json.dumps(DESCRIBED))
     return folder

@@ -1,0 +1,162 @@
+"""Explain answers by raw features: Shapley values by sampling, in plain TensorFlow operations.
+
+A walk begins at a background row and puts the values of the explained row into it, one feature after the other in a
+random order; each step's change of the answer is that feature's (Castro, Gomez & Tejada 2009, "Polynomial calculation
+of the Shapley value based on sampling"; Strumbelj & Kononenko 2014, "Explaining prediction models and individual
+predictions with feature contributions"). The changes of a walk sum up to the difference of its two ends, and so do
+their means. Each order is walked backwards too, which cancels much of the chance (Mitchell, Cooper, Frank & Holmes
+2022, "Sampling Permutations for Shapley Value Estimation").
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.serving.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS
+
+Rows: TypeAlias = Mapping[str, tf.Tensor]
+# Rows that the model is asked at once, and to explain one row at most, unless that were too few walks.
+AT_ONCE, MOST_ASKED = 4_096, 4_096
+LEAST_BACKGROUND = 16
+
+
+def affordable(background: Sequence[bytes], columns: int) -> list[bytes]:
+    """Return background rows, of many columns fewer and evenly taken: a walk asks the model once for each column."""
+    count = min(len(background), max(LEAST_BACKGROUND, MOST_ASKED // (2 * columns)))
+    return [background[place] for place in np.linspace(0, len(background) - 1, count).round().astype(int)]
+
+
+class Explainer(tf.Module):
+    """Explains the answers of a function.
+
+    Args:
+        answer: From tensors [batch] or [batch, values] by name to outputs [batch, ...]; a ``tf.function`` that is
+            traced for any batch.
+        output: What is explained, [batch], or [batch, classes]: there, the most probable class of each row.
+        background: Two rows or more, [rows, ...] by name, as ``answer`` takes them.
+        columns: What people call each tensor, in the order in which contributions are to stand.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]],
+        output: str,
+        background: Rows,
+        columns: Mapping[str, str],
+    ):
+        super().__init__()
+        self._answer, self._output, self._columns = answer, output, dict(columns)
+        self._background = {name: tf.constant(background[name]) for name in columns}
+        self._begin = tf.constant(answer(dict(self._background))[output])  # [background rows, ...]
+        self._pairs, features = int(self._begin.shape[0]), len(columns)
+        orders = np.tile(np.arange(features), (self._pairs, 1))
+        there = np.random.default_rng(0).permuted(orders, axis=1)
+        # When a walk takes each feature, [walks, features]: walk w and walk w + pairs begin at background row w.
+        self._places = np.concatenate([there, features - 1 - there]).astype(np.int32)
+
+    def __call__(self, rows: Rows) -> dict[str, Any]:
+        """Explain rows, one after the other.
+
+        Args:
+            rows: [batch, ...] by name, as ``answer`` takes them.
+
+        Returns:
+            What ``answer`` returns, and, float32, ``contributions`` and ``errors``, their standard errors, both
+            [batch, columns], and ``average``, the mean answer to the background rows, [batch]: contributions and
+            average sum up to the answer. ``columns`` are their names, [batch, columns].
+        """
+        answers = self._answer(dict(rows))
+        end = answers[self._output]
+        count = tf.shape(end)[0]
+        # Which class of each row is explained; of a single answer it is the only one.
+        chosen = tf.argmax(end, axis=1) if end.shape.rank == 2 else tf.zeros([count], tf.int64)
+        row, begin = _of_one_width(dict(rows), self._background)
+
+        def explain(place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            one = {name: value[place : place + 1] for name, value in row.items()}
+            return self._explained(one, begin, _of_class(end[place : place + 1], chosen[place]), chosen[place])
+
+        features = tf.TensorSpec([len(self._columns)], tf.float32)
+        contributions, errors, average = tf.map_fn(
+            explain,
+            tf.range(count),
+            fn_output_signature=(features, features, tf.TensorSpec([], tf.float32)),
+            parallel_iterations=1,
+        )
+        names = tf.constant([list(self._columns.values())])
+        return {
+            **answers,
+            CONTRIBUTIONS: contributions,
+            ERRORS: errors,
+            AVERAGE: average,
+            COLUMNS: tf.repeat(names, count, axis=0),
+        }
+
+    def _explained(
+        self, row: Rows, background: Rows, end: tf.Tensor, chosen: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the contributions to one answer and their errors, [columns] each, and the average."""
+        begin = _of_class(self._begin, chosen)
+        walks = 2 * self._pairs
+        ends = tf.fill([walks, 1], end[0])
+        answers = tf.concat([tf.tile(begin, [2])[:, None], self._between(row, background, chosen), ends], axis=1)
+        changes = answers[:, 1:] - answers[:, :-1]  # [walks, steps]
+        of_walks = tf.gather(changes, self._places, axis=1, batch_dims=1)  # [walks, columns]
+        of_pairs = (of_walks[: self._pairs] + of_walks[self._pairs :]) / 2
+        errors = tf.math.reduce_std(of_pairs, axis=0) / float(np.sqrt(self._pairs - 1))
+        return tf.reduce_mean(of_pairs, axis=0), errors, tf.reduce_mean(begin)
+
+    def _between(self, row: Rows, background: Rows, chosen: tf.Tensor) -> tf.Tensor:
+        """Return the answers on the way between the ends of all walks, [walks, columns - 1]."""
+        walks, features = self._places.shape
+        if features == 1:
+            return tf.zeros([walks, 0])
+        at_once = max(1, min(walks, AT_ONCE // (features - 1)))
+        while walks % at_once:
+            at_once -= 1
+        places = tf.constant(self._places)
+
+        def part(first: tf.Tensor) -> tf.Tensor:
+            taken = places[first : first + at_once, None, :] < tf.range(1, features)[None, :, None]
+            taken = tf.reshape(taken, [-1, features])  # [walks at once * steps, columns]
+            start = tf.repeat((first + tf.range(at_once)) % self._pairs, features - 1)
+            mixed = {}
+            for feature, name in enumerate(self._columns):
+                is_taken = taken[:, feature] if row[name].shape.rank == 1 else taken[:, feature, None]
+                mixed[name] = tf.where(is_taken, row[name], tf.gather(background[name], start))
+            return tf.reshape(_of_class(self._answer(mixed)[self._output], chosen), [at_once, features - 1])
+
+        if at_once == walks:
+            return part(tf.constant(0))
+        spec = tf.TensorSpec([at_once, features - 1], tf.float32)
+        parts = tf.map_fn(
+            part, tf.range(0, walks, at_once), fn_output_signature=spec, parallel_iterations=1
+        )  # [parts, walks at once, columns - 1]
+        return tf.reshape(parts, [walks, features - 1])
+
+
+def _of_class(answers: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+    """Return the answers for one class, [batch]."""
+    return answers if answers.shape.rank == 1 else tf.gather(answers, chosen, axis=1)
+
+
+def _of_one_width(rows: Rows, background: Rows) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Return rows and background with lists of any number of values filled up to the same width."""
+    filled: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]] = ({}, {})
+    for name in background:
+        pair = rows[name], background[name]
+        if pair[0].shape.rank == 2 and pair[0].shape[1] is None:
+            width = tf.maximum(*(tf.shape(value)[1] for value in pair))
+            pair = _filled_up(pair[0], width), _filled_up(pair[1], width)
+        for one, value in zip(filled, pair, strict=True):
+            one[name] = value
+    return filled
+
+
+def _filled_up(values: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Return lists, [rows, values], with missing values up to a width."""
+    missing = tf.constant("" if values.dtype == tf.string else np.nan, values.dtype)
+    rows, given = tf.unstack(tf.shape(values))
+    return tf.concat([values, tf.fill([rows, width - given], missing)], axis=1)
