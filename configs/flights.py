@@ -22,8 +22,8 @@ CONFIG = PipelineConfig(
     label=Label("late", classes=("on time", "late")),
     schema="schema/flights/schema.pbtxt",
     module="models/flights.py",
-    tuning=Tuning(trials=6, epochs=3),
-    training=Training(epochs=3, batch_size=2048),
+    tuning=Tuning(trials=4, epochs=3),
+    training=Training(epochs=3, batch_size=2048, members="both"),
     evaluation=Evaluation(
         gates=(
             Gate("auc", floor=0.67),

@@ -171,4 +171,4 @@ def tuner_fn(fn_args):
 
 def run_fn(fn_args):
     """Trains with the best values found, and exports."""
-    training.run(fn_args, build_model)
+    training.run(fn_args, build_model, trees_without=("date", *(f"{a}_{b}" for a, b in CROSSES)))

@@ -107,9 +107,9 @@ def with_trees(
     columns.count_categories(rows)
     judged, right, counted = _collected(_batches(evaluate, most), columns)
     if settings.class_weight:
-        of_class = class_weights(labels, weights, classes)
-        weights = of_class[labels.astype(int)] * (1 if weights is None else weights)
-        counted = of_class[right.astype(int)] * (1 if counted is None else counted)
+        weights = class_weights(labels, weights, classes)[labels.astype(int)] * (1 if weights is None else weights)
+    if classes:
+        counted = with_shares_of(labels, weights, right, counted)
     trees = fit(
         Sample(columns.of(rows), labels, weights),
         Sample(columns.of(judged), right, counted),
@@ -135,6 +135,29 @@ def with_trees(
         f"network {means[0]:.4g}, trees {means[-1]:.4g}, together {together:.4g} with "
         f"{100 * weight:.0f} % of the trees",
     )
+
+
+def with_shares_of(
+    train: np.ndarray, train_weights: np.ndarray | None, labels: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray:
+    """Return weights of rows, [rows], by which their classes have the shares that they have in the train split.
+
+    Months with fewer late flights than those of the training would else favour whatever answers with lower
+    probabilities, of which months to come know nothing ("label shift", Lipton et al. 2018, "Detecting and Correcting
+    for Label Shift with Black Box Predictors").
+
+    Args:
+        train: Numbers of classes, of the train split; each class has a row.
+        train_weights: How much each of its rows counts; None: all count the same.
+        labels: Of the rows.
+        weights: How much each row counts, before.
+    """
+    classes = int(train.max()) + 1
+    expected, found = (
+        np.bincount(given.astype(int), counted, classes) for given, counted in ((train, train_weights), (labels, weights))
+    )
+    shares = np.divide(expected / expected.sum(), found / found.sum(), out=np.ones(classes), where=found > 0)
+    return shares[labels.astype(int)] * (1 if weights is None else weights)
 
 
 def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:

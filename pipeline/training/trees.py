@@ -23,7 +23,7 @@ logger = logging.getLogger("pipeline.training")
 Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegressor"
 # Small steps, and as many as improve the answers for the eval split. Of many rows larger ones: they take half the time.
 LEARNING_RATE, LARGE_RATE, MANY_ROWS = 0.05, 0.1, 100_000
-LEAST_ITERATIONS, MOST_ITERATIONS, AT_FIRST, PATIENCE = 25, 500, 100, 75
+LEAST_ITERATIONS, MOST_ITERATIONS, AT_FIRST, PATIENCE = 25, 500, 150, 75
 # Each iteration grows a tree for each of several classes, and a request waits for all of them.
 MOST_TREES = 2_000
 # Their nodes are decided together: for 4,096 rows in 30 MB.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_trees
+from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_shares_of, with_trees
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import read
@@ -55,6 +55,22 @@ def test_a_few_rows_that_one_member_knows_perfectly_do_not_silence_the_other():
     losses = np.stack([(1 - part) * np.full(65, 0.01) for part in WEIGHTS])
     assert 0.5 < most_even(losses) < 0.75
     assert most_even(np.repeat(losses, 200, axis=1)) > 0.98
+
+
+def test_rows_of_the_eval_split_count_as_often_as_their_class_stands_in_the_train_split():
+    train, labels = np.repeat([0, 1, 2], [60, 30, 10]), np.repeat([0, 1], [9, 1])
+    weights = with_shares_of(train, None, labels, None)
+    np.testing.assert_allclose(weights, [0.6 / 0.9] * 9 + [0.3 / 0.1])
+    np.testing.assert_allclose(with_shares_of(labels, None, labels, None), 1.0)
+    # A row of weight 3 is three rows, in either split.
+    thrice = np.where(labels == 1, 3.0, 1.0)
+    np.testing.assert_allclose(
+        with_shares_of(train, None, labels, thrice) @ (labels == 1), 0.3 * with_shares_of(train, None, labels, thrice).sum()
+    )
+    # Of two members that rank rows alike, the one that answers the shares of the train split is not taken for worse.
+    knows_shares, knows_eval = np.full(10, 0.3), np.full(10, 0.1)
+    by_member = [-(weights * np.log(np.where(labels == 1, p, 1 - p))).mean() for p in (knows_shares, knows_eval)]
+    assert by_member[0] < by_member[1]
 
 
 def test_both_answer_with_the_weighted_mean(splits):
