@@ -154,7 +154,8 @@ def with_shares_of(
     """
     classes = int(train.max()) + 1
     expected, found = (
-        np.bincount(given.astype(int), counted, classes) for given, counted in ((train, train_weights), (labels, weights))
+        np.bincount(given.astype(int), counted, classes)
+        for given, counted in ((train, train_weights), (labels, weights))
     )
     shares = np.divide(expected / expected.sum(), found / found.sum(), out=np.ones(classes), where=found > 0)
     return shares[labels.astype(int)] * (1 if weights is None else weights)
