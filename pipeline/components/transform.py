@@ -43,8 +43,7 @@ from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.training.background import Picked
-from pipeline.training.preprocessing import number
+from pipeline.serving.background import Picked
 
 # Folder in the transform graph for what passes between two phases of the analysis.
 TEMPORARY = ".temp_path"
@@ -135,7 +134,10 @@ def with_weight(preprocessing_fn: Callable[..., Any], weight: str) -> Callable[.
             raise UserError(
                 f"preprocessing_fn returns {weight!r}, which is the weight of the rows; give this feature another name"
             )
-        values = number(inputs[weight])
+        values = inputs[weight]
+        if isinstance(values, tf.SparseTensor):  # as a schema may say, though no row lacks its weight
+            values = tf.sparse.to_dense(tf.SparseTensor(values.indices, values.values, [values.dense_shape[0], 1]))
+        values = tf.cast(values, tf.float32)
         return {**outputs, weight: values / tf.cast(tft.mean(values), tf.float32)}
 
     return preprocess

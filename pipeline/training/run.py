@@ -15,7 +15,8 @@ import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.training import answers, background, predictions, strategy
+from pipeline.serving import background
+from pipeline.training import answers, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.decoding import Decode, Decoder

@@ -13,6 +13,7 @@ from pipeline.serving.app import Limits, create_app
 from pipeline.serving.current import Current
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.metrics import Metrics
+from pipeline.settings.config import Label
 from pipeline.settings.images import Images
 from pipeline.vertex.endpoints import batch
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
@@ -117,7 +118,7 @@ def test_a_batch_job_answers_every_image_whatever_64_of_them_weigh(
     jobs.rows = contents([grey_image(30), LARGE, LARGE, grey_image(200)])
     notes: list[str] = []
     to = "gs://demo-bucket/answers"
-    batch.predict(version, source, to, "grey", vertex, cloud, notes.append, 0.01, images=Images())
+    batch.predict(version, source, to, Label("grey"), vertex, cloud, notes.append, 0.01, images=Images())
     (answered,) = jobs.answered.values()
     assert answered.errors == []
     assert answered.predictions == [30.0, 90.0, 90.0, 200.0]

@@ -7,6 +7,7 @@ import pytest
 from google.cloud.aiplatform import initializer, models
 from google.protobuf import json_format
 
+from pipeline.settings.config import Label
 from pipeline.settings.endpoint import Endpoint
 from pipeline.vertex.endpoints import batch, pusher
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
@@ -120,7 +121,7 @@ def test_a_version_is_deployed_as_by_the_sdk(uploaded: Version, sdk, cloud, ther
 
 def test_rows_are_answered_as_by_the_sdk(uploaded: Version, sdk, vertex, cloud, there: GoogleCloud):
     vertex = replace(vertex, endpoint=SETTINGS, labels={"team": "a"})
-    batch.predict(uploaded, "bigquery://demo.d.rows", "bq://demo.d", "late", vertex, cloud, lambda _: None, 0.01)
+    batch.predict(uploaded, "bigquery://demo.d.rows", "bq://demo.d", Label("late"), vertex, cloud, lambda _: None, 0.01)
     ours = last(there, "CreateBatchPredictionJob")
     sdk.Model(uploaded.entry, version="1").batch_predict(
         job_display_name="flights-1",
