@@ -16,6 +16,14 @@ def call(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("command", [["local_runner.py"], ["vertex_runner.py", "check"], ["-m", "pipeline", "new"]])
+def test_a_python_without_the_packages_says_how_to_get_them(command):
+    found = call("-S", *command)  # without what is installed
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"{sys.executable} lacks the packages") and found.stderr.count("\n") == 1
+    assert "make setup" in found.stderr and "source .venv/bin/activate" in found.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_says_what_it_does_and_ends_with_its_exit_codes(command, capsys):
     with pytest.raises(SystemExit, match="0"):
