@@ -111,6 +111,8 @@ class LocalRun:
             self.outcome = {"failed": [screen.failure(*self.failed, cause, self.config)]}
         else:
             screen.results(self.results, self.config)
+            if self.results.pushed_to and any(step.name == "Pusher" and step.state == "cached" for step in self.steps):
+                screen.note("  by an earlier run; nothing has changed that would push another model")
             self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
 
     def announce(self, note: Callable[[str], None]) -> None:

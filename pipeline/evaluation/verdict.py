@@ -102,7 +102,9 @@ def why_nothing_learnt(overall: Mapping[str, float], constant: Mapping[str, floa
         return None
     return (
         f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "
-        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant[metric]:.4f}"
+        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant[metric]:.4f}; where "
+        "boosting among the baselines is better, train longer or at another learning rate, else look for columns that "
+        "say more about the label"
     )
 
 

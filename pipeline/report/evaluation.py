@@ -127,7 +127,7 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
     elif task == "binary":
         blocks.append(Text("The test split has rows of one class only: ROC and precision are undefined.", "bad"))
     if curves:
-        mean = "share of class 1" if task == "binary" else "mean label"
+        mean = f"share of {charts.shown(classes[1], 30)}" if task == "binary" else "mean label"
         figures.append(_curve(curves, "calibration", "Calibration", "mean prediction", mean, True, None))
     blocks += [Figures(figures)] if figures else []
     if counts:

@@ -48,6 +48,8 @@ def test_nothing_changed_executes_nothing(clone, first):
     assert again.ran == set()
     assert again.pushed_to == first.pushed_to
     assert "nothing it depends on has changed since" in again.text
+    assert "by an earlier run; nothing has changed that would push another model" in again.text
+    assert "by an earlier run" not in first.text
 
 
 def test_editing_a_test_the_readme_or_an_unrelated_file_executes_nothing(clone, first):
