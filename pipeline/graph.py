@@ -166,7 +166,8 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     settings = {**dataclasses.asdict(config.training), "objective": config.objective, **label}
     if config.training.backbone_weights:
         settings["weights_fingerprint"] = _weights_fingerprint(config.training.backbone_weights)
-    of_answers = {name: settings.pop(name) for name in ("members", "calibration")}  # a search is for the network
+    # A search is for the network, from its first weights.
+    of_answers = {name: settings.pop(name) for name in ("members", "calibration", "explain_rows", "warm_start")}
     classes = {"classes": list(config.label.classes)} if config.training.class_weight else {}
     inputs: dict[str, Any] = {
         "examples": transform.outputs["transformed_examples"],

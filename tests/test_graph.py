@@ -181,15 +181,21 @@ def test_steps_of_the_config_reach_stock_modules_and_nothing_else(config, few_fl
         assert with_steps[step]["custom_config"] == made[step]["custom_config"]
 
 
-def test_members_make_the_trainer_run_again_and_not_the_search(config, few_flights, tmp_path):
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("members", "network"), ("calibration", "isotonic"), ("explain_rows", 8), ("warm_start", True)],
+)
+def test_what_a_search_does_not_depend_on_makes_the_trainer_run_again_only(
+    config, few_flights, tmp_path, setting, value
+):
     config = replace(config, data=replace(config.data, path=str(few_flights)))
-    both = replace(config, training=replace(config.training, members="both"))
-    made, with_trees = (
+    changed = replace(config, training=replace(config.training, **{setting: value}))
+    made, other = (
         {node.id: node.exec_properties for node in pipeline_for(one, one.data, tmp_path).components}
-        for one in (config, both)
+        for one in (config, changed)
     )
-    assert with_trees["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
-    assert with_trees["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]
+    assert other["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
+    assert other["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]
 
 
 def test_a_reviewed_schema_has_the_weight_and_asks_no_request_for_it(config, few_flights, tmp_path):

@@ -88,7 +88,9 @@ def _metrics(task: Task, threshold: float) -> list[config_pb2.MetricConfig]:
     configs = []
     for name, class_name in CLASSES[task].items():
         with_threshold = task == "binary" and name not in WITHOUT_THRESHOLD
-        arguments = f'"thresholds": {threshold}, ' if with_threshold else ""
+        # A model answers the second class from the threshold on, and TFMA counts what lies above it.
+        below = np.nextafter(np.float32(threshold), np.float32(-1))
+        arguments = f'"thresholds": {float(below)}, ' if with_threshold else ""
         configs.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
     return configs
 

@@ -235,7 +235,7 @@ class PipelineConfig:
                     f"{', '.join(task.metrics)}"
                 )
 
-        if self.label.task != "binary" and not isinstance(self.evaluation.threshold, int | float):
+        if self.label.task != "binary" and self.evaluation.threshold != 0.5:  # which is there unless one is set
             raise ConfigError(f"evaluation.threshold: a label of {task.label} has none; leave it out")
         kinds = {"binary": ("sigmoid", "isotonic", "temperature"), "multiclass": ("temperature",)}
         calibration, possible = self.training.calibration, ("none", *kinds.get(self.label.task, ()))

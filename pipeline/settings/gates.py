@@ -270,6 +270,8 @@ class Evaluation:
             if METRICS[gate.metric].direction == 0 and getattr(gate, "max_drop", None):
                 raise ConfigError(f"{gate.metric} has no better direction: give floor and ceiling, and max_drop=None")
         check_settings("evaluation.", self)
+        if self.threshold == 0:
+            raise ConfigError("evaluation.threshold must be above 0: from 0 on, every row is of the second class")
         if self.logits and (self.coverage is not None or not isinstance(self.threshold, int | float)):
             raise ConfigError("evaluation: of logits (logits=True) no threshold is chosen, and no coverage reached")
         if isinstance(self.slices, str):

@@ -90,6 +90,11 @@ class Training:
 
     def __post_init__(self) -> None:
         check_settings("training.", self)
+        if self.class_weight and self.calibration == "temperature":
+            raise ConfigError(
+                'training.calibration "temperature" cannot undo what training.class_weight "balanced" does to '
+                'probabilities; leave one of them out, or of two classes take "sigmoid" or "isotonic"'
+            )
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise ConfigError(
                 f"training.warmup_epochs must be between 0 and training.epochs, which is {self.epochs}, "

@@ -13,9 +13,8 @@ from pipeline.training import calibration, conformal
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import BATCH, Ensemble, answering
 from pipeline.training.errors import TrainingError
-from pipeline.training.input_pipeline import Split, evaluation_steps
+from pipeline.training.input_pipeline import Split, each_row
 from pipeline.training.settings import Settings
-from pipeline.training.strategy import Part
 from pipeline.training.thresholds import choose_threshold
 
 logger = logging.getLogger("pipeline.training")
@@ -34,7 +33,7 @@ class Answers:
         interval: Of numbers, what is added to the prediction for its lowest and its highest value.
         calibrate: Of classes, makes probabilities of the output, [batch, 1 or classes], those that are answered.
         least: Of classes, the least probability of those in a set; the label always is.
-        fitted: What the eval split has decided, for ``export_format.FITTED``.
+        fitted: What the model and its report say about that, for ``export_format.FITTED``.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ def fit(
     """
     classes, threshold = settings.classes, settings.threshold
     if isinstance(threshold, int | float) and settings.coverage is None and settings.calibration == "none":
-        return Answers(classes, threshold)
+        return Answers(classes, threshold, fitted={"threshold": threshold} if len(classes) == 2 else {})
     answer, at_once = answering(model, decoder, ensemble), settings.batch_size if decoder.decodes else BATCH
     output, labels, weights = _asked(answer, evaluate, at_once)
     _check_shape(list(output.shape), len(classes))
@@ -107,8 +106,9 @@ def fit(
         found.append(sentence)
     if not isinstance(threshold, int | float):
         threshold, sentence = choose_threshold(threshold, output[:, 0], labels, weights)
-        fitted["threshold"] = threshold
         found.append(sentence)
+    if len(classes) == 2:
+        fitted["threshold"] = threshold
     interval = least = None
     if settings.coverage is not None:
         asked = f"{100 * settings.coverage:g} % of the rows, fitted on the eval split"
@@ -141,10 +141,8 @@ def _asked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return the answers to all rows of a split, float32 [rows, 1 or classes], and labels and any weights, [rows]."""
     answers, labels, weights = [], [], []
-    for packed in split.evaluation(at_once, Part()).take(evaluation_steps(split.examples, at_once, 1)):
-        features, label, weight = keras.utils.unpack_x_y_sample_weight(split.rows.unpack(split.rows.pick(packed)))
+    for features, label, weight in each_row(split, at_once):
         answers.append(np.asarray(answer(features), np.float32))
-        labels.append(label.numpy().ravel())
-        if weight is not None:
-            weights.append(weight.numpy().astype(np.float64))
-    return np.concatenate(answers), np.concatenate(labels), np.concatenate(weights) if weights else None
+        labels.append(label)
+        weights.append(weight)
+    return np.concatenate(answers), np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)

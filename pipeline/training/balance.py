@@ -1,10 +1,8 @@
 """Weights of classes with which each class counts the same, however rare it is."""
 
-import keras
 import numpy as np
 
-from pipeline.training.input_pipeline import Split, evaluation_steps
-from pipeline.training.strategy import Part
+from pipeline.training.input_pipeline import Split, each_row
 
 # Rows looked at together.
 BATCH = 4096
@@ -30,10 +28,8 @@ def class_weights(labels: np.ndarray, weights: np.ndarray | None, classes: int) 
 def class_weights_of(split: Split, classes: int) -> np.ndarray:
     """Return the same for all rows of a split."""
     sums = np.zeros(classes)
-    for packed in split.evaluation(BATCH, Part()).take(evaluation_steps(split.examples, BATCH, 1)):
-        _, label, weight = keras.utils.unpack_x_y_sample_weight(split.rows.unpack(split.rows.pick(packed)))
-        counted = None if weight is None else weight.numpy().astype(np.float64)
-        sums += np.bincount(label.numpy().ravel().astype(int), counted, classes)
+    for _, labels, weights in each_row(split, BATCH):
+        sums += np.bincount(labels.astype(int), weights, classes)
     return _balanced(sums)
 
 

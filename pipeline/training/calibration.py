@@ -43,7 +43,7 @@ class Linear:
         return f"a slope of {self.slope:.3g}{offset}"
 
 
-class Steps:
+class Interpolated:
     """Probabilities of the second of two classes, mapped by lines between points as scikit-learn's ``predict`` does.
 
     Args:
@@ -81,14 +81,14 @@ def fit(
         labels: Numbers of classes, [rows].
         weights: How much each row counts, [rows]; None: all count the same.
     """
-    # Of a mean of 1, so that they are no more rows than there are.
-    weights = np.ones(len(labels)) if weights is None else weights / weights.mean()
-    calibrate: Linear | Steps
+    # As many rows as Kish's effective number (1965, "Survey Sampling"): weights are no evidence of their own.
+    weights = np.ones(len(labels)) if weights is None else weights * weights.sum() / np.square(weights).sum()
+    calibrate: Linear | Interpolated
     if kind == "sigmoid":
         calibrate = _sigmoid(answers[:, 0], labels, weights)
     elif kind == "isotonic":
         found = IsotonicRegression().fit(answers[:, 0].astype(np.float64), labels, weights)
-        calibrate = Steps(found.X_thresholds_, found.y_thresholds_)
+        calibrate = Interpolated(found.X_thresholds_, found.y_thresholds_)
     else:
         calibrate = _temperature(answers, labels, weights)
     losses = [

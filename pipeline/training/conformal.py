@@ -26,7 +26,7 @@ def interval(answers: np.ndarray, labels: np.ndarray, coverage: float) -> tuple[
         TrainingError: there are too few rows.
     """
     errors = np.sort(np.asarray(labels, np.float64) - answers)
-    rank = _rank(len(errors), (1 + coverage) / 2, coverage)
+    rank = rank_of(len(errors), coverage, both_sides=True)
     return float(errors[len(errors) - rank]), float(errors[rank - 1])
 
 
@@ -45,11 +45,21 @@ def least_probability(answers: np.ndarray, labels: np.ndarray, coverage: float) 
     """
     shares = np.concatenate([1 - answers, answers], axis=1) if answers.shape[1] == 1 else answers
     of_label = np.sort(shares[np.arange(len(labels)), labels.astype(int)])
-    return float(of_label[len(of_label) - _rank(len(of_label), coverage, coverage)])
+    return float(of_label[len(of_label) - rank_of(len(of_label), coverage)])
 
 
-def _rank(rows: int, share: float, coverage: float) -> int:
-    """Return the place, from 1, of the value that a new one exceeds in at most 1 - share of all cases."""
+def rank_of(rows: int, coverage: float, both_sides: bool = False) -> int:
+    """Return the place among so many sorted values, from 1, of the one that a new value exceeds as seldom as allowed.
+
+    Args:
+        rows: How many values there are.
+        coverage: Share of the cases that is not to be missed.
+        both_sides: Whether half of what may be missed lies on the other side.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    share = (1 + coverage) / 2 if both_sides else coverage
     rank = math.ceil(round((rows + 1) * share, 9))
     if rank > rows:
         needed = math.ceil(round(share / (1 - share), 9))

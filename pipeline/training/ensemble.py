@@ -6,8 +6,7 @@ Models that err differently err less in the mean: on 51 published tables, ensemb
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -17,9 +16,8 @@ from pipeline.training.balance import class_weights
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split, evaluation_steps
+from pipeline.training.input_pipeline import Split, each_row
 from pipeline.training.settings import Settings
-from pipeline.training.strategy import Part
 from pipeline.training.trees import Columns, Sample, Trees, fit, losses_of
 
 logger = logging.getLogger("pipeline.training")
@@ -95,7 +93,7 @@ def with_trees(
     """
     columns, classes = Columns(features), len(settings.classes)
     most = MOST_VALUES // max(1, columns.count)
-    rows, labels, weights = _collected(_batches(train, most), columns)
+    rows, labels, weights = _collected(train, math.ceil(train.examples / most), columns)
     lacking = "" if columns.count else "the model has no numbers and no categories"
     if classes and len(np.unique(labels)) < classes:
         lacking = "a class has no row in the train split"
@@ -105,7 +103,8 @@ def with_trees(
         logger.info("No trees: %s.", lacking)
         return None
     columns.count_categories(rows)
-    judged, right, counted = _collected(_batches(evaluate, most), columns)
+    every = math.ceil(evaluate.examples / most)
+    judged, right, counted = _collected(evaluate, every, columns)
     if settings.class_weight:
         weights = class_weights(labels, weights, classes)[labels.astype(int)] * (1 if weights is None else weights)
     if classes:
@@ -123,8 +122,7 @@ def with_trees(
             trees, 1.0, f"trees {np.average(losses_of(answers, right, classes), weights=counted):.4g}", alone=True
         )
     network = answering(model, decoder)
-    parts = [np.asarray(network(features), np.float64) for features, *_ in _batches(evaluate, most)]
-    others = np.concatenate(parts)
+    others = np.concatenate([np.asarray(network(part), np.float64) for part, *_ in each_row(evaluate, BATCH, every)])
     losses = np.stack([losses_of(part * answers + (1 - part) * others, right, classes) for part in WEIGHTS])
     weight = most_even(losses, counted)
     together = np.average(losses_of(weight * answers + (1 - weight) * others, right, classes), weights=counted)
@@ -182,27 +180,17 @@ def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:
     return float(0.5 + (weight - 0.5) * rows / (rows + EVEN_ROWS))
 
 
-def _batches(split: Split, most: int) -> Iterator[tuple[Any, ...]]:
-    """Yield features, label and any weights of at most so many rows of a split, evenly picked."""
-    every = math.ceil(split.examples / most)
-    batches = split.evaluation(BATCH, Part())
-    for packed in batches.take(evaluation_steps(split.examples, BATCH, 1)):
-        yield split.rows.unpack(split.rows.pick(packed)[::every])
-
-
 def _collected(
-    batches: Iterator[tuple[Any, ...]], columns: Columns
+    split: Split, every: int, columns: Columns
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
     """Return the features that the columns are made of, [rows, values] by name, and labels and any weights, [rows]."""
     parts, labels, weights = [], [], []
-    for batch in batches:
-        features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    for features, label, weight in each_row(split, BATCH, every):
         parts.append({name: features[name].numpy() for name in columns.names})
-        labels.append(label.numpy().ravel())
-        if weight is not None:
-            weights.append(weight.numpy().astype(np.float64))
+        labels.append(label)
+        weights.append(weight)
     values = {name: np.concatenate([part[name] for part in parts]) for name in columns.names}
-    return values, np.concatenate(labels), np.concatenate(weights) if weights else None
+    return values, np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)
 
 
 def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:

@@ -76,14 +76,7 @@ class Features:
         return cls(numbers, categories, places, tensors, weights, decoder.padded)
 
     def without(self, names: Collection[str]) -> "Features":
-        """Return the others.
-
-        Raises:
-            ValueError: there is no such feature.
-        """
-        known = {**self.numbers, **self.categories, **self.tensors}
-        if unknown := sorted(set(names) - set(known)):
-            raise ValueError(f"no feature {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        """Return the others; names of none are passed over, for preprocessing_fn may leave out what it derives."""
 
         def others(kind: dict[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in kind.items() if name not in names}

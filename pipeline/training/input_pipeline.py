@@ -12,10 +12,11 @@ import logging
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -135,6 +136,22 @@ def steps_per_epoch(examples: int, batch_size: int, replicas: int) -> int:
 def evaluation_steps(examples: int, batch_size: int, replicas: int) -> int:
     """Return the steps of one evaluation."""
     return math.ceil(examples / (batch_size * replicas))
+
+
+def each_row(
+    split: Split, batch_size: int, every: int = 1
+) -> Iterator[tuple[Mapping[str, tf.Tensor], np.ndarray, np.ndarray | None]]:
+    """Yield all rows of a split once: features by name, [rows, ...], and labels and any weights, [rows].
+
+    Args:
+        split: Read by this process alone.
+        batch_size: Most rows at once.
+        every: Leave out all but every so manieth row.
+    """
+    for packed in split.evaluation(batch_size, Part()).take(evaluation_steps(split.examples, batch_size, 1)):
+        batch = split.rows.unpack(split.rows.pick(packed)[::every])
+        features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        yield features, label.numpy().ravel(), None if weight is None else weight.numpy().astype(np.float64)
 
 
 def _evaluation_batch_sizes(examples: int, batch_size: int, replicas: int, same_size: bool) -> np.ndarray:

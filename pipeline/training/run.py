@@ -19,6 +19,7 @@ from pipeline.serving import background
 from pipeline.training import answers, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
+from pipeline.training.conformal import rank_of
 from pipeline.training.decoding import Decode, Decoder
 from pipeline.training.ensemble import with_trees
 from pipeline.training.export import export
@@ -36,6 +37,8 @@ logger = logging.getLogger("pipeline.training")
 # that outlives a lost machine, and the one whose TensorBoard files are shown live.
 CHECKPOINT_VARIABLE = "AIP_CHECKPOINT_DIR"
 LOG_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
+# Settings of what is made of the network when it has been trained.
+AFTER_TRAINING = ("members", "calibration", "explain_rows", "threshold", "coverage")
 BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
@@ -64,11 +67,10 @@ def run(
         augment: Changes a batch in training, {name: [batch, ...]} and label [batch, ...], by Keras' Random layers or
             ``keras.random``; the same step sees the same examples after a restart. Without ``if`` on tensors.
         trees_without: Transformed features that trees beside the network do not get: what later rows cannot have, or
-            what trees find out by themselves, such as crosses of categories.
+            what trees find out by themselves, such as crosses of categories. Names of no feature are passed over.
 
     Raises:
         TrainingError: a setting, the data or the model makes training impossible.
-        ValueError: a name in ``trees_without`` is no feature.
     """
     settings = Settings.of(fn_args)
     distribution = strategy.choose(settings.strategy)
@@ -77,6 +79,8 @@ def run(
     transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
     decoder = decoder_of(transform_output, settings, decode)
     train, evaluate = splits(fn_args, decoder, settings, distribution)
+    if settings.coverage is not None:
+        rank_of(evaluate.examples, settings.coverage, both_sides=not settings.classes)  # rather now than in the end
     hyperparameters = (
         keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
         if fn_args.hyperparameters
@@ -109,7 +113,11 @@ def run(
     if settings.members != "network":
         ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
     if ensemble:
-        logger.info("Loss on the eval split: %s.", ensemble.found)
+        logger.info(
+            "Loss on the eval split%s: %s.",
+            ", its classes as frequent as in train" if settings.classes else "",
+            ensemble.found,
+        )
     decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
@@ -191,7 +199,9 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 
 
 def checkpoint_folder(fn_args: Any) -> str:
-    """Return the folder of this training's checkpoints, named by all that decides its result.
+    """Return the folder of this training's checkpoints, named by all that decides the network's weights.
+
+    A training that found no threshold in the end goes on from there when it is asked for less.
 
     TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
     names a folder that stays the same when it is started again.
@@ -202,7 +212,7 @@ def checkpoint_folder(fn_args: Any) -> str:
         fn_args.transform_graph_path,
         fn_args.hyperparameters,
         getattr(fn_args, "base_model", None),
-        fn_args.custom_config,
+        {name: value for name, value in (fn_args.custom_config or {}).items() if name not in AFTER_TRAINING},
     ]
     name = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = os.environ.get(CHECKPOINT_VARIABLE)

@@ -33,13 +33,15 @@ def choose_threshold(
     known = np.unique(answers)
     # From the lowest to the highest; "at least" the threshold is the second class.
     thresholds = (np.append(0, known) + np.append(known, 1)).astype(np.float32) / 2
+    thresholds = thresholds[(thresholds > 0) & (thresholds < 1)]  # answers of 0 and 1 lie on one side of all of them
     hits, false_alarms = (_weight_from(thresholds, answers[labels == one], weights[labels == one]) for one in (1, 0))
-    recalls = hits / hits[0]
+    positives = _weight_from(np.zeros(1), answers[labels == 1], weights[labels == 1])[0]
+    recalls = hits / positives
     # Where no row is taken for the second class there is no precision.
     precisions = np.divide(hits, hits + false_alarms, out=np.full(len(hits), np.nan), where=hits + false_alarms > 0)
     cost = ""
     if isinstance(wanted, Costs):
-        costs = wanted.false_positive * false_alarms + wanted.false_negative * (hits[0] - hits)
+        costs = wanted.false_positive * false_alarms + wanted.false_negative * (positives - hits)
         middle = wanted.false_positive / (wanted.false_positive + wanted.false_negative)
         place = np.lexsort((np.abs(thresholds - middle), costs))[0]
         cost = f", {costs[place] / weights.sum():.3g} a row by the costs asked for"

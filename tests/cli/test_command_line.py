@@ -20,8 +20,10 @@ def call(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 def test_a_python_without_the_packages_says_how_to_get_them(command):
     found = call("-S", *command)  # without what is installed
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith(f"{sys.executable} lacks the packages") and found.stderr.count("\n") == 1
-    assert "make setup" in found.stderr and "source .venv/bin/activate" in found.stderr
+    assert found.stderr.startswith(f"{sys.executable} lacks the packages")
+    assert found.stderr.count("\n") == 1
+    assert "make setup" in found.stderr
+    assert "source .venv/bin/activate" in found.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

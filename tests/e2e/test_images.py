@@ -19,6 +19,15 @@ from tests.training.processes import Data, finish, run, start, weights
 
 pytestmark = pytest.mark.slow
 SIGKILL = -9
+SURE = """
+from dataclasses import replace
+
+CONFIG = replace(
+    CONFIG,
+    evaluation=replace(CONFIG.evaluation, coverage=0.9),
+    training=replace(CONFIG.training, calibration="temperature"),
+)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +35,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone of this repository, with the script that makes the digits."""
     clone = copy_repository(tmp_path_factory.mktemp("clone"))
     shutil.copy(ROOT / "data/prepare_digits.py", clone / "data")
+    with (clone / "configs/digits.py").open("a") as config:
+        config.write(SURE)
     return clone
 
 
@@ -58,6 +69,23 @@ def test_digits_are_pushed_with_nearly_all_right_and_answer_png_files(clone, dig
     assert sum(label == str(digit) for digit, label in enumerate(given)) >= 9
     again = call(clone, "local_runner.py", "--pipeline", "digits")
     assert not again.ran
+
+
+def test_sets_of_digits_hold_the_right_one_as_often_as_is_said(clone, digits):
+    (examples,) = (clone / "output/digits/artifacts/ExampleGen/examples").iterdir()
+    files = sorted(str(file) for file in (examples / "Split-test").iterdir())
+    records = [record.numpy() for record in tf.data.TFRecordDataset(files, "GZIP")]
+    rows = [tf.train.Example.FromString(record).features.feature for record in records]
+    labels = np.array([row["digit"].int64_list.value[0] for row in rows])
+    images = tf.constant([row["image"].bytes_list.value[0] for row in rows])
+    served = tf.saved_model.load(str(clone / digits.pushed_to)).signatures["serving_default"](image=images)
+    within = served["label_set"].numpy()
+    assert within.shape == (len(rows), 10)
+    share, size = 100 * within[np.arange(len(rows)), labels].mean(), within.sum(axis=1).mean()
+    assert f"note: sets for 90 % of the rows: {share:.1f} % reached on test" in digits.text
+    assert f"), {size:.3g} classes on average" in digits.text
+    assert "note: probabilities calibrated (temperature, a slope of " in digits.text
+    assert share > 85
 
 
 def test_requests_with_other_answers_than_the_test_split_s_cross_a_limit(clone, digits, tmp_path):

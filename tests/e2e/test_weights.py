@@ -14,6 +14,11 @@ from sklearn.datasets import load_diabetes
 from tests.e2e.run import copy_repository
 
 pytestmark = pytest.mark.slow
+SURE = """
+from dataclasses import replace
+
+CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, coverage=0.8))
+"""
 
 
 def call(clone: Path, *command: str) -> str:
@@ -37,7 +42,9 @@ def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_no
         *("--weight", "visits"),
     )
     assert "visits: 1 to 4" in made
-    call(clone, "local_runner.py", "--pipeline", "diabetes", "--tuning", "off")
+    with (clone / "configs/diabetes.py").open("a") as config:
+        config.write(SURE)
+    ran = call(clone, "local_runner.py", "--pipeline", "diabetes", "--tuning", "off")
 
     verdict = json.loads((clone / "output/diabetes/verdict.json").read_text())
     examples = next((clone / "output/diabetes/artifacts/ExampleGen/examples").iterdir())
@@ -51,6 +58,12 @@ def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_no
     assert verdict["metrics"]["rmse"] == pytest.approx(np.sqrt(repeated.mean()), rel=1e-4)
     assert verdict["metrics"]["rmse"] != pytest.approx(np.sqrt(np.square(answers - labels).mean()), rel=0.01)
     assert verdict["metrics"]["example_count"] == len(rows)
+
+    # Intervals hold for rows, whatever these weigh.
+    served = {name: values.numpy() for name, values in model.signatures["predict"](tf.constant(records)).items()}
+    within = (served["prediction_low"] <= labels) & (labels <= served["prediction_high"])
+    assert f"note: intervals for 80 % of the rows: {100 * within.mean():.1f} % reached on test" in ran
+    assert 60 < 100 * within.mean() < 95
 
     assert "visits" not in model.signatures["serving_default"].structured_input_signature[1]
     answered = call(

@@ -1,5 +1,7 @@
 """Questions that the Evaluator is asked."""
 
+import json
+
 import numpy as np
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
@@ -27,8 +29,11 @@ def test_columns_that_a_gate_names_are_sliced_by_too():
 def test_precision_and_recall_are_taken_at_the_stated_threshold():
     made = eval_config(Evaluation(gates=(Gate("auc", 0.6),), threshold=0.3), LABEL)
     configs = {metric.class_name: metric.config for metric in made.metrics_specs[0].metrics}
-    assert configs["Precision"] == '{"thresholds": 0.3, "name": "precision"}'
-    assert configs["Recall"] == '{"thresholds": 0.3, "name": "recall"}'
+    for name in ("Precision", "Recall"):
+        config = json.loads(configs[name])
+        assert config["name"] == name.lower()
+        # TFMA counts what is above it; a model answers the second class from the threshold on.
+        assert config["thresholds"] < np.float32(0.3) == np.nextafter(np.float32(config["thresholds"]), np.float32(1))
 
 
 @pytest.mark.parametrize(

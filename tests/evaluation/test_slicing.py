@@ -112,17 +112,31 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
             assert metrics[slice_] == pytest.approx(values, rel=1e-6, nan_ok=True)
 
 
-def test_each_model_is_measured_at_the_threshold_that_it_answers_with(tmp_path):
+def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same batches with answers of one decimal, so that many are 0, 1 or equal to a threshold."""
+    tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
+    for name in (ANSWERS["binary"], "theirs"):
+        for number, table in enumerate(tables):
+            values = np.round(np.array(table[name].to_pylist()), 1).tolist()
+            place = table.schema.get_field_index(name)
+            tables[number] = table.set_column(place, name, pa.array(values, pa.list_(pa.float32())))
+    return [{KEY: table.combine_chunks().to_batches()[0]} for table in tables]
+
+
+@pytest.mark.parametrize("thresholds", [{CANDIDATE: 0.3, BASELINE: 0.7}, {CANDIDATE: 0.1, BASELINE: 1.0}])
+def test_each_model_is_measured_at_the_threshold_from_which_it_answers_the_second_class(tmp_path, thresholds):
     label, settings = SETTINGS["binary"]
-    thresholds = {CANDIDATE: 0.25, BASELINE: 0.75}
+    given = rounded(batches("binary"))
     config = eval_config(settings, label, thresholds)
     config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=True, rubber_stamp=True)
     config.model_specs[1].prediction_key = "theirs"
-    found = measure(config, create_extractors(config), batches("binary"), tmp_path)
-    rows = pa.concat_tables([pa.table(batch[KEY].to_pydict()) for batch in batches("binary")])
+    found = measure(config, create_extractors(config), given, tmp_path)
+    rows = pa.concat_tables([pa.table(batch[KEY].to_pydict()) for batch in given])
     positive = np.array(rows["label"].to_pylist()).ravel() == 1
     for model, column in ((CANDIDATE, ANSWERS["binary"]), (BASELINE, "theirs")):
-        says = np.array(rows[column].to_pylist()).ravel() > thresholds[model]
+        answered = np.array(rows[column].to_pylist(), np.float32).ravel()
+        says = answered >= np.float32(thresholds[model])
+        assert (answered == np.float32(thresholds[model])).any()
         metrics = read_metrics(found, model)["overall"]
         assert metrics["recall"] == pytest.approx((says & positive).sum() / positive.sum())
         assert metrics["precision"] == pytest.approx((says & positive).sum() / says.sum())

@@ -81,8 +81,10 @@ class FakeJobs:
 
     def _get_tuning_job(self, ask: v1.GetHyperparameterTuningJobRequest) -> v1.HyperparameterTuningJob:
         job = self._job_goes_on(self.tuning_jobs, ask.name)
-        if job.state == State.JOB_STATE_SUCCEEDED and not job.trials:
-            for number in range(job.max_trial_count):
+        if job.state in (State.JOB_STATE_RUNNING, State.JOB_STATE_SUCCEEDED):
+            # One has ended when somebody looks while it runs, and in the end all have.
+            ended = len(job.trials) + 1 if job.state == State.JOB_STATE_RUNNING else job.max_trial_count
+            for number in range(len(job.trials), min(ended, job.max_trial_count)):
                 if self._is_over(job.study_spec.study_stopping_config, number * self._script.trial_seconds, job.trials):
                     break
                 job.trials.append(self._trial(job.study_spec, number, job.trials))

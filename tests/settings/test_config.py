@@ -43,6 +43,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
         (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
         (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"or AtLeast, got 30; for 30 % write 0.3"),
+        (lambda: Evaluation((Gate("auc", 0.6),), threshold=0), r"evaluation.threshold must be above 0: from 0 on"),
         (
             lambda: Evaluation((Gate("auc", 0.6),), coverage=90),
             r"coverage must be above 0 and below 1, got 90",
@@ -77,6 +78,16 @@ def config(**changes) -> PipelineConfig:
                 training=Training(class_weight="balanced"),
             ),
             r"training.class_weight is for a label of classes",
+        ),
+        (
+            lambda: Training(class_weight="balanced", calibration="temperature"),
+            r'"temperature" cannot undo what training.class_weight "balanced" does .*; leave one of them out',
+        ),
+        (
+            lambda: config(
+                label=Label("p", ("a", "b", "c")), evaluation=Evaluation((Gate("accuracy"),), threshold=0.3)
+            ),
+            r"evaluation.threshold: a label of several classes has none; leave it out",
         ),
         (lambda: Training(class_weight="even"), r"training.class_weight must be one of balanced, got 'even'"),
         (lambda: config(label=Label("p", classes=())), r"auc is no metric of a label of a number; there are rmse, mae"),

@@ -72,6 +72,17 @@ def test_the_chosen_threshold_lies_between_answers(tumours):
         assert np.abs(answers - threshold).min() > 0
 
 
+def test_a_threshold_is_never_0_or_1():
+    answers, labels = np.repeat(np.float32([0, 0.2, 1]), 4), np.tile([0, 1, 1, 0], 3)
+    for wanted in (Costs(1, 1e6), Costs(1e6, 1), AtLeast(recall=0.6), AtLeast(precision=0.5)):
+        threshold, _ = choose_threshold(wanted, answers, labels)
+        assert threshold in (np.float32(0.1), np.float32(0.6))
+    with pytest.raises(
+        TrainingError, match="no threshold reaches a recall of 1 on the eval split: the highest is 0.667"
+    ):
+        choose_threshold(AtLeast(recall=1.0), answers, labels)
+
+
 def test_of_equal_costs_the_threshold_of_true_probabilities_is_the_nearest():
     answers, labels = np.array([0.1, 0.2, 0.7, 0.8]), np.array([0, 1, 0, 1])
     assert choose_threshold(Costs(1, 1), answers, labels)[0] == pytest.approx(0.75)

@@ -1,6 +1,7 @@
 """A training that is killed goes on where it was, and ends as if nothing had happened."""
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,26 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(transformed, unint
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert (folder / "serving/saved_model.pb").exists()
     assert not list((folder / "Trainer/checkpoints").glob("*"))
+
+
+def test_a_training_without_a_threshold_in_the_end_is_not_repeated_when_less_is_asked_for(transformed, tmp_path):
+    folder = tmp_path / "asked"
+    impossible = {"threshold": {"precision": 1.0, "recall": None}, "epochs": 1}
+    process = start(transformed, folder, settings={**impossible, "calibration": "sigmoid"})
+    assert finish(process) == [1]
+    assert "no threshold reaches a precision of 1 on the eval split" in logs(folder)
+    said = run(transformed, folder, execution=1, settings={**impossible, "threshold": 0.5})
+    assert "Going on at" in said
+    assert (folder / "serving/saved_model.pb").exists()
+
+
+def test_a_coverage_that_the_eval_split_is_too_small_for_is_refused_before_the_training(transformed, tmp_path):
+    process = start(transformed, tmp_path / "covered", settings={"coverage": 0.9999})
+    assert finish(process) == [1]
+    assert re.search(
+        r"coverage of 0.9999 needs 10,000 rows of the eval split, which has \d+: ask", logs(tmp_path / "covered")
+    )
+    assert not list((tmp_path / "covered").rglob("steps.csv"))
 
 
 def test_a_worker_that_is_killed_ends_with_the_same_weights(transformed, tmp_path):

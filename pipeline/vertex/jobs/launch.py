@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from tfx.dsl.components.base.base_executor import BaseExecutor
@@ -120,19 +121,41 @@ def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, 
     """
     if rehearsing():
         return local_jobs.search(job)
-    search = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker)
+    search = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker, progress_of)
     return [
         {
             "id": trial.id,
             "values": {parameter.parameter_id: parameter.value for parameter in trial.parameters},
             "measured": trial.final_measurement.metrics[0].value,
         }
-        for trial in search.trials
-        if trial.state.name == "SUCCEEDED" and trial.final_measurement.metrics
+        for trial in _succeeded(search)
     ]
 
 
-def _run(message: str, method: str, content: dict[str, Any], parent: str, marker: str) -> Any:
+def _succeeded(search: Any) -> list[Any]:
+    return [trial for trial in search.trials if trial.state.name == "SUCCEEDED" and trial.final_measurement.metrics]
+
+
+def progress_of(search: Any) -> str:
+    """Return how far a HyperparameterTuningJob has come: "2 of 9 trials have succeeded, best val_auc so far 0.7132"."""
+    (metric,) = search.study_spec.metrics
+    measured = [trial.final_measurement.metrics[0].value for trial in _succeeded(search)]
+    if not measured:
+        return ""
+    best = (min if metric.goal.name == "MINIMIZE" else max)(measured)
+    return (
+        f"{len(measured)} of {search.max_trial_count} trials have succeeded, best {metric.metric_id} so far {best:.4f}"
+    )
+
+
+def _run(
+    message: str,
+    method: str,
+    content: dict[str, Any],
+    parent: str,
+    marker: str,
+    progress: Callable[[Any], str] = lambda job: "",
+) -> Any:
     """Run a job of either kind to its end and return it; ``message`` and ``method`` are the client's names of it."""
     from google.cloud import aiplatform_v1
 
@@ -148,13 +171,15 @@ def _run(message: str, method: str, content: dict[str, Any], parent: str, marker
         filesystem.write(marker, name)
     url = _url(name)
     logger.info("Waiting for %s: %s", name, url)
-    state = None
+    state = told = ""
     try:
         with termination.raised(TaskCancelled("this task was ended, and its job was cancelled")):
             for job in poll(lambda: get(name=name), SECONDS_BETWEEN_LOOKS, LONGEST_OUTAGE, logger.warning):
-                if job.state.name != state:
-                    state = job.state.name
-                    logger.info("%s", state)
+                state = job.state.name
+                now = ", ".join(filter(None, (state, progress(job))))
+                if now != told:
+                    logger.info("%s", now)
+                    told = now
                 if state in ENDED_STATES:
                     break
     except TaskCancelled:

@@ -78,7 +78,7 @@ class TrialExecutor(BaseExecutor):
         space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
         trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
         objective = tuner.oracle.objective
-        reporting = _ReportEpochs(objective.name, _settings(exec_properties).get("head_epochs", 0))
+        reporting = _ReportToVizier(objective.name, _settings(exec_properties).get("head_epochs", 0))
         if isinstance(tuner, Search):
             fit_kwargs = {**fit_kwargs, "callbacks": [reporting]}
         with reject_infinite_data(tuner):
@@ -89,7 +89,7 @@ class TrialExecutor(BaseExecutor):
             reporting.hypertune.report_hyperparameter_tuning_metric(objective.name, measured, global_step=1)
 
 
-class _ReportEpochs(keras.callbacks.Callback):
+class _ReportToVizier(keras.callbacks.Callback):
     """Report the objective after every epoch, so that Vizier can stop the trial's job.
 
     Epochs in which only the head learns are not reported: the median would judge what most values have no part in yet.

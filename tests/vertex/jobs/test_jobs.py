@@ -239,6 +239,18 @@ def test_vizier_searches_the_space_of_the_module_file_and_the_best_values_come_b
     assert isinstance(best.values["wide"], bool)
 
 
+def test_a_search_says_how_far_it_has_come_and_what_is_best(there: GoogleCloud, search, caplog):
+    there.vertex.script.objective = lambda values: values["learning_rate"]
+    with caplog.at_level("INFO", "pipeline.vertex"):
+        _, results = search()
+    (job,) = there.vertex.jobs.tuning_jobs.values()
+    first = job.trials[0].final_measurement.metrics[0].value
+    said = [record.message for record in caplog.records]
+    assert f"JOB_STATE_RUNNING, 1 of 5 trials have succeeded, best val_auc so far {first:.4f}" in said
+    best = max(row["score"] for row in results)
+    assert said[-1] == f"JOB_STATE_SUCCEEDED, 5 of 5 trials have succeeded, best val_auc so far {best:.4f}"
+
+
 def test_a_trial_without_a_result_takes_no_part(there: GoogleCloud, search):
     there.vertex.script.objective = lambda values: 1 / (values["members"] - 1)  # nothing for one member
     best, results = search()
