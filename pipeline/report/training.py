@@ -52,7 +52,7 @@ def training(run: FinishedRun) -> list[Block]:
         return [Text("The run has not come as far as training.")]
     members: list[Block] = []
     if filesystem.exists(f"{folder}/{MEMBERS_FILE}"):
-        members = [Text(f"Members, loss on the eval split: {_read(folder, MEMBERS_FILE).strip()}.")]
+        members = [Text(f"Members, {_read(folder, MEMBERS_FILE).strip()}.")]
     if not filesystem.exists(f"{folder}/{EPOCHS_FILE}"):
         return members or [Text("The run_fn of this module file writes no history.")]
     epochs = _columns(_read(folder, EPOCHS_FILE))

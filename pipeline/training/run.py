@@ -113,11 +113,9 @@ def run(
     if settings.members != "network":
         ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
     if ensemble:
-        logger.info(
-            "Loss on the eval split%s: %s.",
-            ", its classes as frequent as in train" if settings.classes else "",
-            ensemble.found,
-        )
+        shares = ", its classes as frequent as in train" if settings.classes else ""
+        members = f"loss on the eval split{shares}: {ensemble.found}"
+        logger.info("Members, %s.", members)
     decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
@@ -139,7 +137,7 @@ def run(
         if ensemble:
             tf.io.gfile.makedirs(kept)
             with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
-                file.write(ensemble.found + "\n")
+                file.write(members + "\n")
         at_once = settings.batch_size if decode else predictions.ROWS
         predictions.record(
             model,

@@ -130,7 +130,7 @@ def test_a_training_with_trees_is_exported_and_a_later_one_starts_from_its_netwo
     if members == "trees":
         assert not list(first.rglob("history.csv"))  # no network was trained
         return
-    assert "Loss on the eval split, its classes as frequent as in train: network " in said
+    assert "Members, loss on the eval split, its classes as frequent as in train: network " in said
     again = {"members": members, "epochs": 1, "warm_start": True}
     said = run(transformed, second, settings=again, base_model=str(first / "serving"))
     assert f"Starting from the weights of {first / 'serving'}" in said
@@ -144,6 +144,6 @@ def test_two_workers_fit_trees_and_export_one_model(transformed, tmp_path):
         start(transformed, folder, environment, **job) for folder, environment in zip(folders, cluster(2), strict=True)
     ]
     assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
-    assert "Loss on the eval split, its classes as frequent as in train: network " in logs(folders[0])
+    assert "Members, loss on the eval split, its classes as frequent as in train: network " in logs(folders[0])
     assert ((served(folders[0]) > 0) & (served(folders[0]) < 1)).all()
     assert not (folders[1] / "serving").exists()
