@@ -80,26 +80,36 @@ def judge(
         else:
             for name in judging.slices_of(gate):
                 judging.judge_slice(gate, name)
-    learnt_nothing = why_nothing_learnt(candidate.get(OVERALL, {}), (simple_models or {}).get("constant", {}))
-    notes += (learnt_nothing,) if learnt_nothing else ()
+    behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
+    notes += (behind,) if behind else ()
     return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes)
 
 
-def why_nothing_learnt(overall: Mapping[str, float], constant: Mapping[str, float]) -> str | None:
-    """Return that a model is not certain to be better than the same answer for every row; None if it is.
+def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str | None:
+    """Return that a model may have learnt nothing, or that a simple one is better by more than chance; else None.
 
     Args:
         overall: Metrics of the model on all rows, with their counts.
-        constant: Metrics of the constant answer.
+        simple_models: Metrics on the same rows by name of ``gates.BASELINES``.
     """
+    constant = simple_models.get("constant", {})
     metric = next((name for name in OF_BASELINES if name in overall and name in constant), None)
     within = metric and intervals.interval(metric, overall, 0.95)
     if not metric or not within:
         return None
     direction = METRICS[metric].direction
-    worst = within[0] if direction > 0 else within[1]
+    worst, best = within if direction > 0 else within[::-1]
     if direction * worst > direction * constant[metric]:
-        return None
+        others = {name: values[metric] for name, values in simple_models.items() if metric in values}
+        ahead = max(others, key=lambda name: direction * others[name])
+        if direction * others[ahead] <= direction * best:
+            return None
+        return (
+            f"the baseline {ahead!r} is better: {metric} on all rows is {overall[metric]:.4f} "
+            f"({_examples(overall, within, 0.95)}), and it has {others[ahead]:.4f}; search for better hyperparameters, "
+            f'or take training.members "both" or "trees"; BeatsBaseline("{metric}", than="{ahead}") keeps such a model '
+            "back"
+        )
     return (
         f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "
         f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant[metric]:.4f}; where "

@@ -1,6 +1,7 @@
 """Verdict of the gates on metrics."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -238,6 +239,28 @@ def test_a_model_that_chance_may_have_made_better_than_one_answer_for_all_is_sai
     else:
         assert found.notes[0].startswith(f"nothing shows that the model has learnt: {sentence}")
         assert f"and the same answer for every row has {constant[metric]:.4f}; where boosting" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("slices", "simple_models", "sentence"),
+    [
+        (
+            MULTICLASS,
+            {"linear": {"accuracy": 0.86}, "boosting": {"accuracy": 0.88}},
+            r"the baseline 'boosting' is better: accuracy on all rows is 0.8000 \(400 .*\), and it has 0.8800; "
+            r"search .* BeatsBaseline\(\"accuracy\", than=\"boosting\"\) keeps such a model back",
+        ),
+        (REGRESSION, {"linear": {"rmse": 40.0}}, r"the baseline 'linear' is better: rmse on all rows is 50.0000 \(400"),
+        (MULTICLASS, {"linear": {"accuracy": 0.81}, "boosting": {"accuracy": 0.7}}, None),  # may be chance
+        (REGRESSION, {"boosting": {"rmse": 49.0}}, None),
+    ],
+)
+def test_a_simple_model_that_is_better_by_more_than_chance_is_named(slices, simple_models, sentence):
+    (metric,) = next(iter(simple_models.values()))
+    constant = {metric: 0.1 if metric == "accuracy" else 99.0}
+    found = judge(Evaluation((Gate(metric),)), slices, None, simple_models={"constant": constant, **simple_models})
+    assert found.blessed
+    assert [bool(re.match(sentence, note)) for note in found.notes] == [True] if sentence else not found.notes
 
 
 def test_gates_are_the_same_after_their_way_to_the_evaluator():
