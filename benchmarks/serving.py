@@ -36,6 +36,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.serving.explanations import why_none
 from pipeline.serving.features import from_instances, from_table
 from pipeline.serving.model import load
 from pipeline.serving.versions import Versions
@@ -103,28 +104,31 @@ def serving(folder: Path) -> Iterator[tuple[int, Any]]:
 
 def under_load(latest: Path, rows: list[dict[str, Any]], port: int) -> None:
     """Prints the table of rates and delays."""
-    model = load(str(latest)).rows
+    model = load(str(latest))
+    if not model.explains:
+        sys.exit(why_none(model))
+    calls = (model.rows, "predict", 1), (model.rows, "predict", 100), (model.explains, "explain", 1)
     table = Table("rows in a request", title="pipeline serve under load", title_justify="left")
     for name in ("connections", "requests/s", "rows/s", "p50 ms", "p99 ms", "of direct calls/s"):
         table.add_column(name, justify="right")
-    for number in (1, 100):
-        asked = rows[:number]
-        model.answer(from_instances(asked, model.inputs))
+    for signature, call, number in calls:
+        asked, named = rows[:number], f"{number}{', explained' if call == 'explain' else ''}"
+        signature.predict(from_instances(asked, signature.inputs))
         times = []
         started = time.perf_counter()
         while time.perf_counter() - started < SECONDS / 2:
             before = time.perf_counter()
-            model.answer(from_instances(asked, model.inputs))
+            signature.predict(from_instances(asked, signature.inputs))
             times.append(time.perf_counter() - before)
         direct = 1 / statistics.mean(times)
-        table.add_row(f"{number}, direct", "", *figures(times, sum(times), number), "1.00")
+        table.add_row(f"{named}, direct", "", *figures(times, sum(times), number), "1.00")
         for connections in (1, 16):
-            found = asyncio.run(load_for(SECONDS, port, body_of(asked), connections))
+            found = asyncio.run(load_for(SECONDS, port, body_of(asked, call), connections))
             if any(status != 200 for status, _ in found):
                 sys.exit(f"a request failed: {[status for status, _ in found if status != 200][:3]}")
             delays = [delay for _, delay in found]
             rate = len(delays) / SECONDS
-            table.add_row(str(number), str(connections), *figures(delays, SECONDS, number), f"{rate / direct:.2f}")
+            table.add_row(named, str(connections), *figures(delays, SECONDS, number), f"{rate / direct:.2f}")
     Console().print(table)
 
 
@@ -135,10 +139,10 @@ def figures(delays: list[float], seconds: float, rows: int) -> list[str]:
     return [f"{rate:,.0f}", f"{rate * rows:,.0f}", f"{p50:.1f}", f"{p99:.1f}"]
 
 
-def body_of(rows: list[dict[str, Any]]) -> bytes:
+def body_of(rows: list[dict[str, Any]], call: str = "predict") -> bytes:
     """A whole request."""
     body = json.dumps({"instances": rows}).encode()
-    head = f"POST /v1/models/flights:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/models/flights:{call} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
