@@ -173,13 +173,12 @@ def predict(
 
     from pipeline.cli import predict_images
     from pipeline.serving import explanations
-    from pipeline.serving.export_format import EXPLAIN_SIGNATURE
     from pipeline.serving.features import row_count
     from pipeline.serving.table_writer import TableWriter
 
     if explain and (reason := explanations.why_none(model)):
         raise UserError(f"--explain: {reason}")
-    signature = model.signatures[EXPLAIN_SIGNATURE] if explain else model.rows
+    signature = (model.explains if explain else None) or model.rows
     written = explanations.written(signature) if explain else signature.outputs
     of_images = predict_images.image_input(signature) is not None
     clash = [name for name in kept if name in written or (of_images and name == predict_images.REFUSED)]

@@ -41,13 +41,22 @@ class Batcher:
         max_waiting: Rows that may wait, to refuse at once what would be answered too late; a KiB of an image counts as
             a row, there and in a call.
         on_call: Called with the rows of each call.
+        most_rows: Of a call, but for a single request of more.
     """
 
-    def __init__(self, signature: Signature, pool: Executor, max_waiting: int, on_call: Callable[[int], object]):
+    def __init__(
+        self,
+        signature: Signature,
+        pool: Executor,
+        max_waiting: int,
+        on_call: Callable[[int], object],
+        most_rows: int = MAX_ROWS,
+    ):
         self._signature = signature
         self._pool = pool
         self._max_waiting = max_waiting
         self._on_call = on_call
+        self._most_rows = most_rows
         self._queue: deque[_Request] = deque()
         self._waiting = 0
         self._images = [name for name, column in signature.inputs.items() if column.kind == IMAGE]
@@ -76,7 +85,7 @@ class Batcher:
         while self._queue:
             batch = [self._queue.popleft()]
             weight = batch[0].weight
-            while self._queue and weight + self._queue[0].weight <= MAX_ROWS:
+            while self._queue and weight + self._queue[0].weight <= self._most_rows:
                 batch.append(self._queue.popleft())
                 weight += batch[-1].weight
             self._waiting -= weight

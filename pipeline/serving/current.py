@@ -24,6 +24,10 @@ class Served:
     model: Model
     batchers: dict[str, Batcher] = field(repr=False)
 
+    def explains(self, signature: str) -> bool:
+        """Return whether a signature is the one that explains answers, and takes long."""
+        return signature == EXPLAIN_SIGNATURE and self.model.explains is not None
+
 
 class Current:
     """Version that is served, from a folder of versions or from one SavedModel.
@@ -112,11 +116,12 @@ class Current:
         batchers = {
             name: Batcher(signature, self._predicting, self._max_waiting, on_call)
             for name, signature in model.signatures.items()
-            if name != EXPLAIN_SIGNATURE
         }
-        if EXPLAIN_SIGNATURE in model.signatures:
-            signature, most = model.signatures[EXPLAIN_SIGNATURE], min(self._max_waiting, MOST_WAITING)
-            batchers[EXPLAIN_SIGNATURE] = Batcher(signature, self._explaining, most, on_call)
+        if model.explains:
+            most = min(self._max_waiting, MOST_WAITING)
+            # Rows are explained one after the other: together, each request would wait for the last.
+            explaining = Batcher(model.explains, self._explaining, most, on_call, most_rows=1)
+            batchers[EXPLAIN_SIGNATURE] = explaining
         before, self.served = self.served, Served(model, batchers)
         self._metrics.version.set(model.number)
         if before is not None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from pipeline.serving.explanations import MOST_ROWS
-from pipeline.serving.export_format import EXPLAIN_SIGNATURE
 from pipeline.serving.inputs import ANY, KINDS, Input
 from pipeline.serving.model import Model
 from pipeline.settings.images import FORMATS
@@ -18,29 +17,36 @@ def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
         "required": [key for key, column in inputs.items() if column.required],
         "additionalProperties": False,
     }
-    instances = {"type": "array", "items": instance, "minItems": 1, "maxItems": max_instances}
-    body = {"type": "object", "properties": {"instances": instances}, "required": ["instances"]}
+
+    def body(most: int, others: dict[str, Any]) -> dict[str, Any]:
+        instances = {"type": "array", "items": instance, "minItems": 1, "maxItems": most}
+        return {"type": "object", "properties": {"instances": instances, **others}, "required": ["instances"]}
+
     error = {"description": 'What is wrong, as {"error": "..."}'}
-    answers = {"predict": '{"predictions": [...]}, one for each instance'}
-    if EXPLAIN_SIGNATURE in model.signatures:
-        answers["explain"] = (
+    calls = {"predict": (body(max_instances, {}), '{"predictions": [...]}, one for each instance')}
+    if model.explains:
+        asked = {"type": "boolean", "description": f"as :explain does, of at most {MOST_ROWS} instances"}
+        parameters = {"parameters": {"type": "object", "properties": {"explain": asked}}}
+        explained = (
             '{"explanations": [{"answer": ..., "average": ..., "contributions": {feature: number, ...}, "errors": '
-            f"{{...}}}}, ...]}}, one for each of at most {MOST_ROWS} instances"
+            "{...}}, ...]}, one for each instance"
         )
+        calls["predict"] = (body(max_instances, parameters), calls["predict"][1])
+        calls["explain"] = (body(min(max_instances, MOST_ROWS), {}), explained)
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": str(model.number)},
         "paths": {
             f"/v1/models/{name}:{call}": {
                 "post": {
-                    "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+                    "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
                     "responses": {
                         "200": {"description": description},
                         **dict.fromkeys(("400", "404", "413", "503"), error),
                     },
                 }
             }
-            for call, description in answers.items()
+            for call, (schema, description) in calls.items()
         },
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.serving.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS, EXPLAIN_SIGNATURE
+from pipeline.serving.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS, EXPLAIN_SIGNATURE, EXPLAINING
 from pipeline.serving.model import Model, Signature
 
 # Rows in a request: each asks the model some thousand times.
@@ -18,20 +18,25 @@ PREFIXES = {"contribution": CONTRIBUTIONS, "error": ERRORS}
 
 def why_none(model: Model) -> str:
     """Return why a model does not explain its answers; empty where it does."""
-    if EXPLAIN_SIGNATURE in model.signatures:
+    if model.explains:
         return ""
+    if EXPLAIN_SIGNATURE in model.signatures:
+        lacking = sorted({*EXPLAINING} - model.signatures[EXPLAIN_SIGNATURE].outputs.keys())
+        return (
+            f"the signature {EXPLAIN_SIGNATURE!r} of this model explains in another way: it does not answer "
+            f"{', '.join(lacking)}; ask for it by signature_name"
+        )
     return (
         f"this model has no signature {EXPLAIN_SIGNATURE!r}: it was exported by an earlier release or by a module file "
-        "that does not call training.run, it takes images or decodes its features, or training.explain_rows is 0 "
-        "(docs/serving.md)"
+        "that does not call training.run, it takes images or decodes its features, training.explain_rows is 0, or its "
+        "transform graph has no background rows, being of an earlier release or of large rows only (docs/serving.md)"
     )
 
 
 def split(outputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the answers among the outputs of the signature, and what explains them."""
-    explaining = (AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS)
-    answers = {name: values for name, values in outputs.items() if name not in explaining}
-    return answers, {name: outputs[name] for name in explaining}
+    answers = {name: values for name, values in outputs.items() if name not in EXPLAINING}
+    return answers, {name: outputs[name] for name in EXPLAINING}
 
 
 def by_row(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -57,7 +62,7 @@ def by_row(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 def written(signature: Signature) -> list[str]:
     """Return the names that ``by_column`` gives."""
-    answers = sorted(signature.outputs.keys() - {AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS})
+    answers = sorted(signature.outputs.keys() - {*EXPLAINING})
     return [*answers, AVERAGE, *(f"{prefix}_{name}" for prefix in PREFIXES for name in signature.inputs)]
 
 

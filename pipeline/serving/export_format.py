@@ -27,6 +27,7 @@ EXAMPLES_INPUT = "examples"
 # error and the columns' names; and the answer that contributions start from, [batch].
 EXPLAIN_SIGNATURE = "explain"
 CONTRIBUTIONS, ERRORS, COLUMNS, AVERAGE = "contributions", "errors", "columns", "average"
+EXPLAINING = (AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS)
 # In the folder of a SavedModel, where its format has room for what is not TensorFlow's.
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.errors import UserError, first_line
-from pipeline.serving.export_format import ROWS_SIGNATURE, read_classes, read_inputs
+from pipeline.serving.export_format import EXPLAIN_SIGNATURE, EXPLAINING, ROWS_SIGNATURE, read_classes, read_inputs
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.settings.images import Images
@@ -78,10 +78,17 @@ class Model:
         """Return the signature for rows of raw features; of a model that has none, the one for tf.Examples."""
         return self.signatures[ROWS_SIGNATURE]
 
+    @property
+    def explains(self) -> Signature | None:
+        """Return the signature that explains answers; None of a model that has none, or another's of that name."""
+        signature = self.signatures.get(EXPLAIN_SIGNATURE)
+        return signature if signature and signature.outputs.keys() >= {*EXPLAINING} else None
+
     def warm_up(self) -> None:
-        """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
-        if not take_examples(self.rows.inputs):
-            self.rows.predict(from_instances([self.rows.example], self.rows.inputs))
+        """Predict and explain a row, so that the first request does not wait for what TensorFlow does only then."""
+        for signature in filter(None, (self.rows, self.explains)):
+            if not take_examples(signature.inputs):
+                signature.predict(from_instances([signature.example], signature.inputs))
 
 
 def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None) -> Model:

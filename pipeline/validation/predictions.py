@@ -102,6 +102,8 @@ def drift(of_requests: Statistics, of_test: Statistics, checks: DataChecks, spli
 
 def _numbers(answer: Any, task: Task, classes: int) -> list[float]:
     """Return the numbers of one answer; none where it is no prediction of this task."""
+    if isinstance(answer, dict) and "contributions" in answer:
+        answer = answer.get("answer", answer)  # explained, as Vertex AI logs it
     answer = answer.get(ANSWERS[task]) if isinstance(answer, dict) else answer
     values = answer if isinstance(answer, list) else [answer]
     numbers = [float(value) for value in values if isinstance(value, (int, float))]

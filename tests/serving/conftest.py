@@ -30,8 +30,11 @@ def expected(row: dict, bias: int = 0) -> float:
     return bias + row["distance"] / 1_000 + sum(known) / 100 + len(row["carrier"].encode()) / 10
 
 
-def save(folder: Path, bias: float = 0, *, explains: bool = False) -> Path:
-    """Writes a small model, whose answers tell ``bias`` and may be explained, from ``ROWS`` on."""
+def save(folder: Path, bias: float = 0, *, explains: bool = False, foreign: bool = False) -> Path:
+    """Writes a small model, whose answers tell ``bias``.
+
+    They may be explained, from ``ROWS`` on; or by a foreign signature of that name, which answers as without it.
+    """
     server = tf.Module()
 
     @tf.function(
@@ -54,7 +57,7 @@ def save(folder: Path, bias: float = 0, *, explains: bool = False) -> Path:
             "label": tf.where(answer > 1, "late", "on time"),
         }
 
-    signatures = {"serving_default": rows}
+    signatures = {"serving_default": rows} | ({"explain": rows} if foreign else {})
     if explains:
         missing = {"carrier": "", "distance": None, "seats": np.nan, "temp": np.nan}
         (given,) = rows.input_signature

@@ -1,8 +1,12 @@
 """Explanations from the server and of files: each column has its part of the distance from the average answer."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -11,10 +15,12 @@ from starlette.testclient import TestClient
 from pipeline.cli import predict
 from pipeline.errors import UserError
 from pipeline.serving.app import Limits, create_app
+from pipeline.serving.batching import Batcher
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import load
 from pipeline.serving.request_log import RequestLog
+from pipeline.validation import predictions
 from tests.serving.conftest import ROWS, expected, save
 
 EXPLAIN = "/v1/models/flights:explain"
@@ -97,7 +103,14 @@ def test_what_is_wrong_is_said_as_of_predictions(client, body, status, message):
 
 
 def test_the_call_is_described_counted_and_told_to_be_a_post(client):
-    assert EXPLAIN in client.get("/openapi.json").json()["paths"]
+    paths = client.get("/openapi.json").json()["paths"]
+    (explain, plain) = (
+        paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        for path in (EXPLAIN, EXPLAIN.replace("explain", "predict"))
+    )
+    assert explain["instances"]["maxItems"] == 100
+    assert plain["instances"]["maxItems"] == 1_000
+    assert plain["parameters"]["properties"]["explain"]["type"] == "boolean"
     client.post(EXPLAIN, json={"instances": ROWS})
     assert "serve_explain_request_seconds_count" in client.get("/metrics").text
     answer = client.get(EXPLAIN)
@@ -105,13 +118,61 @@ def test_the_call_is_described_counted_and_told_to_be_a_post(client):
     assert client.post(EXPLAIN, json=answer.json()["example"]).status_code == 200
 
 
-def test_explained_rows_are_not_in_the_request_log(explained, tmp_path):
+def test_explained_rows_are_in_the_request_log_with_their_answers_alone(explained, tmp_path):
     with client_of(explained, RequestLog(tmp_path / "log", 1.0)) as client:
+        plain = client.post("/predict", json={"instances": ROWS}).json()["predictions"]
         client.post(EXPLAIN, json={"instances": ROWS})
         client.post("/predict", json={"instances": ROWS, "parameters": {"explain": True}})
-        client.post("/predict", json={"instances": ROWS[:1]})
+        client.post("/predict", json={"instances": ROWS, "signature_name": "explain"})
     (file,) = (tmp_path / "log").iterdir()
-    assert [json.loads(line)["instance"] for line in file.read_text().splitlines()] == ROWS[:1]
+    logged = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["instance"] for one in logged] == ROWS * 4
+    assert [one["prediction"] for one in logged] == plain * 4
+
+
+def test_a_request_to_explain_does_not_wait_for_those_behind_it(explained):
+    asked = []
+
+    class Counted:
+        inputs: ClassVar = {}
+
+        def predict(self, columns):
+            asked.append(len(columns["a"]))
+            return {"a": columns["a"]}
+
+    async def ask(most_rows):
+        with ThreadPoolExecutor(1) as pool:
+            batcher = Batcher(Counted(), pool, 500, lambda rows: None, **most_rows)
+            await asyncio.gather(*(batcher.predict({"a": np.zeros(rows)}) for rows in (2, 1, 3)))
+
+    asyncio.run(ask({"most_rows": 1}))
+    assert asked == [2, 1, 3]
+    with client_of(explained) as client, ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: client.post(EXPLAIN, json={"instances": ROWS}), range(6)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert 'serve_rows_per_call_bucket{le="4.0"} 6.0' in client.get("/metrics").text
+        assert "serve_rows_per_call_count 6.0" in client.get("/metrics").text
+
+
+def test_a_foreign_signature_of_that_name_is_called_as_any_other(tmp_path):
+    with client_of(save(tmp_path / "model", foreign=True)) as client:
+        answer = client.post(EXPLAIN, json={"instances": ROWS})
+        assert answer.status_code == 400
+        wanted = "the signature 'explain' of this model explains in another way: it does not answer average, columns, "
+        assert answer.json()["error"].startswith(wanted)
+        assert EXPLAIN not in client.get("/openapi.json").json()["paths"]
+        plain, named = (
+            client.post("/predict", json={"instances": ROWS * 50, **more})
+            for more in ({}, {"signature_name": "explain"})
+        )
+        assert plain.status_code == 200
+        assert plain.json() == named.json()
+
+
+def test_explanations_of_vertex_ai_are_monitored_by_their_answers(client):
+    answers = client.post("/predict", json={"instances": ROWS, "parameters": {"explain": True}}).json()["predictions"]
+    found = predictions.from_json(answers, ("on time", "late"), logits=False)
+    np.testing.assert_allclose(found.reshape(-1), list(map(expected, ROWS)), rtol=1e-6)
 
 
 def test_a_model_without_the_signature_says_why_there_is_none(small_model, tmp_path):
