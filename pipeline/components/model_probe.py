@@ -3,7 +3,8 @@
     python -I model_probe.py request.json report.json
 
 ``model_check`` writes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
-"rows": [{"instance": raw features by name, "answer": outputs by name}]}; the rows check a deployed model later.
+"rows": [{"instance": raw features by name, "answer": outputs by name}], "explained": {"rows": 50, "columns": {column:
+[mean size of its contributions, standard error]}}}; the rows check a deployed model later.
 This file is run by its path and imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
 """
 
@@ -28,7 +29,9 @@ REPEATS = 20
 # Signatures that servers and the Evaluator call; their rows have no label.
 PREDICTING = ("predict", "serving_default")
 # Asks the model some thousand times a row; its contributions sum up to the answer's distance from the average.
-EXPLAINING = "explain"
+EXPLAIN, EXPLAINING = "explain", {"average", "columns", "contributions", "errors"}
+# Explained at most, and after which no other row is begun.
+EXPLAINED_ROWS, EXPLAINED_SECONDS = 50, 10.0
 
 
 class RefusingFinder:
@@ -69,6 +72,7 @@ class ModelProbe:
         self.notes: list[str] = []
         self.facts: dict[str, float] = {}
         self.rows: list[dict[str, Any]] = []
+        self.explained: dict[str, Any] = {}
         examples = [tf.train.Example.FromString(base64.b64decode(text)) for text in request["examples"]]
         self.labelled = [tf.train.Example.FromString(example.SerializeToString()) for example in examples]
         for example in examples:
@@ -90,13 +94,13 @@ class ModelProbe:
         outputs_by_signature = {}
         odd, odd_names = self.odd_rows()
         for name, signature in sorted(loaded.signatures.items()):
+            if name == EXPLAIN and signature.structured_outputs.keys() >= {self.request["answer"], *EXPLAINING}:
+                self.check_explanations(signature)
+                continue
             if self.needs_label(name, signature):
                 self.notes.append(f"signature {name} is not checked: it takes rows with their label")
                 continue
             try:
-                if name == EXPLAINING:
-                    self.check_explanation(name, signature)
-                    continue
                 outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
                 # Odd rows first: in each of them one column is missing, so the message can name it.
                 outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
@@ -114,7 +118,8 @@ class ModelProbe:
 
     def report(self) -> dict[str, Any]:
         """Return the findings so far."""
-        return {"problems": self.problems, "notes": self.notes, "facts": self.facts, "rows": self.rows}
+        findings = {"problems": self.problems, "notes": self.notes, "facts": self.facts}
+        return {**findings, "rows": self.rows, "explained": self.explained}
 
     def needs_label(self, name: str, signature: Any) -> bool:
         """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
@@ -264,18 +269,34 @@ class ModelProbe:
                 times.append(1000 * (time.monotonic() - started))
             self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
 
-    def check_explanation(self, name: str, signature: Any) -> None:
-        """Raise a Problem unless the contributions to an answer are numbers that sum up to it."""
-        outputs = self.call(name, signature, self.examples[:1], "a row")
-        answer = outputs.get(self.request["answer"])
-        if answer is None or "contributions" not in outputs or "average" not in outputs:
-            return  # not ours
-        explained = outputs["average"] + outputs["contributions"].sum(axis=1)
-        distance = self.np.abs(explained - answer.reshape(1, -1).max(axis=1))[0]
-        if not distance <= self.tolerance * max(1.0, float(self.np.abs(answer).max())):
-            raise Problem(
-                f"signature {name} answers contributions that sum up to {explained[0]:.6g}, not to {answer[0]}"
-            )
+    def check_explanations(self, signature: Any) -> None:
+        """Report a problem unless contributions are numbers that sum up to the answer; measure their mean size."""
+        sizes: list[Any] = []
+        columns: list[str] = []
+        started = time.monotonic()
+        for example in self.examples[:: -(-len(self.examples) // EXPLAINED_ROWS)]:
+            try:
+                outputs = self.call(EXPLAIN, signature, [example], "a row")
+            except Problem as problem:
+                self.problems.append(str(problem))
+                return
+            answer = float(outputs[self.request["answer"]].max())  # of several classes, the most probable is explained
+            average, contributions = float(outputs["average"][0]), outputs["contributions"][0].astype(float)
+            size, total = self.np.abs(contributions), average + contributions.sum()
+            # They are float32: what is rounded is as large as the largest of what is added.
+            if not abs(total - answer) <= self.tolerance * max(1.0, abs(answer), abs(average), size.sum()):
+                self.problems.append(
+                    f"signature {EXPLAIN} answers contributions that sum up to {total:.6g}, not to {answer:.6g}"
+                )
+                return
+            sizes.append(size)
+            columns = [column.decode() for column in outputs["columns"][0]]
+            if time.monotonic() - started > EXPLAINED_SECONDS:
+                break
+        self.facts[f"{EXPLAIN}_ms_batch_1"] = round(1000 * (time.monotonic() - started) / len(sizes), 2)
+        errors = self.np.std(sizes, axis=0) / self.np.sqrt(len(sizes))
+        of_columns = zip(columns, self.np.mean(sizes, axis=0).tolist(), errors.tolist(), strict=True)
+        self.explained = {"rows": len(sizes), "columns": {name: [mean, error] for name, mean, error in of_columns}}
 
     def check_broken_images(self, name: str, signature: Any) -> None:
         """Note where a signature answers an image that is none, which ends this process at worst."""

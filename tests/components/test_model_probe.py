@@ -1,6 +1,7 @@
 """The questions of the model check themselves, asked of a model that is right for every kind of column."""
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.components import model_check
+from pipeline.training.explanations import Explainer
 
 pytestmark = pytest.mark.slow
 
@@ -168,6 +170,65 @@ def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[st
             "refused": [],
         }
     )
+
+
+LARGE = 1e7
+
+
+def explaining(folder: Path, wrong: float = 0.0) -> Path:
+    """Write a model of large labels, whose answer to x = 0 is far below the average; and what it is said to come of."""
+    spec = {name: tf.TensorSpec([None], tf.float32, name=name) for name in ("x", "unread")}
+    answer = tf.function(lambda given: {"prediction": LARGE * given["x"]}, input_signature=[spec])
+    rows = tf.random.Generator.from_seed(0)
+    explainer = Explainer(answer, "prediction", {name: 3 + rows.normal([64]) for name in spec}, {n: n for n in spec})
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def explain(given):
+        outputs = explainer(given)
+        return {**outputs, "contributions": outputs["contributions"] * (1 + wrong)}
+
+    server = tf.Module()
+    server.explainer = explainer
+    tf.saved_model.save(server, str(folder), signatures={"serving_default": answer, "explain": explain})
+    return folder
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.01])
+def test_contributions_to_large_answers_are_added_as_exactly_as_their_size_allows(tmp_path, wrong):
+    rows = []
+    for place in range(120):
+        values = {"x": place % 2 * 1e-3, "unread": 1.0}
+        feature = {name: tf.train.Feature(float_list=tf.train.FloatList(value=[one])) for name, one in values.items()}
+        rows.append(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    report = model_check.probe(
+        {
+            "label": "label",
+            "classes": [],
+            "threshold": 0.5,
+            "tolerance": 1e-6,
+            "timeout": 300,
+            "answer": "prediction",
+            "model": str(explaining(tmp_path / "model", wrong)),
+            "examples": [base64.b64encode(row).decode() for row in rows],
+            "training": None,
+            "optional": [],
+            "text": [],
+            "columns": {"x": "x", "unread": "unread"},
+            "refused": [],
+        }
+    )
+    if wrong:
+        (problem,) = report["problems"]
+        assert re.fullmatch(r"signature explain answers contributions that sum up to \S+, not to 0", problem)
+        assert report["explained"] == {}
+        return
+    assert report["problems"] == []
+    assert report["explained"]["rows"] == 40  # every third of 120
+    assert report["explained"]["columns"]["unread"] == [0, 0]
+    mean, error = report["explained"]["columns"]["x"]
+    assert mean == pytest.approx(3 * LARGE, rel=0.1)
+    assert 0 < error < 0.01 * LARGE
+    assert report["facts"]["explain_ms_batch_1"] > 0
 
 
 def test_a_signature_that_takes_the_label_is_left_aside_and_said(tmp_path):
