@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.components.artifacts import read_model_report
 from pipeline.evaluation import intervals
 from pipeline.report import charts, images
-from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number
+from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number, short
 from pipeline.report.run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
 
@@ -64,6 +65,32 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         text += f" The chart has {len(top)} of {len(importances):,} features."
     figure = Figure(charts.bars(means, alt, loss, errors), "Permutation importance", Table(header, rows))
     return [Text(text, "quiet"), Figures([figure])]
+
+
+def contributions(run: FinishedRun) -> list[Block]:
+    """Return how much each column moves the answers, as ModelCheck has measured it."""
+    folder = run.folder_of("ModelCheck", "blessing")
+    if not folder:
+        return [Text("The run has not come as far as checking a model.")]
+    explained = read_model_report(folder).get("explained")
+    if not explained:
+        return [Text("The model does not explain its answers; docs/serving.md says which do.", "quiet")]
+    by_size = sorted(explained["columns"].items(), key=lambda item: -item[1][0])
+    top = by_size[:MOST_FEATURES]
+    unit = "probability" if run.config.label.classes else run.config.label.name
+    header = ("Column", f"Mean contribution to the {charts.shown(unit, 30)}", "Standard error")
+    alt = f"{header[1]}, whatever its sign, of each column, the largest first"
+    text = (
+        f"Mean size of each column's contributions to {explained['rows']:,} answers, rows of the eval split: Shapley "
+        "values by sampling, from rows of the train split on. It says what moves answers, not what makes them right."
+    )
+    if len(by_size) > len(top):
+        text += f" The chart has {len(top)} of {len(by_size):,} columns."
+    chart = charts.bars(
+        {name: mean for name, (mean, _) in top}, alt, header[1], {name: error for name, (_, error) in top}
+    )
+    rows = [(charts.shown(name), short(mean), short(error)) for name, (mean, error) in by_size]
+    return [Text(text, "quiet"), Figures([Figure(chart, "Contributions of columns", Table(header, rows))])]
 
 
 def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:

@@ -31,6 +31,7 @@ def write(run: FinishedRun) -> Path:
         "graph": ("Graph", lambda: graph.graph(run)),
         "evaluation": ("Evaluation", lambda: evaluation.evaluation(run, scores)),
         "importance": ("Which features matter", lambda: evaluation.importance(run, scores)),
+        "contributions": ("What the answers depend on", lambda: evaluation.contributions(run)),
         "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(run, scores)),
         "training": ("Training", lambda: training.training(run)),
         "tuning": ("Tuning", lambda: training.tuning(run)),

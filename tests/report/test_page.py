@@ -17,6 +17,7 @@ SECTIONS = (
     "graph",
     "evaluation",
     "importance",
+    "contributions",
     "wrong",
     "training",
     "tuning",
@@ -73,7 +74,7 @@ def test_the_report_of_a_run_is_whole_in_every_layout_and_asks_for_nothing(clone
     assert "blessed and pushed to" in page.inner_text("#verdict").lower()
     titles = [card.inner_text().split("\n")[0] for card in page.query_selector_all(".card")]
     assert titles == ["Verdict", "AUC", "Rows", "Duration"]
-    for section in ("graph", "evaluation", "importance", "training", "tuning", "data"):
+    for section in ("graph", "evaluation", "importance", "contributions", "training", "tuning", "data"):
         charts = page.query_selector_all(f"#{section} svg")
         assert charts, section
         for chart in charts:
