@@ -288,7 +288,11 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
             )
         missing = [] if examples else check_columns(file, names, inputs)
         if missing:
-            print(f"note: {file} has no column {shortened(map(repr, missing))}; taken as missing", file=sys.stderr)
+            others = [name for name in names if name not in inputs and name not in kept]
+            beside = f"; it has {shortened(map(repr, others))}, which the model does not take" if others else ""
+            print(
+                f"note: {file} has no column {shortened(map(repr, missing))}, taken as missing{beside}", file=sys.stderr
+            )
     wanted = [name for name in (*inputs, *kept) if names is None or name in names]
     for rows in read(Unit(file, format), types, None if examples else wanted):
         if rows.bad:

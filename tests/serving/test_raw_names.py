@@ -88,6 +88,9 @@ def test_a_file_of_another_table_is_refused_and_nothing_is_written(model, tmp_pa
 
 
 def test_columns_that_a_file_lacks_and_a_row_may_lack_are_named_once(model, table, tmp_path, capsys):
-    table.drop(columns=["class", "🙂"]).to_csv(tmp_path / "rows.csv", index=False)
+    table.rename(columns={"class": "Class", "🙂": "smile"}).to_csv(tmp_path / "rows.csv", index=False)
     predict.predict(model, predict.find_files(str(tmp_path / "rows.csv")), tmp_path / "answers.parquet")
-    assert capsys.readouterr().err.count("has no column 'class', '🙂'; taken as missing") == 1
+    said = capsys.readouterr().err
+    assert (
+        said.count("has no column 'class', '🙂', taken as missing; it has 'Class', 'smile', which the model does") == 1
+    )
