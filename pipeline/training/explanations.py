@@ -8,7 +8,8 @@ their means. Each order is walked backwards too, which cancels much of the chanc
 2022, "Sampling Permutations for Shapley Value Estimation").
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,11 +21,14 @@ Rows: TypeAlias = Mapping[str, tf.Tensor]
 # Rows that the model is asked at once, and to explain one row at most, unless that were too few walks.
 AT_ONCE, MOST_ASKED = 4_096, 4_096
 LEAST_BACKGROUND = 16
+logger = logging.getLogger("pipeline.training")
 
 
 def affordable(background: Sequence[bytes], columns: int) -> list[bytes]:
     """Return background rows, of many columns fewer and evenly taken: a walk asks the model once for each column."""
-    count = min(len(background), max(LEAST_BACKGROUND, MOST_ASKED // (2 * columns)))
+    count = min(len(background), max(LEAST_BACKGROUND, MOST_ASKED // (2 * max(1, columns))))
+    if count < len(background):
+        logger.info("Explanations begin from %d rows, not %d: there are %d columns.", count, len(background), columns)
     return [background[place] for place in np.linspace(0, len(background) - 1, count).round().astype(int)]
 
 
@@ -37,6 +41,8 @@ class Explainer(tf.Module):
         output: What is explained, [batch], or [batch, classes]: there, the most probable class of each row.
         background: Two rows or more, [rows, ...] by name, as ``answer`` takes them.
         columns: What people call each tensor, in the order in which contributions are to stand.
+        read: Names of the tensors that answers come of. The others contribute nothing, and no walk takes them; of the
+            background their values are not kept.
     """
 
     def __init__(
@@ -45,12 +51,16 @@ class Explainer(tf.Module):
         output: str,
         background: Rows,
         columns: Mapping[str, str],
+        read: Collection[str],
     ):
         super().__init__()
         self._answer, self._output, self._columns = answer, output, dict(columns)
-        self._background = {name: tf.constant(background[name]) for name in columns}
-        self._begin = tf.constant(answer(dict(self._background))[output])  # [background rows, ...]
-        self._pairs, features = int(self._begin.shape[0]), len(columns)
+        self._read = [name for name in columns if name in read] or list(columns)[:1]
+        self._background = {name: tf.constant(background[name]) for name in self._read}
+        self._begin = tf.constant(
+            answer({name: background[name] for name in columns})[output]
+        )  # [background rows, ...]
+        self._pairs, features = int(self._begin.shape[0]), len(self._read)
         orders = np.tile(np.arange(features), (self._pairs, 1))
         there = np.random.default_rng(0).permuted(orders, axis=1)
         # When a walk takes each feature, [walks, features]: walk w and walk w + pairs begin at background row w.
@@ -72,13 +82,14 @@ class Explainer(tf.Module):
         count = tf.shape(end)[0]
         # Which class of each row is explained; of a single answer it is the only one.
         chosen = tf.argmax(end, axis=1) if end.shape.rank == 2 else tf.zeros([count], tf.int64)
-        row, begin = _of_one_width(dict(rows), self._background)
+        filled, begin = _of_one_width(dict(rows), self._background)
+        row = {**rows, **filled}
 
         def explain(place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             one = {name: value[place : place + 1] for name, value in row.items()}
             return self._explained(one, begin, _of_class(end[place : place + 1], chosen[place]), chosen[place])
 
-        features = tf.TensorSpec([len(self._columns)], tf.float32)
+        features = tf.TensorSpec([len(self._read)], tf.float32)
         contributions, errors, average = tf.map_fn(
             explain,
             tf.range(count),
@@ -88,11 +99,17 @@ class Explainer(tf.Module):
         names = tf.constant([list(self._columns.values())])
         return {
             **answers,
-            CONTRIBUTIONS: contributions,
-            ERRORS: errors,
+            CONTRIBUTIONS: self._of_all_columns(contributions),
+            ERRORS: self._of_all_columns(errors),
             AVERAGE: average,
             COLUMNS: tf.repeat(names, count, axis=0),
         }
+
+    def _of_all_columns(self, values: tf.Tensor) -> tf.Tensor:
+        """Return values, [batch, columns that are read], with zeros for the other columns."""
+        places = {name: place for place, name in enumerate(self._read)}
+        with_zero = tf.pad(values, [[0, 0], [0, 1]])
+        return tf.gather(with_zero, [places.get(name, len(places)) for name in self._columns], axis=1)
 
     def _explained(
         self, row: Rows, background: Rows, end: tf.Tensor, chosen: tf.Tensor
@@ -114,17 +131,16 @@ class Explainer(tf.Module):
         if features == 1:
             return tf.zeros([walks, 0])
         at_once = max(1, min(walks, AT_ONCE // (features - 1)))
-        while walks % at_once:
-            at_once -= 1
         places = tf.constant(self._places)
 
         def part(first: tf.Tensor) -> tf.Tensor:
-            taken = places[first : first + at_once, None, :] < tf.range(1, features)[None, :, None]
+            walk = tf.minimum(first + tf.range(at_once), walks - 1)  # the last part repeats the last walk
+            taken = tf.gather(places, walk)[:, None, :] < tf.range(1, features)[None, :, None]
             taken = tf.reshape(taken, [-1, features])  # [walks at once * steps, columns]
-            start = tf.repeat((first + tf.range(at_once)) % self._pairs, features - 1)
-            mixed = {}
-            for feature, name in enumerate(self._columns):
-                is_taken = taken[:, feature] if row[name].shape.rank == 1 else taken[:, feature, None]
+            start = tf.repeat(walk % self._pairs, features - 1)
+            mixed = {name: tf.repeat(value, tf.shape(start)[0], axis=0) for name, value in row.items()}
+            for feature, name in enumerate(self._read):
+                is_taken = tf.reshape(taken[:, feature], [-1] + [1] * (row[name].shape.rank - 1))
                 mixed[name] = tf.where(is_taken, row[name], tf.gather(background[name], start))
             return tf.reshape(_of_class(self._answer(mixed)[self._output], chosen), [at_once, features - 1])
 
@@ -134,7 +150,7 @@ class Explainer(tf.Module):
         parts = tf.map_fn(
             part, tf.range(0, walks, at_once), fn_output_signature=spec, parallel_iterations=1
         )  # [parts, walks at once, columns - 1]
-        return tf.reshape(parts, [walks, features - 1])
+        return tf.reshape(parts, [-1, features - 1])[:walks]
 
 
 def _of_class(answers: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:

@@ -110,10 +110,11 @@ def export(
 
     signatures = {ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
     if len(background) > 1 and not images and not decoder.decodes:
-        parsed = tf.io.parse_example(affordable(background, len(raw_spec)), raw_spec)
+        read = _read_by(transform, tf.io.parse_example(background[:1], raw_spec))
+        parsed = tf.io.parse_example(affordable(background, len(read)), raw_spec)
         rows = {plain[name]: _as_row(value, row_inputs[plain[name]]) for name, value in parsed.items()}
-        columns = {plain[name]: name for name in sorted(raw_spec)}
-        server.explainer = Explainer(answer_rows, ANSWERS[task_of(len(answers.classes))], rows, columns)
+        columns, output = {plain[name]: name for name in sorted(raw_spec)}, ANSWERS[task_of(len(answers.classes))]
+        server.explainer = Explainer(answer_rows, output, rows, columns, {plain[name] for name in read})
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
     tf.saved_model.save(server, folder, signatures=signatures)
     _describe(folder, raw_spec, plain, answers, images)
@@ -137,6 +138,24 @@ def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, An
         for feature in transform_output.raw_metadata.schema.feature
         if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
     }
+
+
+def _read_by(transform: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> set[str]:
+    """Return the raw features that the transformed ones are made of; ``row`` is any."""
+    read: set[str] = set()
+
+    @tf.function(autograph=False)
+    def trace(given: dict[str, Any]) -> None:
+        everything = transform(given).keys()
+        # What is made of a feature that is not given is left out.
+        read.update(
+            name
+            for name in given
+            if transform({other: value for other, value in given.items() if other != name}).keys() != everything
+        )
+
+    trace.get_concrete_function(row)
+    return read
 
 
 def _describe(

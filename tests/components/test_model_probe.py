@@ -180,7 +180,9 @@ def explaining(folder: Path, wrong: float = 0.0) -> Path:
     spec = {name: tf.TensorSpec([None], tf.float32, name=name) for name in ("x", "unread")}
     answer = tf.function(lambda given: {"prediction": LARGE * given["x"]}, input_signature=[spec])
     rows = tf.random.Generator.from_seed(0)
-    explainer = Explainer(answer, "prediction", {name: 3 + rows.normal([64]) for name in spec}, {n: n for n in spec})
+    explainer = Explainer(
+        answer, "prediction", {name: 3 + rows.normal([64]) for name in spec}, {n: n for n in spec}, spec
+    )
 
     @tf.function(input_signature=[spec], autograph=False)
     def explain(given):

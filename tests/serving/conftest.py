@@ -65,7 +65,7 @@ def save(folder: Path, bias: float = 0, *, explains: bool = False, foreign: bool
             name: tf.constant([missing[name] if row[name] is None else row[name] for row in ROWS], spec.dtype)
             for name, spec in given.items()
         }
-        server.explainer = Explainer(rows, "probability", background, {name: name for name in given})
+        server.explainer = Explainer(rows, "probability", background, {name: name for name in given}, given)
         signatures["explain"] = tf.function(server.explainer, input_signature=rows.input_signature, autograph=False)
     tf.saved_model.save(server, str(folder), signatures=signatures)
     (folder / INPUTS).parent.mkdir(exist_ok=True)

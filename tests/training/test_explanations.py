@@ -1,6 +1,6 @@
 """Contributions of raw features: exact where they can be computed by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 
 import numpy as np
@@ -18,10 +18,13 @@ def numbers(rows: int, seed: int = 0) -> dict[str, tf.Tensor]:
     return {name: tf.constant(generator.normal(size=rows), tf.float32) for name in COLUMNS}
 
 
-def explained(function: Callable, rows: dict, background: dict, spec: dict | None = None) -> dict[str, np.ndarray]:
+def explained(
+    function: Callable, rows: dict, background: dict, spec: dict | None = None, read: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
     """What the explainer says of a function of the columns, compiled as a signature is."""
     answer = tf.function(lambda given: {"prediction": function(given)}, input_signature=[spec or SPEC])
-    explainer = Explainer(answer, "prediction", background, {name: COLUMNS.get(name, name) for name in rows})
+    columns = {name: COLUMNS.get(name, name) for name in rows}
+    explainer = Explainer(answer, "prediction", background, columns, rows if read is None else read)
     found = tf.function(explainer, input_signature=[spec or SPEC], autograph=False)(rows)
     return {name: value.numpy() for name, value in found.items()}
 
@@ -144,10 +147,55 @@ def test_many_columns_are_walked_in_parts_with_the_same_result(columns):
     np.testing.assert_allclose(found["contributions"], expected, atol=1e-4)
 
 
-def test_with_many_columns_there_are_fewer_background_rows_evenly_taken():
+def test_columns_that_the_model_does_not_read_contribute_nothing_and_are_not_walked():
+    rows, background = numbers(4, seed=1), numbers(32)
+
+    def function(given):
+        return tf.tanh(given["a"] * given["c"]) + given["c"]
+
+    found = explained(function, rows, background, read=["c", "a"])
+    alone = {name: rows[name] for name in "ac"}
+    without = explained(function, alone, background, {name: SPEC[name] for name in alone})
+    np.testing.assert_allclose(found["contributions"][:, [0, 2]], without["contributions"], atol=1e-6)
+    np.testing.assert_allclose(found["errors"][:, [0, 2]], without["errors"], atol=1e-6)
+    assert (found["contributions"][:, 1] == 0).all()
+    assert (found["errors"][:, 1] == 0).all()
+    assert found["columns"].tolist() == [[b"a", b"the b", b"c"]] * 4
+    nothing = explained(lambda given: 0 * given["a"] + 5, rows, background, read=[])
+    assert (nothing["contributions"] == 0).all()
+
+
+def test_a_column_of_several_dimensions_is_one_column():
+    spec = {"grid": tf.TensorSpec([None, 2, 3], tf.float32, name="grid"), "a": SPEC["a"]}
+    background = {"grid": tf.random.stateless_normal([16, 2, 3], (0, 1)), "a": numbers(16)["a"]}
+    rows = {"grid": tf.ones([2, 2, 3]), "a": tf.constant([1.0, 2.0])}
+    found = explained(lambda given: tf.reduce_sum(given["grid"], [1, 2]) + given["a"], rows, background, spec)
+    means = [tf.reduce_mean(tf.reduce_sum(background["grid"], [1, 2])), tf.reduce_mean(background["a"])]
+    np.testing.assert_allclose(
+        found["contributions"], [[6 - means[0], 1 - means[1]], [6 - means[0], 2 - means[1]]], atol=1e-4
+    )
+
+
+def test_a_column_that_decides_contributes_by_far_the_most():
+    spec = {f"column_{place}": tf.TensorSpec([None], tf.float32, name=f"column_{place}") for place in range(12)}
+    generator = np.random.default_rng(0)
+    values = [{name: tf.constant(generator.normal(size=64), tf.float32) for name in spec} for _ in range(2)]
+
+    def answer(given):
+        others = tf.add_n([given[name] for name in spec if name != "column_7"])
+        return tf.sigmoid(4 * tf.sign(given["column_7"]) + 0.1 * others)
+
+    sizes = np.abs(explained(answer, *values, spec)["contributions"]).mean(axis=0)
+    assert sizes.argmax() == 7
+    assert sizes[7] > 10 * np.sort(sizes)[-2]
+
+
+def test_with_many_columns_there_are_fewer_background_rows_evenly_taken(caplog):
     rows = [bytes([place]) for place in range(64)]
     assert affordable(rows, 10) == rows
-    few = affordable(rows, 100)
+    with caplog.at_level("INFO", "pipeline.training"):
+        few = affordable(rows, 100)
+    assert caplog.messages == ["Explanations begin from 20 rows, not 64: there are 100 columns."]
     assert len(few) * 2 * 100 <= MOST_ASKED
     assert (few[0], few[-1]) == (rows[0], rows[-1])
     assert len(set(affordable(rows, 5_000))) == 16

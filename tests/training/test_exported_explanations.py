@@ -1,0 +1,111 @@
+"""Explanations in an exported model: of all columns, with nothing of the training data in it that they do not need."""
+
+import struct
+from pathlib import Path
+
+import apache_beam as beam
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_transform as tft
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from pipeline.components.transform import analyze, with_weight
+from pipeline.serving import background
+from pipeline.serving.explanations import by_row, why_none
+from pipeline.serving.model import load
+from pipeline.training.answers import Answers
+from pipeline.training.decoding import Decoder
+from pipeline.training.export import export
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "\n".join(
+    [
+        'default_environment: "TRAINING" default_environment: "SERVING"',
+        *(
+            f'feature {{ name: "{name}" type: FLOAT presence {{ min_fraction: 1 min_count: 1 }} {more} }}'
+            for name, more in {
+                "x": "shape { dim { size: 1 } }",
+                "grid": "shape { dim { size: 2 } dim { size: 3 } }",
+                "secret": "shape { dim { size: 1 } }",
+                "price": "shape { dim { size: 1 } }",
+                "exposure": 'shape { dim { size: 1 } } not_in_environment: "SERVING"',
+            }.items()
+        ),
+    ]
+)
+# Told apart in the bytes of a model.
+FIRST = {"x": 100.25, "secret": 5_000.25, "price": 70_000.25, "exposure": 300_000.25}
+ROWS = 40
+
+
+def preprocessing_fn(inputs):
+    return {"x": inputs["x"], "grid": inputs["grid"], "price": inputs["price"]}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The transform graph, with rows of the train split."""
+    folder = tmp_path_factory.mktemp("exported")
+    picked, records = background.Picked(), []
+    for row in range(ROWS):
+        values = {name: [first + row] for name, first in FIRST.items()} | {"grid": np.full(6, row / 10)}
+        feature = {name: tf.train.Feature(float_list=tf.train.FloatList(value=one)) for name, one in values.items()}
+        records.append(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    with tf.io.TFRecordWriter(str(folder / "rows.gz"), "GZIP") as writer:
+        for record in records:
+            writer.write(record)
+    schema = text_format.Parse(SCHEMA, schema_pb2.Schema())
+    with beam.Pipeline() as pipeline:
+        files = [str(folder / "rows.gz")]
+        analyze(pipeline, files, schema, with_weight(preprocessing_fn, "exposure"), str(folder / "graph"))
+    assert list(picked.passing([records])) == [records]
+    picked.write(str(folder / "graph"), 0)
+    return str(folder / "graph")
+
+
+def exported(graph: str, folder: Path, rows: int) -> Path:
+    """A model that answers 2 x and the sum of the grid."""
+    inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
+    total = 2 * inputs["x"] + keras.ops.sum(inputs["grid"], axis=(1, 2))[:, None]
+    output = tft.TFTransformOutput(graph)
+    export(
+        keras.Model(inputs, total),
+        output,
+        str(folder),
+        label="price",
+        answers=Answers(()),
+        decoder=Decoder(output.transformed_feature_spec(), "price", weight="exposure"),
+        background=background.read(graph, rows),
+    )
+    return folder
+
+
+def test_every_column_has_its_part_and_one_that_no_feature_is_made_of_has_none(graph, tmp_path):
+    model = load(str(exported(graph, tmp_path / "model", 64)))
+    assert sorted(model.rows.inputs) == ["grid", "secret", "x"]
+    grid = np.arange(6.0).reshape(1, 2, 3)
+    columns = {"x": np.array([10.0]), "secret": np.array([-1.0]), "grid": grid}
+    (found,) = by_row(model.explains.predict(columns))
+    assert found["answer"] == 35
+    wanted = {"x": 2 * (10 - FIRST["x"] - 19.5), "grid": 15 - 6 * 1.95, "secret": 0}
+    assert found["contributions"] == pytest.approx(wanted, abs=1e-3)
+    assert found["errors"]["secret"] == 0
+
+
+def test_the_model_has_neither_labels_nor_weights_nor_columns_that_it_does_not_read(graph, tmp_path):
+    folder = exported(graph, tmp_path / "model", 64)
+    stored = b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
+    kept = {name: sum(struct.pack("<f", first + row) in stored for row in range(ROWS)) for name, first in FIRST.items()}
+    assert kept == {"x": ROWS, "secret": 0, "price": 0, "exposure": 0}
+
+
+def test_without_rows_there_are_no_explanations_and_it_is_said_why(graph, tmp_path):
+    model = load(str(exported(graph, tmp_path / "model", 0)))
+    assert "explain" not in model.signatures
+    assert "training.explain_rows is 0" in why_none(model)
+    stored = (tmp_path / "model/saved_model.pb").read_bytes()
+    assert struct.pack("<f", FIRST["x"]) not in stored
