@@ -4,6 +4,7 @@ The Trainer gets transformed examples only, so they lie in the transform graph's
 split.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -14,6 +15,7 @@ FOLDER = "background"
 KEPT = 128
 # Larger rows hold what nobody explains by columns.
 MOST_BYTES = 64 << 10
+logger = logging.getLogger("pipeline.training")
 
 
 class Picked:
@@ -55,6 +57,10 @@ def read(graph: str, most: int) -> list[bytes]:
         rows += of_file
         shares += [int(path.rpartition("-")[2]) / max(1, len(of_file))] * len(of_file)
     if len(rows) <= most:
+        if len(rows) < most:
+            logger.info(
+                "Explanations begin from %d rows, not training.explain_rows=%d: no more are kept.", len(rows), most
+            )
         return rows
     ends = np.cumsum(shares)
     places = np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1])

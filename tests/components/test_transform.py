@@ -23,6 +23,7 @@ from pipeline import filesystem
 from pipeline.components import transform
 from pipeline.errors import UserError
 from pipeline.packaging import user_code
+from pipeline.serving import background
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
@@ -124,6 +125,16 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
     outputs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
     assert outputs[0].raw_feature_spec() == outputs[1].raw_feature_spec()
     assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
+
+
+@pytest.mark.slow
+def test_explanations_begin_from_raw_rows_of_the_train_split_alone(transformed):
+    graph = transformed(transform.TransformExecutor, "with rows") / "transform_graph"
+    kept = [values(row) for row in background.read(str(graph), 64)]
+    assert len(kept) == 64
+    months = {row["month"][0] for row in kept}
+    assert months == {1, 2, 3, 4, 5, 6, 7, 8}  # eval has 9 and 10, test 11 and 12
+    assert "seats" in kept[0]  # as it came, not as the module file makes it
 
 
 @pytest.mark.slow

@@ -43,6 +43,13 @@ def test_rows_that_are_too_large_and_empty_files_are_passed_over(tmp_path):
     assert read(str(tmp_path), 64) == [b"small"]
 
 
-def test_no_more_than_twice_the_rows_to_keep_are_kept_of_a_file(tmp_path):
+def test_no_more_than_twice_the_rows_to_keep_are_kept_of_a_file_and_the_log_says_so(tmp_path, caplog):
     write(tmp_path, 0, numbers(0, 100_000))
-    assert KEPT <= len(read(str(tmp_path), 10_000)) < 2 * KEPT
+    with caplog.at_level("INFO", "pipeline.training"):
+        assert len(read(str(tmp_path), KEPT)) == KEPT
+        assert caplog.messages == []
+        kept = len(read(str(tmp_path), 10_000))
+    assert KEPT <= kept < 2 * KEPT
+    assert caplog.messages == [
+        f"Explanations begin from {kept} rows, not training.explain_rows=10000: no more are kept."
+    ]
