@@ -6,6 +6,7 @@ TensorFlow itself reads and writes (checkpoints, SavedModels, records for ``tf.d
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -74,6 +75,21 @@ def stamps(folder: str | Path, paths: Iterable[str]) -> Iterator[tuple[str, tupl
             yield path, (status.st_size, status.st_mtime_ns)
         except (OSError, ValueError):
             yield path, None
+
+
+def digests(folder: str | Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, in hexadecimal, by its path relative to it."""
+    found = find_files(folder, "**" if is_remote(folder) else "**/*")  # Beam's "**/*" leaves out those directly in it
+    names = {path[len(str(folder).rstrip("/")) + 1 :]: path for path in found}
+    return {name: _digest(path) for name, path in names.items()}
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        while part := file.read(16 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def write(path: str | Path, content: str | bytes) -> None:

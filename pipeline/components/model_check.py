@@ -63,6 +63,7 @@ class ModelCheckExecutor(BaseExecutor):
         spec = {name: kind for name, kind in given.items() if name not in {*absent, image}}
         files = files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval")
         records = _first_records(files, IMAGE_ROWS if image else ROWS)
+        checked = filesystem.digests(folder)
         report = probe(
             {
                 **settings,
@@ -80,6 +81,7 @@ class ModelCheckExecutor(BaseExecutor):
             }
         )
         report["facts"]["size_bytes"] = _size(folder)
+        report["files"] = checked
 
         blessing = artifact_utils.get_single_instance(output_dict["blessing"])
         blessed = not report["problems"]

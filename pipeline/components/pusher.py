@@ -13,10 +13,13 @@ from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, proto_utils
 
-from pipeline.components.artifacts import read_measured
-from pipeline.components.base import Artifacts, FingerprintedComponent
+from pipeline import filesystem
+from pipeline.components.artifacts import read_measured, read_model_report
+from pipeline.components.base import Artifacts, FingerprintedComponent, serving_model_folder
+from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.serving.versions import Versions
+from pipeline.settings.names import shortened
 
 # Packages whose version may change a model's predictions.
 PACKAGES = ("tfx", "tensorflow", "keras", "tensorflow-transform", "numpy", "pyarrow")
@@ -48,6 +51,7 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
             super().Do(input_dict, output_dict, staged_properties)
             pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
             staged = staging / pushed.get_string_custom_property("pushed_version")
+            check_copy(staged, input_dict)
             run_id = self._context.pipeline_run_id if self._context else None
             version = versions.publish(
                 staged,
@@ -57,6 +61,21 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
             )
         pushed.set_string_custom_property("pushed_destination", str(version))
         pushed.set_string_custom_property("pushed_version", version.name)
+
+
+def check_copy(staged: Path, input_dict: Artifacts) -> None:
+    """Raise a UserError unless a copy of the model is, byte by byte, what ModelCheck has loaded and asked."""
+    model = serving_model_folder(input_dict["model"])
+    report = read_model_report(input_dict["infra_blessing"][0].uri) if input_dict.get("infra_blessing") else {}
+    expected: dict[str, str] = report.get("files") or filesystem.digests(model)
+    found = filesystem.digests(staged)
+    differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+    if differing:
+        raise UserError(
+            f"{shortened(differing, 5)} of the copy to push is not what ModelCheck has checked in {model}: it was "
+            "changed since, or the copy is damaged. Nothing was pushed; look at the disk, and start in a new folder "
+            "with --output"
+        )
 
 
 def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, str]) -> dict[str, Any]:

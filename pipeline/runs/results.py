@@ -12,7 +12,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.runs.run_graph import Step
-from pipeline.serving.versions import was_withdrawn
+from pipeline.serving.versions import changed_since_push, was_withdrawn
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ def read_results(steps: Mapping[str, Step]) -> Results:
         raise UserError(
             f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
             f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
+        )
+    if pushed_to and (changed := changed_since_push(pushed_to)):
+        raise UserError(
+            f"the model pushed to {pushed_to} has changed since: {changed}; nothing else has changed that would push "
+            f"it again. Copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with "
+            "--output"
         )
     return outcome_of(steps)
 

@@ -13,6 +13,7 @@ from pipeline.errors import UserError, first_line
 from pipeline.serving.export_format import EXPLAIN_SIGNATURE, EXPLAINING, ROWS_SIGNATURE, read_classes, read_inputs
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
+from pipeline.serving.versions import changed_since_push
 from pipeline.settings.images import Images
 
 
@@ -95,8 +96,10 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     """Load a SavedModel, here or gs://bucket/folder.
 
     Raises:
-        UserError: it does not load, or has no signature to call.
+        UserError: it is not what was pushed, does not load, or has no signature to call.
     """
+    if changed := changed_since_push(folder):
+        raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UserError
+from pipeline import filesystem
+from pipeline.errors import UserError, first_line
 from pipeline.settings.repository import runner, shown
 
 MANIFEST = "manifest.json"
@@ -85,8 +86,10 @@ class Versions:
             staging = self.folder / STAGING
             shutil.rmtree(staging, ignore_errors=True)  # of a push that was killed
             staging.mkdir()
-            yield staging
-            shutil.rmtree(staging, ignore_errors=True)
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staged: Path, number: int, manifest: Mapping[str, Any], keep: int) -> Path:
         """Make a gathered model a version, on the disk first and then visible at once; delete the oldest ones.
@@ -94,14 +97,14 @@ class Versions:
         Args:
             staged: Below ``staging``.
             number: At least; it becomes greater than all that is there, or was withdrawn.
-            manifest: "version" is added.
+            manifest: "version" and "files", the SHA-256 of each by its path, are added.
             keep: Newest versions that stay, and as many withdrawn ones.
 
         Returns:
             The version's folder.
         """
         number = max([number, *(taken + 1 for taken in (*self._folders(), *self.withdrawn._folders()))])
-        text = json.dumps({"version": number, **manifest}, indent=2)
+        text = json.dumps({"version": number, **manifest, "files": filesystem.digests(staged)}, indent=2)
         (staged / MANIFEST).write_text(text + "\n", encoding="utf-8")
         for folder, _, names in os.walk(staged, topdown=False):
             for path in (*(Path(folder, name) for name in names), Path(folder)):
@@ -175,6 +178,25 @@ def is_saved_model(folder: Path) -> bool:
 def model_at(address: str) -> Versions | str:
     """Return a folder of versions; or the address as it is, where a SavedModel lies there or it is in a bucket."""
     return address if "://" in address or is_saved_model(Path(address)) else Versions(Path(address))
+
+
+def changed_since_push(version: str | Path) -> str:
+    """Return how the files of a version differ from those that were pushed, for the end of a message; or nothing.
+
+    Of a folder that our Pusher has not written nothing is known. Files that were added are none of the model's.
+    """
+    try:
+        manifest = json.loads((Path(version) / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError) as error:
+        return f"its {MANIFEST} cannot be read: {first_line(error)}"
+    there = filesystem.digests(version)
+    pushed: dict[str, str] = manifest.get("files", {})
+    changed = [
+        f"{name} is {'another' if name in there else 'gone'}" for name in pushed if there.get(name) != pushed[name]
+    ]
+    return ", ".join(changed)
 
 
 def was_withdrawn(version: Path) -> bool:

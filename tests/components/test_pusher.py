@@ -13,24 +13,31 @@ from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
 from pipeline.components.pusher import AtomicPusherExecutor
+from pipeline.errors import UserError
+from pipeline.filesystem import digests, write
 from pipeline.serving.versions import STAGING, Versions
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def push(folder: Path, blessed: int) -> standard_artifacts.PushedModel:
-    """Pushes folder/model to folder/versions with the real executor."""
+def push(folder: Path, blessed: int, checked: dict[str, str] | None = None) -> standard_artifacts.PushedModel:
+    """Pushes folder/model to folder/versions with the real executor; ``checked`` is what ModelCheck has found there."""
     model = standard_artifacts.Model()
     model.uri = str(folder / "model")
     blessing = standard_artifacts.ModelBlessing()
     blessing.uri = str(folder / "blessing")
     blessing.set_int_custom_property("blessed", blessed)
+    check = standard_artifacts.InfraBlessing()
+    check.uri = str(folder / "check")
+    check.set_int_custom_property("blessed", 1)
+    files = digests(folder / "model/Format-Serving") if checked is None else checked
+    write(f"{check.uri}/model_check.json", json.dumps({"files": files}))
     pushed = standard_artifacts.PushedModel()
     pushed.uri = str(folder / "pushed")
     destination = pusher_pb2.PushDestination()
     destination.filesystem.base_directory = str(folder / "versions")
     AtomicPusherExecutor().Do(
-        {"model": [model], "model_blessing": [blessing]},
+        {"model": [model], "model_blessing": [blessing], "infra_blessing": [check]},
         {"pushed_model": [pushed]},
         {
             "push_destination": proto_utils.proto_to_json(destination),
@@ -62,6 +69,22 @@ def test_a_blessed_model_appears_as_a_version_with_every_file(folder):
     assert (version / "variables/variables.index").read_text() == "weights"
 
 
+@pytest.mark.parametrize("change", ["another", "gone", "added"])
+def test_a_model_that_changed_since_it_was_checked_is_not_pushed(folder, change):
+    checked = digests(folder / "model/Format-Serving")
+    weights = folder / "model/Format-Serving/variables/variables.index"
+    if change == "another":
+        weights.write_text("weighty")  # as many bytes
+    elif change == "gone":
+        weights.unlink()
+    else:
+        (weights.parent / "more").write_text("")
+    with pytest.raises(UserError, match="variables/.* of the copy to push is not what ModelCheck has checked in"):
+        push(folder, 1, checked)
+    assert versions_in(folder) == []
+    assert not (folder / "versions" / STAGING).exists()
+
+
 def test_a_model_that_is_not_blessed_is_not_pushed(folder):
     pushed = push(folder, blessed=0)
     assert pushed.get_int_custom_property("pushed") == 0
@@ -77,6 +100,7 @@ def test_the_manifest_names_the_run_metrics_data_schema_code_and_packages(folder
     assert {name: manifest[name] for name in measured} == measured
     assert manifest["version"] == int(version.name)
     assert manifest["code"] == {"run_fn": "0123456789abcdef"}
+    assert manifest["files"] == digests(folder / "model/Format-Serving")
     assert manifest["packages"]["tensorflow"].startswith("2.")
 
 

@@ -52,6 +52,19 @@ def test_nothing_changed_executes_nothing(clone, first):
     assert "by an earlier run" not in first.text
 
 
+def test_a_pushed_model_that_changed_on_the_disk_is_no_result(clone, first):
+    graph = clone / first.pushed_to / "saved_model.pb"
+    pushed = graph.read_bytes()
+    graph.write_bytes(pushed[:-1] + bytes([pushed[-1] ^ 1]))
+    again = run(clone)
+    graph.write_bytes(pushed)
+    assert again.code == 1
+    assert (
+        "has changed since: saved_model.pb is another; nothing else has changed that would push it again" in again.text
+    )
+    assert "Traceback" not in again.text
+
+
 def test_editing_a_test_the_readme_or_an_unrelated_file_executes_nothing(clone, first):
     (clone / "tests/e2e/run.py").write_text("# another test\n")
     (clone / "README.md").write_text("# Another README\n")

@@ -1,12 +1,13 @@
 """The folder of versions: whole ones only, the newest few, and a way back."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.serving.versions import Versions, was_withdrawn
+from pipeline.serving.versions import Versions, changed_since_push, was_withdrawn
 
 
 def push(versions: Versions, number: int, keep: int = 5) -> Path:
@@ -33,8 +34,28 @@ def test_only_the_newest_versions_stay(versions):
 
 def test_the_manifest_says_what_a_version_is(versions):
     version = push(versions, 10)
-    assert json.loads((version / "manifest.json").read_text()) == {"version": 10, "run": "of 10"}
+    manifest = json.loads((version / "manifest.json").read_text())
+    files = manifest.pop("files")
+    assert manifest == {"version": 10, "run": "of 10"}
+    assert files == {
+        "saved_model.pb": hashlib.sha256(b"graph").hexdigest(),
+        "variables/variables.index": hashlib.sha256(b"weights").hexdigest(),
+    }
     assert versions.manifest(10)["run"] == "of 10"
+
+
+def test_files_that_changed_since_the_push_are_named(versions):
+    version = push(versions, 10)
+    (version / "assets.extra").mkdir()
+    (version / "assets.extra/tf_serving_warmup_requests").write_text("added by hand, as TensorFlow Serving asks for")
+    assert changed_since_push(version) == ""
+    (version / "saved_model.pb").write_text("gnarl")
+    (version / "variables/variables.index").unlink()
+    assert changed_since_push(version) == "saved_model.pb is another, variables/variables.index is gone"
+    (version / "manifest.json").write_text("{")
+    assert changed_since_push(version).startswith("its manifest.json cannot be read: Expecting property name")
+    (version / "manifest.json").unlink()
+    assert changed_since_push(version) == ""
 
 
 def test_two_pushes_of_the_same_second_are_two_versions(versions):
