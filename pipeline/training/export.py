@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -110,7 +110,7 @@ def export(
 
     signatures = {ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
     if len(background) > 1 and not images and not decoder.decodes:
-        read = _read_by(transform, tf.io.parse_example(background[:1], raw_spec))
+        read = _read_by(loader, raw_spec)
         parsed = tf.io.parse_example(affordable(background, len(read)), raw_spec)
         rows = {plain[name]: _as_row(value, row_inputs[plain[name]]) for name, value in parsed.items()}
         columns, output = {plain[name]: name for name in sorted(raw_spec)}, ANSWERS[task_of(len(answers.classes))]
@@ -140,22 +140,12 @@ def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, An
     }
 
 
-def _read_by(transform: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> set[str]:
-    """Return the raw features that the transformed ones are made of; ``row`` is any."""
-    read: set[str] = set()
-
-    @tf.function(autograph=False)
-    def trace(given: dict[str, Any]) -> None:
-        everything = transform(given).keys()
-        # What is made of a feature that is not given is left out.
-        read.update(
-            name
-            for name in given
-            if transform({other: value for other, value in given.items() if other != name}).keys() != everything
-        )
-
-    trace.get_concrete_function(row)
-    return read
+def _read_by(loader: SavedModelLoader, names: Iterable[str]) -> set[str]:
+    """Return the raw features among the names that transformed ones are made of, as Transform's graph says."""
+    state = vars(loader)  # it finds out when it is loaded, and has no other way to ask
+    inputs, sources = state["_structured_inputs"], state["_output_to_inputs_map"].values()
+    parts = {name: tf.nest.flatten(inputs[name], expand_composites=True) for name in names}
+    return {name for name in names if any(part in found for part in parts[name] for found in sources)}
 
 
 def _describe(
