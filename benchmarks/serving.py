@@ -39,7 +39,7 @@ from rich.table import Table
 from pipeline.serving.explanations import why_none
 from pipeline.serving.features import from_instances, from_table
 from pipeline.serving.model import load
-from pipeline.serving.versions import Versions
+from pipeline.serving.versions import MANIFEST, Versions
 
 ROOT = Path(__file__).resolve().parent.parent
 PUSHED = Versions(ROOT / "output/flights/serving/flights")
@@ -77,7 +77,7 @@ def told(what: str, reached: bool, found: str) -> bool:
 def push(model: Path, versions: Versions, keep: int = 2) -> int:
     """Pushes a copy of the model as a new version."""
     with versions.staging() as staging:
-        shutil.copytree(model, staging / "model")
+        shutil.copytree(model, staging / "model", ignore=shutil.ignore_patterns(MANIFEST))
         return int(versions.publish(staging / "model", 1, {}, keep).name)
 
 
