@@ -123,6 +123,9 @@ class Current:
             explaining = Batcher(model.explains, self._explaining, most, on_call, most_rows=1)
             batchers[EXPLAIN_SIGNATURE] = explaining
         before, self.served = self.served, Served(model, batchers)
+        if model.explains:
+            # Takes seconds, for which predictions do not wait; the first request to explain stands behind it.
+            self._explaining.submit(model.explains.predict_example)
         self._metrics.version.set(model.number)
         if before is not None:
             seconds = time.monotonic() - started

@@ -39,6 +39,10 @@ class Signature:
         """Return a row of zeros and empty texts, as JSON has it."""
         return {name: column.example for name, column in self.inputs.items()}
 
+    def predict_example(self) -> None:
+        """Call the signature with the row of zeros and empty texts."""
+        self.predict(from_instances([self.example], self.inputs))
+
     def predict(self, columns: Columns) -> dict[str, np.ndarray]:
         """Call the signature.
 
@@ -86,10 +90,9 @@ class Model:
         return signature if signature and signature.outputs.keys() >= {*EXPLAINING} else None
 
     def warm_up(self) -> None:
-        """Predict and explain a row, so that the first request does not wait for what TensorFlow does only then."""
-        for signature in filter(None, (self.rows, self.explains)):
-            if not take_examples(signature.inputs):
-                signature.predict(from_instances([signature.example], signature.inputs))
+        """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
+        if not take_examples(self.rows.inputs):
+            self.rows.predict_example()
 
 
 def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None) -> Model:
