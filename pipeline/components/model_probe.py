@@ -31,7 +31,7 @@ PREDICTING = ("predict", "serving_default")
 # Asks the model some thousand times a row; its contributions sum up to the answer's distance from the average.
 EXPLAIN, EXPLAINING = "explain", {"average", "columns", "contributions", "errors"}
 # Explained at most, and after which no other row is begun.
-EXPLAINED_ROWS, EXPLAINED_SECONDS = 50, 10.0
+EXPLAINED_ROWS, EXPLAINED_SECONDS = 50, 5.0
 
 
 class RefusingFinder:
