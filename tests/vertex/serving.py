@@ -7,7 +7,9 @@ from typing import Any
 from tfx.types import standard_artifacts
 from tfx.utils import json_utils
 
-from pipeline.components.artifacts import MEASURED, SMOKE_ROWS
+from pipeline import filesystem
+from pipeline.components.artifacts import MEASURED, MODEL_REPORT, SMOKE_ROWS
+from pipeline.components.base import serving_model_folder
 from pipeline.settings.endpoint import Canary, Endpoint
 from pipeline.settings.target import Vertex
 from pipeline.vertex.endpoints import pusher
@@ -70,11 +72,14 @@ class Pushes:
             f"{blessing.uri}/{MEASURED}", json.dumps({"metrics": metrics, "data_span": 7, "schema_sha256": "ab" * 32})
         )
         self._write(f"{infra.uri}/{SMOKE_ROWS}", json.dumps({"tolerance": 1e-3, "rows": self.rows}))
+        model = self.model(number)
+        files = filesystem.digests(serving_model_folder([model]))
+        self._write(f"{infra.uri}/{MODEL_REPORT}", json.dumps({"files": files}))
         pushed = standard_artifacts.PushedModel()
         pushed.uri = f"{root}/Pusher_1/pushed_model"
         setting = pusher.setting_for(self.vertex, endpoint, "flights")
         pusher.EndpointPusherExecutor().Do(
-            {"model": [self.model(number)], "model_blessing": [blessing], "infra_blessing": [infra]},
+            {"model": [model], "model_blessing": [blessing], "infra_blessing": [infra]},
             {"pushed_model": [pushed]},
             {
                 "push_destination": json.dumps({"filesystem": {"base_directory": to}}),
