@@ -81,10 +81,11 @@ def digests(folder: str | Path) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder, in hexadecimal, by its path relative to it."""
     found = find_files(folder, "**" if is_remote(folder) else "**/*")  # Beam's "**/*" leaves out those directly in it
     names = {path[len(str(folder).rstrip("/")) + 1 :]: path for path in found}
-    return {name: _digest(path) for name, path in names.items()}
+    return {name: digest(path) for name, path in names.items()}
 
 
-def _digest(path: str) -> str:
+def digest(path: str | Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open_file(path) as file:
         while part := file.read(16 << 20):

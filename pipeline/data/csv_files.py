@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
+from pipeline import filesystem
 from pipeline.data import files
-from pipeline.data.csv_rows import MOST_ROW_BYTES, Block, read_blocks
-from pipeline.data.table import LARGEST, BadRow, Rows, Unit, too_large
+from pipeline.data.csv_rows import Block, read_blocks
+from pipeline.data.table import LARGEST, BadRow, Rows, Unit, check_decoded, too_large
 from pipeline.errors import UserError, first_line
 
 # What a CSV column can be, from the narrowest to the widest.
@@ -25,6 +26,8 @@ EXPECTED = {INTEGERS: "an integer", FLOATS: f"a number up to {LARGEST:.2g}"}
 # Stand for a missing value in a column of numbers, as pandas and spreadsheets write it; in lower case. Text keeps them:
 # there "NA" may be Namibia.
 MISSING = ("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "null", "none", "nan", "-nan", "-", "--", "?", ".")
+# Of some hundred thousand columns.
+MOST_HEADER_BYTES = 2 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Raised by gzip, bz2 and lzma for a file that is damaged or ends too early.
 _DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)
@@ -48,7 +51,7 @@ def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit
         names, start = _read_header(stream, file)
         types = {name: known.get(name, NOTHING) for name in names}
         units, rows = list[Unit](), 0
-        for block in read_blocks(stream, len(names), start=start):
+        for block in _blocks(stream, file, len(names), start):
             text = _as_text(block, names, file)
             for name in names:
                 if name not in known:
@@ -80,8 +83,7 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
         start = unit.start or header
         stream.seek(start)
         wanted = [name for name in names if columns is None or name in columns]
-        blocks = read_blocks(stream, len(names), start=start, length=unit.length, first_row=unit.first_row)
-        for block in blocks:
+        for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
             text = _as_text(block, names, unit.file, wanted)
             bad = [BadRow(unit.file, *row) for row in block.bad]
             values, reasons = {}, dict[int, str]()
@@ -126,29 +128,38 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
 def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
     """Return the names of the columns, and the position of what comes after them; none and 0 for an empty file."""
     # The header is one row: read on while its last quote is open.
-    header = b""
-    while not header or header.count(b'"') % 2 or not header.strip(b"\r\n" + _BYTE_ORDER_MARK):
-        line = _read_line(stream)
+    header, quotes, blank = bytearray(), 0, True
+    for line in _lines(stream):
         header += line
-        if not line or len(header) > MOST_ROW_BYTES:
+        if len(header) > MOST_HEADER_BYTES:
+            raise UserError(
+                f"{file} is not a CSV file with a header, whatever its name says: found no end of its first row in "
+                f"{MOST_HEADER_BYTES >> 20} MB, which begin with {bytes(header[:40])!r}; expected the "
+                "names of the columns"
+            )
+        quotes += line.count(b'"')
+        blank = blank and not line.strip(b"\r\n" + _BYTE_ORDER_MARK)
+        if not blank and quotes % 2 == 0:
             break
+    stream.seek(len(header))
     try:
         text = header.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
         names = next(csv.reader(io.StringIO(text.strip("\r\n"), newline=""), strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(
-            f"{file} is not a CSV file with a header, whatever its name says: its first line is {header[:40]!r} "
+            f"{file} is not a CSV file with a header, whatever its name says: its first line is {bytes(header[:40])!r} "
             f"({error}); expected the names of the columns in UTF-8, with commas between them"
         ) from error
+    first: dict[str, int] = {}
     for position, name in enumerate(names, 1):
         if not name:
             raise UserError(
                 f"{file}: column {position} has no name; expected one in the header (pandas writes its index so: "
                 f"use to_csv(index=False)){header_hint(names)}"
             )
-        if name in names[: position - 1]:
+        if first.setdefault(name, position) != position:
             raise UserError(
-                f"{file}: the column name {name!r} occurs twice in the header, in columns {names.index(name) + 1} and "
+                f"{file}: the column name {name!r} occurs twice in the header, in columns {first[name]} and "
                 f"{position}; expected different names{header_hint(names)}"
             )
         if "\x00" in name:
@@ -162,13 +173,24 @@ def header_hint(names: Sequence[str]) -> str:
     return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
 
 
-def _read_line(stream: IO[bytes]) -> bytes:
-    """Read up to and with the next line break: a newline, a return, or both."""
-    data = stream.readline(MOST_ROW_BYTES)
-    line = next(iter(data.splitlines(keepends=True)), b"")
-    if len(line) < len(data):
-        stream.seek(len(line) - len(data), io.SEEK_CUR)
-    return line
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield lines with their line break: a newline, a return, or both; more than a header may take are cut."""
+    while data := stream.readline(MOST_HEADER_BYTES + 1):
+        yield from data.splitlines(keepends=True)
+
+
+def _blocks(
+    stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
+) -> Iterator[Block]:
+    """Read whole rows; see ``csv_rows.read_blocks``. The messages name the file."""
+    stored = filesystem.size(file) if files.is_compressed(file) else None
+    try:
+        for block in read_blocks(stream, columns, start=start, length=length, first_row=first_row):
+            if stored is not None:
+                check_decoded(block.start + block.length, stored)
+            yield block
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:

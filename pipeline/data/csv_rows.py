@@ -4,11 +4,14 @@ Vectorised over blocks. A row ends at a line break outside quotes; quotes enclos
 it (RFC 4180). A row that breaks these rules ends where its line ends, and the next line is a row again.
 """
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
+
+from pipeline.errors import UserError
 
 # Read at once. Small enough to deal the blocks of one file to many shards, large enough that its cost is its rows.
 BLOCK_BYTES = 2 << 20
@@ -52,6 +55,9 @@ def read_blocks(
         start: Position in the file, for ``Block.start``.
         length: Bytes to read; None reads to the end.
         first_row: Number of the first row.
+
+    Raises:
+        UserError: a line is longer than ``MOST_ROW_BYTES``; without the file's name.
     """
     rest = b""
     end = None if length is None else start + length
@@ -63,6 +69,10 @@ def read_blocks(
         if not data:
             return
         rows = _Rows.find(data, at_end)
+        if not at_end and not len(rows.ends) and len(data) > MOST_ROW_BYTES:
+            raise UserError(
+                f"row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after each row"
+            )
         block = _block(data, rows, columns, position, first_row)
         yield block
         first_row += block.rows
@@ -89,54 +99,84 @@ class _Rows:
             breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
             breaks[-1] |= at_end and returns[-1]
         quotes = np.flatnonzero(codes == QUOTE)
-        broken_at: dict[int, str] = {}
-        pieces: list[tuple[np.ndarray, np.ndarray]] = []
-        begin = 0
-        while begin < len(codes):
-            outside, wrong = _outside_quotes(codes, quotes, begin)
-            ends: np.ndarray = np.flatnonzero(breaks[begin:] & outside) + begin + 1
-            never_closed = not outside[-1] and (at_end or (not len(ends) and len(codes) - begin > MOST_ROW_BYTES))
-            if wrong is None and never_closed:
-                last = quotes[-1]
-                wrong = int(last), "found a quote that is never closed; expected one more quote"
-            if at_end and (not len(ends) or ends[-1] < len(codes)):
-                ends = np.append(ends, len(codes))  # the last row may lack its line break
-            if wrong is None or not (never_closed or (len(ends) and wrong[0] < ends[-1])):
-                pieces.append((ends, _count_fields(codes, begin, outside, ends)))
-                break
-            # Rows before the broken one are whole; its line is one row, and the next line starts anew.
-            at, reason = wrong
-            good = ends[ends <= at]
-            pieces.append((good, _count_fields(codes, begin, outside, good)))
-            row_start = int(good[-1]) if len(good) else begin
-            line = np.flatnonzero(breaks[row_start:])
-            row_end = row_start + int(line[0]) + 1 if len(line) else len(codes)
-            broken_at[row_start] = reason
-            pieces.append((np.array([row_end]), np.array([-1])))
-            begin = row_end
-        ends = np.concatenate([piece[0] for piece in pieces]).astype(np.int64)
+        bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
+        outside = _outside_quotes(codes, quotes, bad_lines)
+        ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
+        if bad_lines:
+            ends = np.union1d(ends, [end for _, end in bad_lines])
+        if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
+            ends = np.append(ends, len(codes))  # the last row may lack its line break
+        ends = ends.astype(np.int64)
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
-        fields = np.concatenate([piece[1] for piece in pieces])
-        broken = {int(row): broken_at[int(starts[row])] for row in np.flatnonzero(fields == -1)}
+        fields = _count_fields(codes, outside, starts, ends)
+        bad_starts = np.array([start for start, _ in bad_lines], np.int64)
+        bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
+        broken = dict(zip(bad_rows, bad_lines.values(), strict=True))
+        fields[list(broken)] = -1
         return cls(starts=starts, ends=ends, fields=fields, broken=broken)
 
 
-def _outside_quotes(codes: np.ndarray, quotes: np.ndarray, begin: int) -> tuple[np.ndarray, tuple[int, str] | None]:
-    """Return a mask of the bytes from ``begin`` on outside quotes, and the first misplaced quote with what is wrong."""
-    here = quotes[np.searchsorted(quotes, begin) :]
-    if not len(here):
-        return np.ones(len(codes) - begin, bool), None
-    outside = np.bitwise_xor.accumulate((codes[begin:] == QUOTE).view(np.uint8)) == 0
+def _bad_lines(codes: np.ndarray, quotes: np.ndarray, breaks: np.ndarray, at_end: bool) -> dict[tuple[int, int], str]:
+    """Return (start, end) of the lines that begin a row with a misplaced quote, with what is wrong.
 
-    opens, closes = here[0::2], here[1::2]
-    wrong_opens = opens[~(_BESIDE_QUOTES[codes[np.maximum(opens - 1, 0)]] | (opens == begin))]
-    followed = closes[closes + 1 < len(codes)]
-    wrong_closes = followed[~_BESIDE_QUOTES[codes[followed + 1]]]
-    found = [
-        *((int(at), _INNER_QUOTE) for at in wrong_opens[:1]),
-        *((int(at), _TEXT_AFTER_QUOTE) for at in wrong_closes[:1]),
-    ]
-    return outside, min(found, default=None)
+    Every line is judged at once as if it began outside quotes and as if it began inside; which of both it does is then
+    found from odd line to odd line, so that the time is linear in the lines however many are bad.
+    """
+    line_ends: np.ndarray = np.flatnonzero(breaks) + 1
+    if at_end and (not len(line_ends) or line_ends[-1] < len(codes)):
+        line_ends = np.append(line_ends, len(codes))
+    if not len(line_ends):
+        return {}
+    first: np.ndarray = np.asarray(np.searchsorted(quotes, np.concatenate([[0], line_ends])))  # quote of each line
+    quotes = quotes[: first[-1]]
+    lines: np.ndarray = np.repeat(np.arange(len(line_ends)), np.diff(first))
+    is_even = (np.arange(len(quotes)) - first[lines]) % 2 == 0
+    cannot_open = ~(_BESIDE_QUOTES[codes[np.maximum(quotes - 1, 0)]] | (quotes == 0))
+    cannot_close = ~(_BESIDE_QUOTES[codes[np.minimum(quotes + 1, len(codes) - 1)]] | (quotes + 1 == len(codes)))
+
+    def wrong(opens: np.ndarray) -> dict[int, bool]:
+        """Return, by line in order, whether its first misplaced quote would open a field."""
+        misplaced = np.flatnonzero(np.where(opens, cannot_open, cannot_close))
+        of_line, at = np.unique(lines[misplaced], return_index=True)
+        return dict(zip(of_line.tolist(), opens[misplaced[at]].tolist(), strict=True))
+
+    odd = np.flatnonzero(np.diff(first) % 2).tolist()
+    from_outside = wrong(is_even)
+    from_inside = wrong(~is_even) if odd else {}
+    if not from_outside and not from_inside and len(odd) % 2 == 0:
+        return {}
+    wrong_inside, ends, bad, line = list(from_inside), line_ends.tolist(), dict[tuple[int, int], str](), 0
+    for at in sorted({*from_outside, *odd}):
+        if at < line:
+            continue  # within a row of several lines
+        start, opens = ends[at - 1] if at else 0, from_outside.get(at)
+        if opens is None:
+            last, error = _first_after(odd, at), _first_after(wrong_inside, at)
+            if error is not None and (last is None or error <= last):
+                opens = from_inside[error]
+            elif last is not None:
+                line = last + 1
+                continue
+            elif not at_end and len(codes) - start <= MOST_ROW_BYTES:
+                break  # it may be closed in what comes next
+        bad[start, ends[at]] = _NEVER_CLOSED if opens is None else _INNER_QUOTE if opens else _TEXT_AFTER_QUOTE
+    return bad
+
+
+def _first_after(numbers: list[int], number: int) -> int | None:
+    place = bisect.bisect_right(numbers, number)
+    return numbers[place] if place < len(numbers) else None
+
+
+def _outside_quotes(codes: np.ndarray, quotes: np.ndarray, bad_lines: Mapping[tuple[int, int], str]) -> np.ndarray:
+    """Return a mask of the bytes outside quotes, where the line after a bad one begins outside."""
+    if not len(quotes):
+        return np.ones(len(codes), bool)
+    toggles = (codes == QUOTE).view(np.uint8)
+    for start, end in bad_lines:
+        if end < len(codes):
+            toggles[end] ^= (np.searchsorted(quotes, end) - np.searchsorted(quotes, start)) % 2
+    return np.asarray(np.bitwise_xor.accumulate(toggles) == 0)
 
 
 _BESIDE_QUOTES = np.isin(np.arange(256), (COMMA, NEWLINE, RETURN, QUOTE))
@@ -144,15 +184,14 @@ _INNER_QUOTE = (
     "found a quote inside a field that does not start with one; expected the whole field in quotes, its own doubled"
 )
 _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing quote; expected a comma or the row's end"
+_NEVER_CLOSED = "found a quote that is never closed; expected one more quote"
 
 
-def _count_fields(codes: np.ndarray, begin: int, outside: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the number of fields of every row that ends at ``ends``; 0 for a blank line."""
-    if not len(ends):
-        return np.zeros(0, np.int64)
-    commas: np.ndarray = np.flatnonzero((codes[begin:] == COMMA) & outside) + begin
-    fields = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
-    first = codes[np.concatenate([[begin], ends[:-1]])]
+def _count_fields(codes: np.ndarray, outside: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the number of fields of every row; 0 for a blank line."""
+    commas = np.flatnonzero((codes == COMMA) & outside)
+    fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
+    first = codes[starts]
     fields[(first == NEWLINE) | (first == RETURN)] = 0
     return fields
 

@@ -20,7 +20,7 @@ from pipeline import filesystem
 from pipeline.data import examples, image_files, labels, splits, weights
 from pipeline.data.image_listings import Listing
 from pipeline.data.serialize import serialize
-from pipeline.data.shards import SHARD_BYTES, FileScan, Job, Shard, merge_types, read
+from pipeline.data.shards import SHARD_BYTES, FileScan, Job, Shard, merge_types, out_of_memory, read
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
@@ -84,6 +84,8 @@ def write(shard: Shard, job: Job) -> WrittenShard:
             _write_bad_rows(bad, shard, job)
     except UserError as error:
         return WrittenShard(problem=str(error))
+    except MemoryError:
+        return WrittenShard(problem=out_of_memory(", ".join(sorted({unit.file for unit in shard.units}))))
     return WrittenShard(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
 
 

@@ -124,6 +124,8 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
                     points.append(splits.Points.of(splits.times_of(rows, job.time_column, file)))
     except UserError as error:
         return FileScan(split, file, problem=str(error))
+    except MemoryError:
+        return FileScan(split, file, problem=out_of_memory(file))
     return FileScan(split, file, types, tuple(units), tuple(point for point in points if len(point.values)))
 
 
@@ -185,7 +187,23 @@ def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read a part of a file of any format."""
+    """Read a part of a file of any format.
+
+    Raises:
+        UserError: see the readers; or memory does not suffice.
+    """
+    try:
+        yield from _read(unit, types, columns)
+    except MemoryError as error:
+        raise UserError(out_of_memory(unit.file)) from error
+
+
+def out_of_memory(file: str) -> str:
+    """Return the problem with a file whose rows do not fit into the memory of this process."""
+    return f"{file}: its rows take more memory than this process may have; give it more, or write smaller row groups"
+
+
+def _read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
     if unit.format == "csv":
         return csv_files.read(unit, types, columns)
     if unit.format == "parquet":

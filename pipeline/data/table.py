@@ -8,7 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import UserError
+
 BYTES_AT_ONCE = 64 << 20
+# Of a Parquet or TFRecord file; of an image, data.images.max_bytes decides below that.
+MOST_ROW_BYTES = 256 << 20
+# No data that anyone can learn from become so many times larger when they are decoded; small files may.
+MOST_EXPANSION = 1_000
+ALWAYS_DECODED = 256 << 20
 # Of a tf.Example's floats, which have 32 bits.
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -17,6 +24,23 @@ def too_large(numbers: np.ndarray) -> np.ndarray:
     """Return a mask of the numbers [n] that are finite and would not be so as float32."""
     with np.errstate(over="ignore"):
         return np.asarray(np.isfinite(numbers) & np.isinf(numbers.astype(np.float32)))
+
+
+def check_decoded(decoded: int, stored: int) -> None:
+    """Refuse a file made to fill memory or disk: few bytes that become very many.
+
+    Args:
+        decoded: Bytes so far.
+        stored: Bytes of the file.
+
+    Raises:
+        UserError: they are too many; without the file's name.
+    """
+    if decoded > max(ALWAYS_DECODED, MOST_EXPANSION * stored):
+        raise UserError(
+            f"its {stored:,} bytes hold more than {decoded >> 20:,} MB once decoded, over {MOST_EXPANSION:,} times as "
+            "many, as a bomb does; if they are data, write them as CSV without compression"
+        )
 
 
 def rows_at_once(most: int, rows: int, size: int) -> int:
@@ -118,6 +142,12 @@ def as_integers(times: Any) -> Any:
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a row may have several values."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Return whether a value is text or bytes of any length."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(kind(type_) for kind in kinds)
 
 
 def single_values(column: pa.ChunkedArray) -> Any:

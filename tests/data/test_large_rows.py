@@ -41,3 +41,11 @@ def test_records_that_hold_nothing_are_read(tmp_path: Path):
         for _ in range(3):
             writer.write(b"")
     assert list(tfrecord_files.read_records(file, 2)) == [[b"", b""], [b""]]
+
+
+def test_parquet_columns_come_in_any_order_that_is_asked_for(tmp_path: Path):
+    file = str(tmp_path / "table.parquet")
+    parquet.write_table(pa.table({"name": ["a", "b"], "age": [1, 2]}), file)
+    _, (unit,) = parquet_files.scan(file)
+    (rows,) = parquet_files.read(unit, ["age", "name"])
+    assert rows.table.select(["age", "name"]).to_pylist() == [{"age": 1, "name": "a"}, {"age": 2, "name": "b"}]

@@ -164,6 +164,26 @@ def test_an_output_folder_that_cannot_be_written(data, tmp_path):
     assert "choose another with --output" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        *((name, Path.touch) for name in ("artifacts", "logs", "runs")),
+        *((name, Path.mkdir) for name in ("verdict.json", "metadata.sqlite")),
+    ],
+)
+def test_something_in_the_way_of_what_a_run_writes_is_named_before_anything_runs(data, output, name, make):
+    output.mkdir(exist_ok=True)
+    make(output / name)
+    message = refused(output, "--data", data)
+    found, expected = ("file", "folder") if make is Path.touch else ("folder", "file")
+    assert f"{output / name} is a {found}, and a run has a {expected} there; move it away" in message
+
+
+@pytest.mark.parametrize("name", ["[a]", "what?", "every*", "back\\slash"])
+def test_an_output_folder_that_tensorflow_takes_for_a_pattern_is_refused(data, tmp_path, name):
+    assert "which TensorFlow takes for a pattern" in refused(tmp_path / name, "--data", data)
+
+
 def test_a_second_run_in_the_same_output_folder(data, output):
     with only_run_in(output):
         message = refused(output, "--data", data)
