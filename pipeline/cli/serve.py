@@ -6,6 +6,7 @@ In a container on Vertex AI it needs no arguments: the AIP_* variables name the 
 
 import argparse
 import contextlib
+import ipaddress
 import logging
 import os
 import shlex
@@ -18,10 +19,12 @@ from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipel
 from pipeline.cli.predict import pushed_by
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
+from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.repository import shown
 
 PORT = 8501  # TensorFlow Serving's
+TOKEN = "PIPELINE_SERVE_TOKEN"  # environment variable
 LOOK_EVERY = 2.0  # seconds between two looks for another version
 GRACE_SECONDS = 30  # to answer the requests that have begun when the server is stopped
 
@@ -57,10 +60,17 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     parser.add_argument("--name", help="of the model in the addresses (the folder's name)")
     parser.add_argument("--host", default="0.0.0.0" if on_vertex else "127.0.0.1", help="listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=environment.get("AIP_HTTP_PORT", PORT), help="(%(default)s)")
+    parser.add_argument("--token-file", type=Path, help=f"file with the token that requests must bring (${TOKEN})")
+    parser.add_argument(
+        "--no-token", action="store_true", help="answer whoever reaches it: something in front checks who asks"
+    )
     parser.add_argument("--max-instances", type=positive, default=10_000, help="rows in a request (%(default)s)")
     parser.add_argument("--max-body-bytes", type=positive, default=10 << 20, help="of a request (%(default)s)")
     parser.add_argument("--request-log", type=Path, help="folder for a log of requests and answers, as JSON lines")
     parser.add_argument("--log-share", type=share, default=1.0, help="share of rows that are logged (%(default)s)")
+    parser.add_argument("--log-days", type=positive, default=30, help="days that are kept of the log (%(default)s)")
+    parser.add_argument("--log-bytes", type=positive, default=1 << 30, help="of the log of a day (%(default)s)")
+    parser.add_argument("--log-without", action="append", default=[], metavar="COLUMN", help="not logged; repeatable")
     managing = parser.add_mutually_exclusive_group()
     managing.add_argument("--rollback", action="store_true", help="take the newest version back, and end")
     managing.add_argument("--restore", action="store_true", help="undo the last rollback, and end")
@@ -121,6 +131,9 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     logger = logging.getLogger("pipeline.serve")
     logger.setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # or whoever sends nonsense fills the log
+    token = token_of(arguments, os.environ)
+    check_access(arguments, token, on_vertex="AIP_HTTP_PORT" in os.environ)
     if isinstance(model, Versions):
         model.resolve()  # before TensorFlow is imported, which takes seconds
     with listen(arguments.host, arguments.port) as sock:
@@ -128,31 +141,88 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             import uvicorn
 
             from pipeline.serving.app import Limits, create_app
+            from pipeline.serving.connections import Connection
             from pipeline.serving.current import Current
+            from pipeline.serving.guard import LOOPBACK, Guard
             from pipeline.serving.metrics import Metrics
-            from pipeline.serving.request_log import RequestLog
 
             limits = Limits(arguments.max_body_bytes, arguments.max_instances)
             metrics = Metrics()
             current = Current(model, name, metrics, limits.rows_waiting)
             served = current.start()
+        for problem in current.problems:
+            logger.error("%s", problem)
+        health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
         app = create_app(
             current,
             metrics,
             limits=limits,
-            health_route=os.environ.get("AIP_HEALTH_ROUTE", "/health"),
+            health_route=health_route,
             predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
-            request_log=RequestLog(arguments.request_log, arguments.log_share) if arguments.request_log else None,
+            request_log=request_log_of(arguments),
             look_every=LOOK_EVERY,
         )
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
+        open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
+        guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
+        config = uvicorn.Config(
+            guard, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+        )
         # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         host, port = sock.getsockname()[:2]
         logger.info("version %d answers at http://%s:%d/v1/models/%s:predict", served.model.number, host, port, name)
         uvicorn.Server(config).run(sockets=[sock])
-        logger.info("ended, with every request under way answered")
+        if guard.cut_off:
+            logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, GRACE_SECONDS)
+        else:
+            logger.info("ended, with every request under way answered")
+
+
+def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+    """Return the token that requests must bring; None if none is set.
+
+    Raises:
+        UserError: it cannot be read, or is easy to guess.
+    """
+    token, where = environment.get(TOKEN), f"${TOKEN}"
+    if arguments.token_file:
+        where = str(arguments.token_file)
+        try:
+            token = arguments.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise UserError(f"the token in {where} cannot be read: {error}") from error
+    if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable()):
+        raise UserError(
+            f"the token in {where} must be 16 or more letters, digits and signs; one is made by: openssl rand -hex 32"
+        )
+    return token
+
+
+def check_access(arguments: argparse.Namespace, token: str | None, on_vertex: bool) -> None:
+    """Raise a UserError if everybody in the network could ask, and nobody has said so."""
+    try:
+        local = ipaddress.ip_address(socket.gethostbyname(arguments.host)).is_loopback
+    except OSError:
+        local = arguments.host == "::1"
+    if not (local or token is not None or arguments.no_token or on_vertex):
+        raise UserError(
+            f"on {arguments.host} everybody in the network could ask. Set a token that requests must bring, in "
+            f"${TOKEN} or --token-file, or say --no-token where something in front of the server checks who asks"
+        )
+
+
+def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
+    """Return the log of requests that is asked for."""
+    if not arguments.request_log:
+        return None
+    return RequestLog(
+        arguments.request_log,
+        arguments.log_share,
+        days=arguments.log_days,
+        day_bytes=arguments.log_bytes,
+        without=frozenset(arguments.log_without),
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

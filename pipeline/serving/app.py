@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,15 @@ class Limits:
         body_bytes: Size of its body.
         instances: Rows in it.
         rows_waiting: Rows of all requests that may wait for the model.
+        bytes_reading: Bytes of all bodies that are being read.
+        body_seconds: Until a body is whole.
     """
 
     body_bytes: int
     instances: int
     rows_waiting: int = 50_000
+    bytes_reading: int = 256 << 20
+    body_seconds: float = 60.0
 
 
 def create_app(
@@ -118,12 +122,20 @@ class _Call:
     explained: bool
 
 
+@dataclass
+class _Reading:
+    """Bytes of all bodies that are not yet whole."""
+
+    bytes: int = 0
+
+
 @dataclass(frozen=True)
 class _Service:
     current: Current
     metrics: Metrics
     limits: Limits
     request_log: RequestLog | None
+    reading: _Reading = field(default_factory=_Reading)
 
     async def predict(self, request: Request) -> Response:
         """Answer instances."""
@@ -224,18 +236,30 @@ class _Service:
         return served
 
     async def _body(self, request: Request) -> bytes:
+        seconds = self.limits.body_seconds
+        try:
+            return await asyncio.wait_for(self._read(request), seconds)
+        except asyncio.TimeoutError as error:
+            raise HTTPException(408, f"the body was not whole after {seconds:g} s") from error
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client has gone") from error
+
+    async def _read(self, request: Request) -> bytes:
         limit = self.limits.body_bytes
         body = bytearray()
         try:
             async for chunk in request.stream():
                 body += chunk
+                self.reading.bytes += len(chunk)
                 if len(body) > limit:
                     raise HTTPException(
                         413, f"the body is larger than {limit:,} bytes; send fewer instances, or use pipeline predict"
                     )
-        except ClientDisconnect as error:
-            raise HTTPException(400, "the client has gone") from error
-        return bytes(body)
+                if self.reading.bytes > self.limits.bytes_reading:
+                    raise HTTPException(503, "too many bodies are being read; try again", {"Retry-After": "1"})
+            return bytes(body)
+        finally:
+            self.reading.bytes -= len(body)
 
     def _parse(self, body: bytes, served: Served, to_explain: bool) -> _Call:
         """Check a body.

@@ -5,6 +5,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.serving.batching import Batcher
@@ -48,8 +49,9 @@ class Current:
         # Of its own: an explanation takes as long as some thousand answers, and these do not wait for it.
         self._explaining = ThreadPoolExecutor(1, thread_name_prefix="explain")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
-        # Versions that do not load, with the time their folder was last changed.
-        self._broken: dict[int, float] = {}
+        # Versions that do not load, with names, sizes and times of their files: a copy may not yet be whole.
+        self._broken: dict[int, object] = {}
+        self.problems: list[str] = []
         self.served: Served | None = None
 
     def start(self) -> Served:
@@ -62,9 +64,9 @@ class Current:
             self._switch_to(load(self._model))
         else:
             self._model.resolve("latest")
-            problem = self._update(self._model)
+            self._update(self._model)
             if self.served is None:
-                raise UserError(problem or f"no version in {self._model.folder} loads")
+                raise UserError(self.problems[0] if self.problems else f"no version in {self._model.folder} loads")
         assert self.served is not None
         return self.served
 
@@ -86,18 +88,17 @@ class Current:
         self._explaining.shutdown()
         self._loading.shutdown(cancel_futures=True)
 
-    def _update(self, versions: Versions) -> str | None:
-        """Switch to the newest version that loads; return why the newest does not."""
-        problem = None
+    def _update(self, versions: Versions) -> None:
+        """Switch to the newest version that loads."""
         for number in reversed(versions.numbers()):
             if self.served and self.served.model.number == number:
-                return problem
+                return
             try:
-                changed = versions.path(number).stat().st_mtime
+                changed = _state(versions.path(number))
                 if self._broken.get(number) == changed:
                     continue
                 self._switch_to(load(str(versions.path(number)), number, versions.manifest(number)))
-                return problem
+                return
             except FileNotFoundError:
                 continue  # removed meanwhile; the next update knows
             except UserError as error:
@@ -106,8 +107,7 @@ class Current:
                 self._broken[number] = changed
                 self._metrics.load_failures.inc()
                 logger.error("%s", error)
-                problem = problem or str(error)
-        return problem
+                self.problems.append(str(error))
 
     def _switch_to(self, model: Model) -> None:
         started = time.monotonic()
@@ -131,3 +131,10 @@ class Current:
             seconds = time.monotonic() - started
             numbers = (model.number, before.model.number)
             logger.info("version %d answers in place of %d (warmed up in %.1f s)", *numbers, seconds)
+
+
+def _state(folder: Path) -> object:
+    """Return what changes when a file in a folder does."""
+    return [
+        (path, status.st_size, status.st_mtime_ns) for path in sorted(folder.rglob("*")) for status in [path.stat()]
+    ]

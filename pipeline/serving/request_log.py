@@ -5,10 +5,12 @@ In place of an image it has what is known about it: ``{"image_format": "PNG", "i
 """
 
 import datetime
+import errno
 import json
 import logging
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,32 @@ logger = logging.getLogger("pipeline.serve")
 
 
 class RequestLog:
-    """Appends to ``requests-<day>.jsonl``.
+    """Appends to ``requests-<day>.jsonl``, which nobody else may read.
 
     Args:
         folder: Created if missing.
         share: Of the rows that are logged, 0 to 1.
+        days: Days of which the files are kept.
+        day_bytes: Of a day; what is more is not logged.
+        without: Columns that are left out of the instances.
     """
 
-    def __init__(self, folder: Path, share: float):
+    def __init__(
+        self,
+        folder: Path,
+        share: float,
+        *,
+        days: int = 30,
+        day_bytes: int = 1 << 30,
+        without: Collection[str] = frozenset(),
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._share = share
+        self._days = days
+        self._day_bytes = day_bytes
+        self._without = without
+        self._day: datetime.date | None = None
         self._failing = False
 
     def add(self, version: int, instances: Sequence[Any], predictions: Sequence[Any]) -> None:
@@ -37,12 +54,37 @@ class RequestLog:
             return
         now = datetime.datetime.now(datetime.timezone.utc)
         common = {"time": now.isoformat(timespec="milliseconds"), "version": version}
-        lines = [json.dumps({**common, "instance": row, "prediction": answer}) + "\n" for row, answer in chosen]
+        lines = [
+            json.dumps({**common, "instance": self._shown(row), "prediction": answer}) + "\n" for row, answer in chosen
+        ]
         try:
-            with (self._folder / f"requests-{now:%Y-%m-%d}.jsonl").open("a", encoding="utf-8") as file:
-                file.write("".join(lines))
+            if self._day != now.date():
+                self._delete_old(now.date())
+                self._day = now.date()
+            self._append(self._folder / f"requests-{now:%Y-%m-%d}.jsonl", "".join(lines).encode())
             self._failing = False
         except OSError as error:
             if not self._failing:
                 logger.error("cannot write the request log to %s: %s", self._folder, error.strerror)
             self._failing = True
+
+    def _shown(self, row: Any) -> Any:
+        """Return an instance without the columns that are not logged; a bare value is a column, too."""
+        if not self._without:
+            return row
+        return {name: row[name] for name in row if name not in self._without} if isinstance(row, dict) else None
+
+    def _append(self, file: Path, lines: bytes) -> None:
+        handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(handle).st_size + len(lines) > self._day_bytes:
+                raise OSError(errno.EFBIG, f"the log of today has {self._day_bytes:,} bytes; see --log-bytes")
+            os.write(handle, lines)
+        finally:
+            os.close(handle)
+
+    def _delete_old(self, today: datetime.date) -> None:
+        oldest = f"requests-{today - datetime.timedelta(days=self._days - 1)}.jsonl"
+        for file in self._folder.glob("requests-????-??-??.jsonl"):
+            if file.name < oldest:
+                file.unlink(missing_ok=True)

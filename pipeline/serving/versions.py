@@ -69,11 +69,21 @@ class Versions:
         return int(version)
 
     def manifest(self, number: int) -> dict[str, Any]:
-        """Return the manifest of a version; empty for one that our Pusher has not written."""
-        with contextlib.suppress(FileNotFoundError):
-            manifest: dict[str, Any] = json.loads((self.path(number) / MANIFEST).read_text(encoding="utf-8"))
-            return manifest
-        return {}
+        """Return the manifest of a version; empty for one that our Pusher has not written.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        file = self.path(number) / MANIFEST
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(manifest, dict):
+                raise ValueError("it is no object")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {first_line(error)}") from error
+        return manifest
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:

@@ -83,7 +83,7 @@ def test_vertex_ais_variables_say_what_is_served_and_where(server):
 @pytest.mark.slow
 def test_a_taken_port_is_said_before_anything_is_loaded(server, versions):
     port = server[1].rpartition(":")[2]
-    second = serve("--model", versions.folder, "--port", port, "--host", "0.0.0.0")
+    second = serve("--model", versions.folder, "--port", port, "--host", "0.0.0.0", "--no-token")
     assert second.returncode == 1
     assert re.fullmatch(
         rf"pipeline serve: cannot listen on 0.0.0.0, port {port}: .* choose another .*\n", second.stderr

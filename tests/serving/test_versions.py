@@ -1,7 +1,10 @@
 """The folder of versions: whole ones only, the newest few, and a way back."""
 
+import contextlib
 import hashlib
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,38 @@ def test_only_the_newest_versions_stay(versions):
     assert versions.numbers() == [12, 13]
     assert (versions.resolve("previous"), versions.resolve("latest"), versions.resolve("12")) == (12, 13, 12)
     assert sorted(path.name for path in versions.folder.iterdir()) == [".lock", "12", "13"]
+
+
+def test_who_looks_on_sees_a_version_whole_or_not_at_all(versions):
+    def large(number: int) -> None:
+        with versions.staging() as staging:
+            model = staging / str(number)
+            model.mkdir()
+            for name in range(800):
+                (model / f"{name}").touch()
+            (model / "saved_model.pb").touch()
+            versions.publish(model, number, {}, keep=1)
+
+    seen: set[int] = set()
+
+    def look_on() -> None:
+        while not ended.is_set():
+            for version in versions.folder.glob("[0-9]*"):
+                with contextlib.suppress(FileNotFoundError):
+                    folder = os.open(version, os.O_RDONLY)
+                    files = len(os.listdir(folder))
+                    if os.path.exists(version):  # else it was taken away meanwhile, whole
+                        seen.add(files)
+                    os.close(folder)
+
+    ended = threading.Event()
+    looking = threading.Thread(target=look_on)
+    looking.start()
+    for number in (10, 11):
+        large(number)
+    ended.set()
+    looking.join()
+    assert seen == {802}
 
 
 def test_the_manifest_says_what_a_version_is(versions):

@@ -59,8 +59,9 @@ class Pushes:
         blessed: bool = True,
         run: str | None = None,
         to: str = SERVING,
+        checked: int | None = None,
     ) -> standard_artifacts.PushedModel:
-        """Pushes the model of the run ``run-<number>``, in that run or in another."""
+        """Pushes the model of the run ``run-<number>``, in that run or in another; ModelCheck saw ``checked``."""
         root = f"gs://{BUCKET}/flights/artifacts/1/{run or f'run-{number}'}"
         blessing, infra = standard_artifacts.ModelBlessing(), standard_artifacts.InfraBlessing()
         blessing.uri, infra.uri = f"{root}/Evaluator_1/blessing", f"{root}/ModelCheck_1/blessing"
@@ -73,7 +74,7 @@ class Pushes:
         )
         self._write(f"{infra.uri}/{SMOKE_ROWS}", json.dumps({"tolerance": 1e-3, "rows": self.rows}))
         model = self.model(number)
-        files = filesystem.digests(serving_model_folder([model]))
+        files = filesystem.digests(serving_model_folder([self.model(checked or number)]))
         self._write(f"{infra.uri}/{MODEL_REPORT}", json.dumps({"files": files}))
         pushed = standard_artifacts.PushedModel()
         pushed.uri = f"{root}/Pusher_1/pushed_model"

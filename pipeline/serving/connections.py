@@ -1,0 +1,77 @@
+"""Connections that cost little while they say nothing: limits of their number, their headers, and the time of these."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CONNECTIONS = 1_000
+HEADERS = 100
+HEADER_BYTES = 64 << 10
+HEADER_SECONDS = 10.0
+
+
+class Connection(HttpToolsProtocol):
+    """A connection of uvicorn; its own limits are for requests whose headers it has read."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        self._header_bytes = self._number_of_headers = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, if there are not too many."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+        else:
+            self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._expect_no_headers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; close what takes too long or too much."""
+        if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()  # a body that nobody waits for
+            return
+        super().data_received(data)
+        if self._deadline is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > HEADER_BYTES:
+                self._refuse_headers()
+
+    def on_message_begin(self) -> None:
+        """Expect headers; of the first message they were expected before."""
+        super().on_message_begin()
+        if self._deadline is None:
+            self._expect_headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header."""
+        self._number_of_headers += 1
+        if self._number_of_headers <= HEADERS:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Answer."""
+        self._expect_no_headers()
+        if self._number_of_headers > HEADERS:
+            self._refuse_headers()
+        else:
+            super().on_headers_complete()
+        self._header_bytes = self._number_of_headers = 0
+
+    def _expect_headers(self) -> None:
+        self._deadline = self.loop.call_later(HEADER_SECONDS, lambda: self.transport.close())
+
+    def _expect_no_headers(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse_headers(self) -> None:
+        self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -1,0 +1,232 @@
+"""What strangers send to a server in its own process: silence, floods, nonsense, and what they have no right to."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.serving.versions import Versions
+from tests.serving.conftest import ROWS, push
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = "/v1/models/flights:predict"
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@contextlib.contextmanager
+def serving(versions: Versions, *arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server of a folder of versions, and its port."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "serve", "--model", versions.folder, "--port", "0", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if "answers at" in line:
+                break
+        yield process, int(line.partition("http://")[2].partition(":")[2].partition("/")[0])
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
+    versions = Versions(tmp_path_factory.mktemp("serving") / "flights")
+    push(versions, 10, bias=0)
+    return versions
+
+
+@pytest.fixture(scope="module")
+def server(versions: Versions) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    with serving(versions) as found:
+        yield found
+
+
+def ask(port: int, path: str = "/health", body: object = None, headers: str = "", host: str = "localhost") -> bytes:
+    """The whole answer to a request."""
+    text = b"" if body is None else json.dumps(body).encode()
+    method = "GET" if body is None else "POST"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {len(text)}\r\n{headers}\r\n"
+    )
+    return exchange(port, head.encode() + text)
+
+
+def exchange(port: int, request: bytes, seconds: float = 30) -> bytes:
+    """What a server answers to some bytes until it closes."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), seconds) as connection, contextlib.suppress(OSError):
+        connection.sendall(request)
+        while part := connection.recv(1 << 16):
+            answer += part
+    return answer
+
+
+def memory(process: subprocess.Popen) -> int:
+    """Bytes of a process."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
+@pytest.mark.slow
+def test_silence_and_floods_cost_little_and_health_answers_at_once(server):
+    process, port = server
+    before = memory(process)
+    with contextlib.ExitStack() as open_connections:
+
+        def connect() -> socket.socket:
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+            return open_connections.enter_context(connection)
+
+        silent = [connect() for _ in range(250)]
+        unfinished = [connect() for _ in range(60)]
+        for connection in unfinished:
+            connection.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n".encode())
+            with contextlib.suppress(OSError):
+                connection.settimeout(5)
+                connection.sendall(bytes(6_000_000))
+
+        def flood() -> None:
+            line = b"x-filler: " + b"x" * 1000 + b"\r\n"
+            for _ in range(50):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 30) as connection:
+                    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + line * 1000)
+
+        floods = [threading.Thread(target=flood) for _ in range(4)]  # 200 MB of headers in all
+        for thread in floods:
+            thread.start()
+        seconds = []
+        while any(thread.is_alive() for thread in floods) or len(seconds) < 10:
+            started = time.monotonic()
+            assert ask(port).startswith(b"HTTP/1.1 200 OK")
+            seconds.append(time.monotonic() - started)
+        assert max(seconds) < 1
+        assert memory(process) - before < 600 << 20
+        # Silence ends by itself.
+        silent[0].settimeout(30)
+        assert silent[0].recv(1) == b""
+
+
+@pytest.mark.slow
+def test_nonsense_is_never_an_error_of_the_server(server):
+    _, port = server
+    numbers = random.Random(1)
+    good = json.dumps({"instances": ROWS}).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: ".encode()
+    statuses: dict[bytes, int] = {}
+    for _ in range(10_000):
+        body = bytearray(good)
+        for _ in range(numbers.randint(1, 4)):
+            place = numbers.randrange(len(body))
+            body[place : place + numbers.randint(0, 3)] = numbers.randbytes(numbers.randint(0, 3))
+        request = bytearray(head + str(len(body)).encode() + b"\r\n\r\n" + body)
+        if numbers.random() < 0.3:
+            request[numbers.randrange(len(head))] = numbers.randrange(256)
+        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            status = connection.recv(1 << 16)[9:12]
+        statuses[status] = statuses.get(status, 0) + 1
+    assert not [status for status in statuses if status.startswith(b"5")], statuses
+    assert statuses[b"400"] > 1_000, statuses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("host", "headers", "status"),
+    [
+        ("localhost", "", b"200"),
+        ("127.0.0.1:8501", "", b"200"),
+        ("[::1]:8501", "", b"200"),
+        ("localhost", "Origin: http://localhost\r\n", b"200"),
+        ("evil.example", "", b"403"),
+        ("localhost.evil.example", "", b"403"),
+        ("[", "", b"403"),
+        ("localhost", "Origin: http://evil.example\r\n", b"403"),
+        ("localhost", "Origin: null\r\n", b"403"),
+    ],
+)
+def test_no_web_page_reaches_it(server, host, headers, status):
+    assert ask(server[1], PATH, {"instances": ROWS}, headers, host)[9:12] == status
+
+
+@pytest.mark.slow
+def test_a_token_is_asked_for_but_of_health_checks(versions):
+    with serving(versions, "--host", "0.0.0.0", PIPELINE_SERVE_TOKEN=TOKEN) as (_, port):
+        body = {"instances": ROWS}
+        answer = ask(port, PATH, body)
+        assert answer[9:12] == b"401"
+        assert b"www-authenticate: Bearer" in answer
+        assert ask(port, PATH, body, f"Authorization: Bearer {TOKEN[:-1]}\r\n")[9:12] == b"401"
+        assert ask(port, PATH, body, f"Authorization: Bearer {TOKEN}\r\n", host="models.example")[9:12] == b"200"
+        assert ask(port)[9:12] == b"200"
+        assert ask(port, "/metrics")[9:12] == b"401"
+
+
+def refused(*arguments: object, **environment: str) -> str:
+    """Why the server does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "serve", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_network_is_not_answered_by_accident(versions, tmp_path):
+    model = ("--model", versions.folder)
+    sentence = refused(*model, "--host", "0.0.0.0")
+    assert "everybody in the network could ask. Set a token" in sentence
+    assert len(sentence.splitlines()) == 1
+    assert "16 or more" in refused(*model, PIPELINE_SERVE_TOKEN="short")
+    assert "cannot be read" in refused(*model, "--token-file", tmp_path / "none")
+
+
+@pytest.mark.slow
+def test_the_log_of_requests_is_private_and_lacks_what_it_shall(versions, tmp_path):
+    with serving(versions, "--request-log", tmp_path, "--log-without", "carrier") as (_, port):
+        assert ask(port, PATH, {"instances": ROWS})[9:12] == b"200"
+    (log,) = tmp_path.iterdir()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert [sorted(json.loads(line)["instance"]) for line in log.read_text().splitlines()] == [
+        ["distance", "seats", "temp"]
+    ] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["manifest.json", "saved_model.pb", "variables/variables.index"])
+def test_of_a_damaged_version_it_says_why_at_once_and_serves_the_older_until_it_is_whole(tmp_path, file):
+    versions = Versions(tmp_path / "flights")
+    push(versions, 10, bias=0)
+    damaged = push(versions, 11, bias=1) / file
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "serve", "--model", versions.folder, "--port", "0"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        assert "11" in process.stderr.readline()
+        line = process.stderr.readline()
+        assert "version 10 answers" in line
+        damaged.write_bytes(whole)  # the folder's own time does not change
+        assert "version 11 answers in place of 10" in process.stderr.readline()
+        process.kill()
