@@ -4,14 +4,19 @@ A runner makes two values of its arguments: WHAT runs (a PipelineConfig) and WHE
 the two, runs it step by step, and shows and keeps the outcome.
 """
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
+
 import argparse
 import gc
 import os
 import sys
 from pathlib import Path
 
-from pipeline.cli import command_line, terminal
-from pipeline.cli.command_line import FAILED, INTERRUPTED
+from pipeline.cli import command_line, interruption, terminal
+from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
@@ -23,6 +28,7 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> int:
     """Run the pipeline as the command line says; return the exit code."""
+    interruption.catch_signals()
     arguments = parse_arguments()
     command = [Path(sys.executable).name, *sys.argv]
     # TFX hands the rest of the command line to its executors as options of Beam.
@@ -40,9 +46,14 @@ def main() -> int:
     except UserError as error:
         print(f"local_runner.py: {error}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        print("local_runner.py: interrupted; finished steps are kept, run again to go on", file=sys.stderr)
-        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError) as error:  # of a full disk, say, where there is no log to tell it
+        print(f"local_runner.py: {terminal.message_of(error)}", file=sys.stderr)
+        return FAILED
+    except interruption.Interrupted as end:
+        print(f"local_runner.py: {end}; finished steps are kept, run again to go on", file=sys.stderr)
+        return end.exit_code
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -4,6 +4,11 @@ A runner makes two values of the command line and the environment: WHAT runs (a 
 its machines and its endpoint). The command, ``run`` if none is named, does its work with these two.
 """
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
+
 import argparse
 import importlib
 import os
@@ -26,6 +31,7 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> int:
     """Run the command that the command line names; return its exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = parse_arguments(sys.argv[1:], os.environ)
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]

@@ -1,5 +1,10 @@
 """Run one of the commands: python -m pipeline COMMAND --help."""
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
+
 import difflib
 import importlib
 import sys
@@ -21,6 +26,7 @@ COMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     name, *rest = argv or ["--help"]
     return until_enough_read(lambda: _run(name, rest))
 

@@ -6,15 +6,19 @@ TFX is imported where it is needed: the command line is checked, and the log in 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import filesystem
+from pipeline.cli import interruption
+from pipeline.cli.interruption import Interrupted
 from pipeline.cli.terminal import Screen
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED, write_outcome
+from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 
@@ -67,13 +71,28 @@ class LocalRun:
         """Return the log file."""
         return self.output / "logs" / f"{self.name}.log"
 
+    @property
+    def _has_pushed(self) -> bool:
+        """Return whether the Pusher has pushed in this run."""
+        return any(
+            artifact.get_int_custom_property("pushed")
+            for step in self.steps
+            if (step.name, step.state) == ("Pusher", "ran")
+            for artifact in step.outputs["pushed_model"]
+        )
+
     @contextlib.contextmanager
     def announcing_errors(self) -> Iterator[None]:
-        """Announce a UserError as the outcome, and raise it again."""
+        """Announce a UserError, or that it was told to end, as the outcome, and raise it again."""
         try:
             yield
-        except UserError as error:
-            self.outcome = {"failed": [str(error)]}
+        except (UserError, Interrupted) as error:
+            sentence = str(error)
+            if isinstance(error, Interrupted):
+                self.exit_code = error.exit_code
+                after = f" after {self.steps[-1].name}" if self.steps else ""
+                sentence = f"{error}{after}; finished steps are kept, run again to go on"
+            self.outcome = {"failed": [sentence]}
             self.announce(print)
             raise
 
@@ -91,6 +110,7 @@ class LocalRun:
         def on_end(step: Step) -> None:
             self.steps.append(step)
             screen.step_ends(step)
+            interruption.check()
             for sentence in warnings_of(step):
                 screen.warning(sentence)
 
@@ -104,11 +124,12 @@ class LocalRun:
         except UserError:
             raise
         except Exception as error:
+            interruption.check()
             cause: BaseException | None = error
             self.failed = ("Pipeline", 0.0)
             if isinstance(error, StepFailed):
                 cause, self.failed = error.__cause__, (error.step, error.seconds)
-            self.outcome = {"failed": [screen.failure(*self.failed, cause, self.config)]}
+            self.outcome = {"failed": [screen.failure(*self.failed, cause, self.config, self._has_pushed)]}
         else:
             screen.results(self.results, self.config)
             if self.results.pushed_to and any(step.name == "Pusher" and step.state == "cached" for step in self.steps):
@@ -117,7 +138,11 @@ class LocalRun:
 
     def announce(self, note: Callable[[str], None]) -> None:
         """Write verdict.json and send it to the webhook; note if that fails, which does not change the outcome."""
-        verdict = write_outcome(self.output / VERDICT, self.name, self.exit_code, self.outcome)
+        verdict = whole_outcome(self.name, self.exit_code, self.outcome)
+        try:
+            filesystem.write(self.output / VERDICT, json.dumps(verdict, indent=2) + "\n")
+        except OSError as error:
+            note(f"note: {VERDICT} could not be written: {error.strerror}")
         problem = self.webhook and self.webhook.tell(self.config.name, self.name, verdict)
         if problem:
             note(f"note: the webhook was not told: {problem}")

@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from pipeline.runs.run_graph import Step
 
 NAME_WIDTH = 60  # characters of a slice's name in a table
+LONGEST_MESSAGE = 600  # characters; the log has the rest
+# What errors of the system, of TensorFlow, SQLite and C++ say, and mean.
+LACKING = {
+    "No space left on device": "the disk is full; free some space",
+    "disk is full": "the disk is full; free some space",
+    "Cannot allocate memory": "there is not enough memory",
+    "MemoryError": "there is not enough memory",
+    "bad_alloc": "there is not enough memory",
+    "Too many open files": "too many files are open; raise the limit with ulimit -n",
+}
 STATE_STYLES = {
     **dict.fromkeys(("ran", "ok"), "green"),
     "cached": "cyan",
@@ -207,18 +217,21 @@ class Screen:
             self._warned.add(sentence)
             self._print(f"    warning: {sentence}", "yellow")
 
-    def failure(self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig) -> str:
+    def failure(
+        self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig, pushed: bool = False
+    ) -> str:
         """Show the failed step, its cause, the line of the user's module and the log; return the step and the cause."""
         self.line(step, "failed", seconds, "")
         logging.getLogger("pipeline").error("%s failed", step, exc_info=cause)
         self._print()
-        message = f"{step} failed: {_message(cause)}"
+        message = f"{step} failed: {message_of(cause)}"
         self._print(message, "bold red")
         place = _place_in_module(cause, Path(config.module))
         if place:
             self._print(f"  at   {place}")
         self._print(f"  log  {shown(self._log)}")
-        self._print("  Nothing was pushed; run again when it is put right, finished steps are kept.")
+        what = "The model was pushed before" if pushed else "Nothing was pushed"
+        self._print(f"  {what}; run again when it is put right, finished steps are kept.")
         return message
 
     def results(self, results: Results, config: PipelineConfig) -> None:
@@ -240,6 +253,8 @@ class Screen:
         self._print()
         for sentence in [*results.verdict["passed_over"], *results.verdict["notes"]]:
             self._print(f"note: {sentence}", "dim")
+        for sentence in results.verdict.get("warnings", ()):
+            self._print(f"warning: {sentence}", "bold yellow")
         if results.blessed:
             self._print(f"blessed: {_gates_held(results, config)}", "bold green")
         for sentence in results.verdict["failed"]:
@@ -256,7 +271,7 @@ class Screen:
             logger.info("Report written in %.1f s", time.monotonic() - started)
         except Exception as error:
             logger.error("No report", exc_info=error)
-            text = f"no report could be written: {_message(error)}; the log has more: {shown(self._log)}"
+            text = f"no report could be written: {message_of(error)}; the log has more: {shown(self._log)}"
         self.note(text)
 
     def _print(self, text: str | Text = "", style: str | None = None) -> None:
@@ -288,7 +303,7 @@ def _gates_held(results: Results, config: PipelineConfig) -> str:
     return ", ".join(parts)
 
 
-def _message(cause: BaseException | None) -> str:
+def message_of(cause: BaseException | None) -> str:
     """Return the message of an error and of what caused it, in a line."""
     if cause is None:
         return "no cause was given"
@@ -300,7 +315,12 @@ def _message(cause: BaseException | None) -> str:
         root = root.__cause__
     lines = [line.strip() for error in (cause, root) for line in str(error).splitlines() if line.strip()]
     texts = [lines[0], lines[-1]] if lines else ["no message"]
-    return f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys(texts))
+    message = f"{type(cause).__name__}: " + " ... ".join(dict.fromkeys(texts))
+    message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
+    for said, meant in LACKING.items():
+        if any(said in f"{type(error).__name__} {error}" for error in (cause, root)):
+            return f"{meant} ({message})"
+    return message
 
 
 def _place_in_module(cause: BaseException | None, module: Path) -> str | None:

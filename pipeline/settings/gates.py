@@ -243,6 +243,8 @@ class Evaluation:
             fitted on the eval split and served beside the answer; None serves neither.
         baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
+        broken_baseline: "fail" ends the run where a baseline that was found no longer loads, has changed or does not
+            answer the rows of today; "warn" leaves it aside, with a warning in the verdict.
         logits: The model answers logits, as a module file for stock TFX that compiles with ``from_logits=True`` exports
             it. They are measured as the probabilities they stand for; who asks the model gets logits.
     """
@@ -252,6 +254,7 @@ class Evaluation:
     threshold: Threshold = 0.5
     coverage: Coverage | None = None
     baseline: str = LAST_BLESSED
+    broken_baseline: Literal["warn", "fail"] = "warn"
     logits: bool = False
 
     def __post_init__(self) -> None:

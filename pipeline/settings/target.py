@@ -274,6 +274,11 @@ def only_run_in(output: Path) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written, or another run holds it.
     """
+    if odd := re.search(r"[*?\[\]\\]", str(output)):
+        raise UserError(
+            f"the output folder {output} has {odd[0]} in its path, which TensorFlow takes for a pattern when it loads "
+            "a model; choose another with --output"
+        )
     lock = output / ".lock"
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -283,6 +288,8 @@ def only_run_in(output: Path) -> Iterator[None]:
         raise UserError(
             f"cannot write to the output folder {output}: {error.strerror}; choose another with --output"
         ) from error
+    for name in ("artifacts", "logs", "runs", "serving", "metadata.sqlite", "verdict.json"):
+        _check_place(output / name, is_folder="." not in name)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -296,3 +303,19 @@ def only_run_in(output: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _check_place(path: Path, is_folder: bool) -> None:
+    """Raise a UserError if a run cannot write its folder or file there."""
+    if not path.exists():
+        return
+    if path.is_dir() != is_folder:
+        found, expected = ("file", "folder") if is_folder else ("folder", "file")
+        raise UserError(
+            f"{path} is a {found}, and a run has a {expected} there; move it away or choose another output folder with "
+            "--output"
+        )
+    if not os.access(path, os.W_OK):
+        raise UserError(
+            f"{path} cannot be written; change its permissions or choose another output folder with --output"
+        )

@@ -154,3 +154,18 @@ def test_a_file_gets_plain_lines_only(tmp_path):
         "    warning: a batch of 9 is too large",
         "  Trainer             ran           1.2 s  ",
     ]
+
+
+def test_what_the_machine_lacks_is_said_in_words():
+    with pytest.raises(OSError, match="space") as full, open("/dev/full", "w", buffering=1) as file:
+        file.write("line\n")
+    assert terminal.message_of(full.value).startswith("the disk is full; free some space (OSError: [Errno 28]")
+    with pytest.raises(MemoryError) as much:
+        bytearray(1 << 60)
+    assert terminal.message_of(much.value) == "there is not enough memory (MemoryError: no message)"
+
+
+def test_a_message_of_a_library_is_no_page(tmp_path):
+    with pytest.raises(ValueError, match="x") as long:
+        raise ValueError("x" * 100_000)
+    assert len(terminal.message_of(long.value)) < 700

@@ -1,0 +1,32 @@
+"""Told to end, by Ctrl-C, by a closed terminal or by whoever stops the machine: it ends with a sentence."""
+
+import signal
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_told: list[signal.Signals] = []
+
+
+class Interrupted(KeyboardInterrupt):
+    """Told to end."""
+
+    def __init__(self, by: signal.Signals):
+        super().__init__(f"interrupted ({by.name})")
+        self.exit_code = 128 + by
+
+
+def catch_signals() -> None:
+    """Let each of the signals raise Interrupted, wherever this process is."""
+    for number in SIGNALS:
+        signal.signal(number, _raise)
+
+
+def check() -> None:
+    """Raise Interrupted if this process was told to end and a library took the exception for one of its own."""
+    if _told:
+        raise Interrupted(_told[0])
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    _told.append(signal.Signals(number))
+    check()
