@@ -136,6 +136,12 @@ def test_the_gates_stand_before_transform_and_before_the_pusher(config, few_flig
     assert set(nodes["Pusher"].inputs) == {"model", "model_blessing", "infra_blessing"}
 
 
+def test_transform_learns_from_the_train_split_alone(config, few_flights, tmp_path):
+    made = pipeline_for(config, replace(config.data, path=str(few_flights)), tmp_path)
+    (transform,) = (node for node in made.components if node.id == "Transform")
+    assert json.loads(transform.exec_properties["splits_config"])["analyze"] == ["train"]
+
+
 def test_the_gates_are_in_the_job_that_vertex_ai_runs(config, few_flights, tmp_path):
     # What finds the last blessed model on Vertex AI is another thing.
     config = replace(config, evaluation=replace(config.evaluation, baseline="none"))

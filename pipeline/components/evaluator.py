@@ -31,6 +31,7 @@ from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, 
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, files_of
 from pipeline.components.model_probe import first_line
+from pipeline.components.written_files import changes
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
 from pipeline.evaluation import slicing
@@ -80,14 +81,20 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED."""
+        """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED.
+
+        Raises:
+            UserError: the baseline is no use, and the settings ask for one.
+        """
         parameters = json.loads(exec_properties["settings"])
         settings = checks.from_json(Evaluation, parameters["gates"])
-        inputs, notes = dict(input_dict), []
+        inputs, notes, warnings = dict(input_dict), [], []
         if inputs.get("baseline_model"):
             problem, differs = examine_baseline(inputs)
+            if problem and settings.broken_baseline == "fail":
+                raise UserError(f'{problem}; name another with Evaluation(baseline=...), or set broken_baseline="warn"')
             if problem:
-                notes.append(f"{problem}; max_drop was not judged")
+                warnings.append(f"{problem}; max_drop was not judged")
                 del inputs["baseline_model"]
             elif differs:
                 notes.append(differs)
@@ -121,7 +128,9 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
             notes.append(counts.sentence(fitted["coverage"], fitted["rows"]))
         metrics = read_metrics(evaluation)
         simple_models = read_baselines(artifact_utils.get_single_uri(inputs["baselines"]))
-        bless(blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models))
+        bless(
+            blessing, inputs, judge(settings, metrics, baseline_metrics, tuple(notes), simple_models, tuple(warnings))
+        )
         schema_path = io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(inputs["schema"]))
         measured = {
             "metrics": metrics["overall"],
@@ -233,6 +242,8 @@ def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
     """Return why the baseline is no use, and how its columns differ from the candidate's; None for "it does not"."""
     baseline, candidate = serving_model_folder(inputs["baseline_model"]), serving_model_folder(inputs["model"])
     name = f"the baseline {baseline}"
+    if changed := changes(artifact_utils.get_single_instance(inputs["baseline_model"]), thorough=True):
+        return f"{name} is not as its run has written it, {changed}", None
     try:
         signatures = tf.saved_model.load(baseline).signatures
     except Exception as error:

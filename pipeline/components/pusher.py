@@ -2,13 +2,16 @@
 
 import datetime
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tfx import components as tfx_components
+from tfx import types
 from tfx.components.pusher import executor as tfx_pusher
 from tfx.dsl.components.base import executor_spec
+from tfx.dsl.io import fileio
 from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils
 from tfx.utils import json_utils, proto_utils
@@ -37,8 +40,9 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
         destination = pusher_pb2.PushDestination()
         proto_utils.json_to_proto(exec_properties["push_destination"], destination)
         if is_remote(destination.filesystem.base_directory):
-            # A bucket has no renaming of folders.
+            await_free_version(destination.filesystem.base_directory)
             super().Do(input_dict, output_dict, exec_properties)
+            check_pushed(artifact_utils.get_single_instance(output_dict["pushed_model"]), input_dict)
             return
         if not self.CheckBlessing(input_dict):
             super().Do(input_dict, output_dict, exec_properties)  # which marks it as not pushed
@@ -63,7 +67,13 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
         pushed.set_string_custom_property("pushed_version", version.name)
 
 
-def check_copy(staged: Path, input_dict: Artifacts) -> None:
+def await_free_version(base_directory: str) -> None:
+    """Wait until no version has the number of this second: TFX passes over a push into a folder that is there."""
+    while fileio.exists(f"{base_directory}/{int(time.time())}"):
+        time.sleep(0.1)
+
+
+def check_copy(staged: Path | str, input_dict: Artifacts) -> None:
     """Raise a UserError unless a copy of the model is, byte by byte, what ModelCheck has loaded and asked."""
     model = serving_model_folder(input_dict["model"])
     report = read_model_report(input_dict["infra_blessing"][0].uri) if input_dict.get("infra_blessing") else {}
@@ -76,6 +86,22 @@ def check_copy(staged: Path, input_dict: Artifacts) -> None:
             "changed since, or the copy is damaged. Nothing was pushed; look at the disk, and start in a new folder "
             "with --output"
         )
+
+
+def check_pushed(pushed: types.Artifact, input_dict: Artifacts) -> None:
+    """Check the copy in a bucket, which has no renaming of folders; one that is not as it was checked is deleted.
+
+    Raises:
+        UserError: it was.
+    """
+    if not pushed.get_int_custom_property("pushed"):
+        return
+    folder = pushed.get_string_custom_property("pushed_destination")
+    try:
+        check_copy(folder, input_dict)
+    except UserError:
+        fileio.rmtree(folder)
+        raise
 
 
 def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, str]) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class VerdictExecutor(BaseExecutor):
             "pushed_to": pushed_to,
             "failed": failed,
             "passed_over": list(gates.passed_over),
+            "warnings": list(gates.warnings),
             "notes": [*gates.notes, *check["notes"]],
             "threshold": read_measured(blessing).get("threshold"),
             "model_check": check["facts"],

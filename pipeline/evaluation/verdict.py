@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation import intervals
@@ -35,13 +34,15 @@ class GateResult:
         blessed: Whether every gate held.
         failed: A sentence for each condition that did not.
         passed_over: A sentence for each condition that was not judged, or that only chance may have broken.
-        notes: Other facts for a person, such as a baseline that could not be used.
+        notes: Other facts for a person, such as the metrics of the baseline.
+        warnings: What a person must know to trust the result, such as a baseline that could not be used.
     """
 
     blessed: bool
     failed: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the result as JSON."""
@@ -51,7 +52,8 @@ class GateResult:
     def from_json(cls, text: str) -> "GateResult":
         """Return the result that ``to_json`` wrote."""
         fields = json.loads(text)
-        return cls(fields["blessed"], *(tuple(fields[name]) for name in ("failed", "passed_over", "notes")))
+        sentences = ("failed", "passed_over", "notes", "warnings")
+        return cls(fields["blessed"], **{name: tuple(fields.get(name, ())) for name in sentences})
 
 
 def judge(
@@ -60,6 +62,7 @@ def judge(
     baseline: Slices | None,
     notes: tuple[str, ...] = (),
     simple_models: Slices | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> GateResult:
     """Judge the metrics of a model by the gates.
 
@@ -70,6 +73,7 @@ def judge(
         baseline: The same of the model to compare with, on the same rows; None ignores ``max_drop``.
         notes: For the result.
         simple_models: Metrics on the test split by name of ``gates.BASELINES``.
+        warnings: For the result.
     """
     judging = _Judge(settings, candidate, baseline)
     for gate in settings.gates:
@@ -82,7 +86,7 @@ def judge(
                 judging.judge_slice(gate, name)
     behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     notes += (behind,) if behind else ()
-    return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes)
+    return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes, warnings)
 
 
 def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str | None:
@@ -268,10 +272,3 @@ def whole_outcome(run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> di
     """
     defaults: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
     return {"run": run_id, "exit_code": exit_code, **defaults, **outcome}
-
-
-def write_outcome(file: Path, run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Write ``whole_outcome`` to a file and return it."""
-    whole = whole_outcome(run_id, exit_code, outcome)
-    file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    return whole

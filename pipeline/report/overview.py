@@ -55,6 +55,7 @@ def verdict(run: FinishedRun) -> list[Block]:
     blocks += [Text(sentence, "bad") for sentence in record.failed]
     if run.results:
         outcome = run.results.verdict
+        blocks += [Text(f"Warning: {sentence}", "bad") for sentence in outcome.get("warnings", ())]
         blocks += [Text(sentence, "quiet") for sentence in (*outcome["passed_over"], *outcome["notes"])]
         if outcome.get("model_check"):
             facts = {name.replace("_", " "): f"{value:,.6g}" for name, value in outcome["model_check"].items()}

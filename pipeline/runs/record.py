@@ -103,7 +103,7 @@ def make(
         seconds=(datetime.datetime.now() - started).total_seconds(),
         exit_code=exit_code,
         failed=tuple(outcome["failed"]),
-        notes=tuple(outcome.get("notes", ())),
+        notes=(*outcome.get("warnings", ()), *outcome.get("notes", ())),
         metrics=dict(outcome.get("metrics", {})),
         pushed_to=outcome.get("pushed_to"),
         steps={step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {}),

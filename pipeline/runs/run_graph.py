@@ -8,8 +8,9 @@ import datetime
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ml_metadata.proto import metadata_store_pb2
@@ -23,12 +24,16 @@ from tfx.orchestration.portable import launcher, runtime_parameter_utils
 from tfx.orchestration.portable.mlmd import execution_lib
 from tfx.proto.orchestration import pipeline_pb2
 
+from pipeline.components.written_files import list_files
 from pipeline.errors import UserError
+from pipeline.runs import reuse
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
     "LastSearch": "tuning mode 'reuse' found no earlier search in this output folder; run once with --tuning search"
 }
+# Nodes that find a model of an earlier run: whether it is still of use is the Evaluator's to say.
+FIND_BASELINE = ("LatestBlessedModel", "BaselineModel")
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
@@ -46,6 +51,7 @@ class Step:
         seconds: From start to end.
         outputs: Its artifacts by output name.
         made: When the artifacts were made, for a cached step earlier than the run.
+        passed_over: Why it has not reused what an earlier run has made.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Step:
     seconds: float
     outputs: dict[str, list[types.Artifact]]
     made: datetime.datetime | None
+    passed_over: str = ""
 
     @property
     def reason(self) -> str:
@@ -62,7 +69,7 @@ class Step:
         if self.state == "looked up":
             found = sum(map(len, self.outputs.values()))
             return "" if found else "found nothing, so there is nothing to compare with"
-        return ""
+        return self.passed_over
 
 
 class StepFailed(Exception):
@@ -108,13 +115,17 @@ def run_graph(
     # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask and nothing to look for.
     os.environ.setdefault("PIP_NO_INDEX", "1")
     os.environ.setdefault("PIP_NO_DEPS", "1")
-    steps = {}
+    with metadata.Metadata(connection) as handle:
+        reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
+    steps: dict[str, Step] = {}
     for node in graph.nodes:
         name = node.pipeline_node.node_info.id
         on_start(name)
         started = time.monotonic()
+        found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
+        inputs = {before: [one for several in steps[before].outputs.values() for one in several] for before in found}
         try:
-            step = _run_node(node.pipeline_node, graph, deployment, connection, started)
+            step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
         except Exception as error:
             raise StepFailed(name, time.monotonic() - started) from error
         steps[name] = step
@@ -128,23 +139,36 @@ def _run_node(
     deployment: pipeline_pb2.IntermediateDeploymentConfig,
     connection: metadata_store_pb2.ConnectionConfig,
     started: float,
+    inputs: Mapping[str, Sequence[types.Artifact]],
 ) -> Step:
     name = node.node_info.id
     kind = node.node_info.type.name
-    execution_info = launcher.Launcher(
+    node_launcher = launcher.Launcher(
         pipeline_node=node,
         mlmd_connection=metadata.Metadata(connection),
         pipeline_info=graph.pipeline_info,
         pipeline_runtime_spec=graph.runtime_spec,
         executor_spec=runner_utils.extract_executor_spec(deployment, name),
         custom_driver_spec=runner_utils.extract_custom_driver_spec(deployment, name),
-    ).launch()
+    )
+    with metadata.Metadata(connection) as store:
+        reuse.refuse_changed(inputs, store.store)
+    with reuse.only_unchanged() as passed_over:
+        try:
+            execution_info = node_launcher.launch()
+        except Exception:
+            # A bad disk changes a file without its time, and then the error may tell of anything.
+            with metadata.Metadata(connection) as store:
+                reuse.refuse_changed(inputs, store.store, thorough=True)
+            raise
     if execution_info is None or execution_info.execution_id is None:
         raise UserError("its inputs are missing")
 
     with metadata.Metadata(connection) as store:
         (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
         outputs = execution_lib.get_output_artifacts(store, execution.id)
+        if execution.last_known_state == metadata_store_pb2.Execution.COMPLETE and kind not in (RESOLVER, IMPORTER):
+            list_files([artifact for several in outputs.values() for artifact in several], store.store)
     if not execution_lib.is_execution_successful(execution):
         raise UserError(NOT_FOUND.get(name, "its inputs could not be resolved"))
 
@@ -160,4 +184,5 @@ def _run_node(
         seconds=time.monotonic() - started,
         outputs={key: list(several) for key, several in outputs.items()},
         made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
+        passed_over="; ".join(passed_over),
     )

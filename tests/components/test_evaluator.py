@@ -1,21 +1,40 @@
 """Columns that the Evaluator leaves out before it takes batches apart, and baselines that it compares with."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import apache_beam as beam
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
+from tfx.orchestration import metadata
 from tfx.types import standard_artifacts
+from tfx.utils import io_utils
 
 from pipeline.components.artifacts import read_gate_result
-from pipeline.components.evaluator import _keep_features, bless, create_extractors, examine_baseline
+from pipeline.components.blocks import files_of
+from pipeline.components.evaluator import (
+    EvaluatorExecutor,
+    _keep_features,
+    bless,
+    create_extractors,
+    evaluate,
+    examine_baseline,
+)
+from pipeline.components.written_files import list_files
+from pipeline.data.tfrecord_files import read_records
+from pipeline.errors import UserError
+from pipeline.evaluation.tfma_config import eval_config, read_metrics
 from pipeline.evaluation.verdict import GateResult
-from pipeline.settings.config import Data
+from pipeline.settings import checks
+from pipeline.settings.config import Data, Label, load_config
+from pipeline.settings.gates import Evaluation, Gate
 from tests.components.example_gen import run
 
+ROOT = Path(__file__).resolve().parents[2]
 SLICES = [
     config_pb2.SlicingSpec(),
     config_pb2.SlicingSpec(feature_keys=["origin"]),
@@ -101,6 +120,25 @@ def test_a_baseline_that_no_longer_loads_is_reported(inputs):
     assert "no longer loads: " in problem
 
 
+def test_a_baseline_whose_files_changed_since_its_run_is_reported_though_it_loads(inputs, tmp_path):
+    found = inputs(["day", "tail", "year"], ["day"])
+    (baseline,) = found["baseline_model"]
+    with metadata.Metadata(metadata.sqlite_metadata_connection_config(str(tmp_path / "metadata.sqlite"))) as handle:
+        baseline.type_id = handle.store.put_artifact_type(baseline.artifact_type)
+        list_files([baseline], handle.store)
+    graph = Path(baseline.uri) / "Format-Serving/fingerprint.pb"
+    graph.write_bytes(graph.read_bytes()[::-1])
+    problem, _ = examine_baseline(found)
+    assert "is not as its run has written it, Format-Serving/fingerprint.pb is changed in " in problem
+
+
+def test_a_baseline_that_is_no_use_ends_the_run_if_asked(inputs):
+    evaluation = Evaluation((Gate("auc", floor=0.5),), broken_baseline="fail")
+    settings = {"gates": checks.to_json(evaluation), "label": checks.to_json(Label("late"))}
+    with pytest.raises(UserError, match=r"no longer loads: .*; name another with Evaluation\(baseline=...\), or set"):
+        EvaluatorExecutor().Do(inputs([], ["day"]), {}, {"settings": json.dumps(settings)})
+
+
 def test_a_baseline_that_needs_a_column_of_the_past_is_reported(inputs):
     problem, _ = examine_baseline(inputs(["day", "tail"], ["day"]))
     assert "does not answer the rows of today, its schema differs: " in problem
@@ -112,6 +150,24 @@ def test_a_baseline_with_other_columns_that_still_answers_is_compared_with_and_r
     problem, differs = examine_baseline(inputs(["day", "month"], ["day", "year"]))
     assert problem is None
     assert differs.endswith("takes other columns: month are gone since, year are new")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
+def test_the_test_split_is_measured_and_no_other(inputs, tmp_path):
+    given = inputs(["month"], ["month"])
+    del given["baseline_model"]
+    flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
+    schema = io_utils.SchemaReader().read(flights.schema)
+    settings = eval_config(Evaluation((Gate("auc", 0.1),)), flights.label)
+    with beam.Pipeline() as pipeline:
+        evaluate(pipeline, given, settings, schema, str(tmp_path))
+    (examples,) = given["examples"]
+    rows = {
+        split: sum(len(block) for file in files_of(examples, split) for block in read_records(file, 1000))
+        for split in ("train", "eval", "test")
+    }
+    assert len(set(rows.values())) == 3
+    assert read_metrics(str(tmp_path))["overall"]["example_count"] == rows["test"]
 
 
 @pytest.mark.parametrize(("answers", "good", "blessed"), [(1, True, 1), (1, False, 0), (0, True, 0)])

@@ -253,6 +253,27 @@ def test_an_only_output_of_any_name_is_measured_so_it_must_be_what_the_label_nee
     assert problem in found
 
 
+def test_a_row_that_is_answered_otherwise_alone_is_a_problem(tmp_path):
+    (found,) = ask_stock(stock(tmp_path / "model", lambda x: tf.sigmoid(x - tf.reduce_mean(x))), ["no", "yes"])[
+        "problems"
+    ]
+    assert re.match(r"signature serving_default answers outputs .* for row 0 alone and .* in a batch of 10", found)
+
+
+def test_signatures_that_disagree_are_a_problem(tmp_path):
+    right, server = tf.saved_model.load(str(stock(tmp_path / "right", tf.sigmoid))), tf.Module()
+    server.right = right
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def higher(examples):
+        return {"outputs": right.signatures["serving_default"](examples)["outputs"] * 0.5}
+
+    signatures = {"serving_default": right.signatures["serving_default"], "predict": higher}
+    tf.saved_model.save(server, str(tmp_path / "model"), signatures=signatures)
+    (found,) = ask_stock(tmp_path / "model", ["no", "yes"])["problems"]
+    assert re.match(r"signatures predict and serving_default disagree on 10 of 10 rows", found)
+
+
 def test_logits_are_taken_where_the_config_says_so(tmp_path):
     report = ask_stock(stock(tmp_path / "model", lambda x: x), ["no", "yes"], logits=True)
     assert report["problems"] == []

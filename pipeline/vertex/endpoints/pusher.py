@@ -86,7 +86,7 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
 
         Raises:
             CanaryFailed: the version does not take over; the traffic is as it was.
-            UserError: the endpoint does not exist, or is held by another push.
+            UserError: the endpoint does not exist, or is held by another push, or the copy is not what was checked.
         """
         setting = json_utils.loads(exec_properties["custom_config"])[SETTING]
         if rehearsing():
@@ -107,7 +107,7 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
             entry = registry.Registry(cloud, setting["pipeline"])
             version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
             if version is None:
-                super().Do(input_dict, output_dict, exec_properties)
+                AtomicPusherExecutor(self._context).Do(input_dict, output_dict, exec_properties)
                 version = self._registered(entry, input_dict, pushed, setting, run)
             else:
                 logger.info("version %s was registered before the task was started again", version.id)

@@ -107,6 +107,19 @@ def test_a_version_that_is_slower_than_allowed_is_put_back(pushed_once: Pushes, 
     as_before(there)
 
 
+def test_a_version_that_answers_our_own_rows_slowly_is_put_back_though_nobody_else_asks(
+    pushed_once: Pushes, there: GoogleCloud
+):
+    def slow(instance: dict) -> dict:
+        time.sleep(0.1)
+        return answer(instance)
+
+    there.vertex.serving.answers["2"] = slow
+    with pytest.raises(CanaryFailed, match="of our rows, the 95th percentile of the latency is .* ms, at most 50 ms"):
+        pushed_once.push(2, slowly(max_latency_ms=50))
+    as_before(there)
+
+
 def test_what_cannot_be_watched_is_not_deployed(pushed_once: Pushes, there: GoogleCloud):
     there.rest.project.monitored = False
     with pytest.raises(UserError, match=r"cannot be read .* needs the role roles/monitoring.viewer"):

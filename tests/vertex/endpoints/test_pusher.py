@@ -11,7 +11,7 @@ from pipeline.errors import UserError
 from pipeline.settings.endpoint import Endpoint
 from pipeline.vertex import REHEARSAL_VARIABLE
 from pipeline.vertex.endpoints import registry
-from tests.fakes.google_cloud import GoogleCloud
+from tests.fakes.google_cloud import BUCKET, GoogleCloud
 from tests.fakes.script import Fault
 from tests.vertex.serving import ENDPOINT, QUICK, Pushes
 
@@ -106,6 +106,13 @@ def test_a_model_that_is_not_blessed_changes_nothing(pushes: Pushes, there: Goog
     assert pushed.get_int_custom_property("pushed") == 0
     assert there.vertex.serving.models == {}
     assert there.vertex.serving.endpoints == {}
+
+
+def test_a_copy_that_is_not_what_was_checked_leaves_the_bucket_and_nothing_is_deployed(pushes, there):
+    with pytest.raises(UserError, match="saved_model.pb, variables/variables.index of the copy to push is not what"):
+        pushes.push(2, checked=1)
+    assert there.vertex.serving.models == {}
+    assert list((pushes.buckets / BUCKET / "flights/serving").rglob("saved_model.pb")) == []
 
 
 def test_a_rehearsal_pushes_to_its_folder_and_deploys_nothing(pushes, there: GoogleCloud, monkeypatch, tmp_path):

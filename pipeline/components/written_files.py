@@ -1,0 +1,78 @@
+"""The files that a step has written, listed on its artifacts: nothing else is read or reused.
+
+TFX reuses whatever lies in the folder of an artifact, and steps read every file in it: half of a split, a file of
+another origin, or one that a bad disk has changed. In a run on this machine each artifact has the list of its files.
+Before it is used, they are compared by size and time of change, as Git does it, and by SHA-256 where the time differs.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_metadata.metadata_store import MetadataStore
+from tfx import types
+
+from pipeline import filesystem
+from pipeline.settings.names import shortened
+
+PROPERTY = "files"
+
+
+class WrittenFile(NamedTuple):
+    """A file as its step has left it: bytes, time of change in nanoseconds, SHA-256 in hexadecimal."""
+
+    size: int
+    changed: int
+    sha256: str
+
+
+def list_files(artifacts: Iterable[types.Artifact], store: MetadataStore) -> None:
+    """List the files of artifacts on this machine that a step has just written, in the metadata store."""
+    listed = [artifact for artifact in artifacts if not filesystem.is_remote(artifact.uri)]
+    for artifact in listed:
+        files = {
+            name: WrittenFile(path.stat().st_size, path.stat().st_mtime_ns, filesystem.digest(path))
+            for name, path in _files(artifact).items()
+        }
+        artifact.set_string_custom_property(PROPERTY, json.dumps(files, sort_keys=True))
+    if listed:
+        store.put_artifacts([artifact.mlmd_artifact for artifact in listed])
+
+
+def changes(artifact: types.Artifact, thorough: bool = False) -> str:
+    """Return how the files of an artifact differ from its list, in words; "" if they do not, or if it has none.
+
+    Args:
+        artifact: Of a step of this run or of an earlier one.
+        thorough: Compare the contents of all files, not of those only whose time of change differs.
+    """
+    if not artifact.has_custom_property(PROPERTY):
+        return ""
+    listed = json.loads(artifact.get_string_custom_property(PROPERTY))
+    written = {name: WrittenFile(*values) for name, values in listed.items()}
+    found = _files(artifact)
+    both = sorted(written.keys() & found.keys())
+    by_kind = {
+        "missing": sorted(written.keys() - found.keys()),
+        "changed": [name for name in both if _differs(found[name], written[name], thorough)],
+        "new": sorted(found.keys() - written.keys()),
+    }
+    said = [
+        f"{shortened(names, 3)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in by_kind.items() if names
+    ]
+    return f"{'; '.join(said)} in {artifact.uri}" if said else ""
+
+
+def _files(artifact: types.Artifact) -> dict[str, Path]:
+    """Return the files of an artifact by their names in its folder; the address of a value is a file."""
+    path = Path(artifact.uri)
+    folder = path.parent if path.is_file() else path
+    return {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def _differs(path: Path, written: WrittenFile, thorough: bool) -> bool:
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) == (written.size, written.changed) and not thorough:
+        return False
+    return status.st_size != written.size or filesystem.digest(path) != written.sha256
