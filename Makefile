@@ -10,7 +10,7 @@ PARALLEL := -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format bench gauntlet image rehearse-image lock tensorboard clean
+.PHONY: help setup run test check lint format bench gauntlet faults mutants image rehearse-image lock tensorboard clean
 
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
@@ -39,13 +39,19 @@ format: setup ## Put the code in shape
 	$(BIN)/ruff format .
 
 bench: run ## Measure again the numbers in the README
-	@for file in $(filter-out benchmarks/gauntlet.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out $(patsubst %,benchmarks/%.py,gauntlet faults mutations),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"
 	$(BIN)/tensorboard --logdir output $(ARGS)
 
 gauntlet: setup ## Take 76 awkward tables through new, run, predict and serve, for hours: make gauntlet ARGS="iris taxi"
 	$(BIN)/python benchmarks/gauntlet.py $(ARGS)
+
+faults: setup ## Break runs in 240 ways and look whether the next one is right, for hours: make faults ARGS="kill --jobs 2"
+	$(BIN)/python benchmarks/faults.py $(ARGS)
+
+mutants: setup ## Change lines of important behaviour and look whether tests notice: make mutants ARGS="canary"
+	$(BIN)/python benchmarks/mutations.py $(ARGS)
 
 image: setup ## Build and push the images of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)

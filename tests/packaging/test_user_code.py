@@ -164,6 +164,17 @@ def test_the_library_counts_for_the_steps_that_import_it(module, monkeypatch, tm
     assert fingerprints(module) == after
 
 
+@pytest.mark.parametrize("package", ["keras", "keras-tuner", "tensorflow", "tensorflow-transform", "tfx"])
+def test_another_version_of_what_trains_the_model_concerns_every_step(module, monkeypatch, tmp_path, package):
+    before = fingerprints(module)
+    installed = tmp_path / f"{package.replace('-', '_')}-99.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 99.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    after = fingerprints(module)
+    assert not set(before.values()) & set(after.values())
+
+
 @pytest.mark.parametrize("name", ["mine", "mine_", "mine__2", "Mine"])
 def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path, name):
     module = module.rename(module.with_name(f"{name}.py"))

@@ -216,6 +216,8 @@ def test_make_help_lists_every_target():
         "format",
         "bench",
         "gauntlet",
+        "faults",
+        "mutants",
         "image",
         "rehearse-image",
         "lock",

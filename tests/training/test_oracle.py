@@ -64,6 +64,13 @@ def report(oracle, trial, *values: float) -> int:
     return epochs
 
 
+def test_the_first_trial_takes_the_defaults_and_the_second_searches(in_folder):
+    oracle = in_folder(trials=3)
+    first, second, third = (oracle.create_trial(f"tuner{number}").hyperparameters.values for number in range(3))
+    assert first == {"rate": 0.5}
+    assert len({0.5, second["rate"], third["rate"]}) == 3
+
+
 def test_a_bad_trial_is_stopped_and_is_not_the_best_and_the_first_three_are_not_stopped(in_folder):
     oracle = in_folder(trials=6, epochs=3)
     scores = ([0.6, 0.7, 0.8], [0.5, 0.6, 0.7], [0.1, 0.1, 0.1], [0.4, 0.9, 0.9], [0.46, 0.47, 0.99], [0.5, 0.7, 0.9])

@@ -10,7 +10,7 @@ import pytest
 from tests.training.processes import Data, cluster, finish, logs, losses, run, start, weights
 
 pytestmark = pytest.mark.slow
-JOB = {"settings": {"epochs": 2, "steps_per_call": 4, "checkpoint_steps": 8}}
+JOB = {"settings": {"epochs": 3, "steps_per_call": 4, "checkpoint_steps": 8}}
 SIGKILL = -9
 
 

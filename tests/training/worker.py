@@ -174,7 +174,7 @@ def main(job: dict[str, Any]) -> None:
             digits = load_script("models/digits.py")
             build_model, functions = digits.build_model, {"decode": digits.decode, "augment": digits.augment}
         callbacks: list[keras.callbacks.Callback] = [
-            keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1),
+            keras.callbacks.ReduceLROnPlateau(monitor="val_auc", mode="max", patience=1, min_delta=1),
             SaveWeights(job["weights"]),
         ]
         if job.get("checkpoint"):

@@ -1,0 +1,273 @@
+"""A copy of the repository with a small pipeline, and its output folder as it was after each step of the first run."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from pipeline.filesystem import digests
+from pipeline.serving.versions import Versions, changed_since_push
+from tests.e2e.gauntlet_tables import from_packages
+from tests.e2e.run import copy_repository
+
+NAME = "tumours"
+EMPTY, START, END = "empty folders", "start", "end"
+# Of a run or a command, by far the longest; what takes longer hangs.
+SECONDS = 400
+CONFIG = f"""\
+from pipeline.config import Data, Evaluation, Gate, HashSplit, Label, PipelineConfig, Training, Tuning
+
+CONFIG = PipelineConfig(
+    name="{NAME}",
+    data=Data("data/{NAME}.csv", split_by=HashSplit(shares={{"train": 6, "eval": 2, "test": 2}})),
+    label=Label("diagnosis", classes=("benign", "malignant")),
+    schema="schema/{NAME}/schema.pbtxt",
+    module="models/{NAME}.py",
+    tuning=Tuning(trials=2, epochs=1),
+    training=Training(epochs=3, batch_size=32, explain_rows=0),
+    evaluation=Evaluation(gates=(Gate("auc", floor=0.6, max_drop=0.02),)),
+)
+"""
+
+
+class Broken(Exception):
+    """After a fault something is not as it must be."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command has ended: its exit code, negative of a signal, and what it printed."""
+
+    code: int
+    text: str
+
+    @property
+    def ran(self) -> int:
+        """The number of steps that were executed."""
+        return len(re.findall(r"^  \w+ +ran +[\d.]+ s", self.text, re.MULTILINE))
+
+
+@dataclass
+class Strike:
+    """What happens to a run.
+
+    Attributes:
+        after: The step whose line it waits for, or START: the first line.
+        seconds: Waited from then on.
+        act: Called with the process.
+    """
+
+    after: str
+    seconds: float
+    act: Callable[[subprocess.Popen], object]
+
+
+@dataclass
+class Workplace:
+    """The folders.
+
+    Attributes:
+        folder: Of everything.
+        steps: Seconds of each step of the first run, in their order; "start" are those before the first.
+        metrics: Of the first run, on the test split.
+        answers: Of its model to the rows of the table.
+    """
+
+    folder: Path
+    steps: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    answers: np.ndarray = field(default_factory=lambda: np.empty(0))
+    _answers: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def copy(self) -> Path:
+        """The repository."""
+        return self.folder / "repository"
+
+    @property
+    def output(self) -> Path:
+        """The output folder of the runs."""
+        return self.folder / "output"
+
+    @property
+    def scratch(self) -> Path:
+        """TMPDIR of the runs."""
+        return self.folder / "tmp"
+
+    @property
+    def versions(self) -> Versions:
+        """Versions of the model."""
+        return Versions(self.output / "serving" / NAME)
+
+    def prepare(self) -> None:
+        """Make the repository; run its pipeline once, and keep the output folder as it is after every step."""
+        copy_repository(self.copy)
+        from_packages.breast_cancer().to_csv(self.copy / f"data/{NAME}.csv", index=False)
+        made = self.command("-m", "pipeline", "new", NAME, "--data", f"data/{NAME}.csv", "--label", "diagnosis")
+        if made.code:
+            raise Broken(made.text)
+        (self.copy / f"configs/{NAME}.py").write_text(CONFIG)
+        # The first imports write byte code, which all later ones find.
+        self.command("local_runner.py", "--help")
+        last = time.monotonic()
+
+        def keep(process: subprocess.Popen, line: str) -> None:
+            nonlocal last
+            if found := re.match(r"  (\w+) +(ran|looked up) ", line) or re.match(f"({NAME}), run", line):
+                os.kill(process.pid, signal.SIGSTOP)
+                name = START if found[1] == NAME else found[1]
+                self.steps[name] = time.monotonic() - last
+                self._keep(name)
+                os.kill(process.pid, signal.SIGCONT)
+                last = time.monotonic()
+
+        first = self.run(on_line=keep)
+        if first.code:
+            raise Broken(f"the first run ended with {first.code}\n{first.text}")
+        self._keep(END)
+        self.metrics = self.verdict()["metrics"]
+        self.answers = self.answers_of(self.versions.path(self.versions.resolve()))
+
+    def _keep(self, moment: str) -> None:
+        shutil.copytree(self.output, self.folder / "moments" / moment, symlinks=True)
+
+    def restore(self, moment: str) -> None:
+        """Put the output folder back: to EMPTY, END, START or after a step."""
+        for folder in (self.output, self.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.scratch.mkdir()
+        if moment != EMPTY:
+            shutil.copytree(self.folder / "moments" / moment, self.output, symlinks=True)
+
+    def run(
+        self,
+        *arguments: str | Path,
+        strike: Strike | None = None,
+        on_line: Callable[[subprocess.Popen, str], None] = lambda process, line: None,
+        **options: Any,
+    ) -> Ended:
+        """Run the pipeline to its end, whatever happens to it meanwhile."""
+        if "--output" not in arguments:
+            arguments = ("--output", self.output, *arguments)
+        with self.start("local_runner.py", "--pipeline", NAME, *arguments, **options) as process:
+            assert process.stdout
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                on_line(process, line)
+                if strike and (strike.after == START or line.startswith(f"  {strike.after} ")):
+                    time.sleep(strike.seconds)
+                    strike.act(process)
+                    strike = None
+        return Ended(process.returncode, "".join(lines))
+
+    def command(self, *arguments: str | Path, **options: Any) -> Ended:
+        """Call Python in the repository, to its end."""
+        with self.start(*arguments, **options) as process:
+            text, _ = process.communicate()
+        return Ended(process.returncode, text)
+
+    @contextlib.contextmanager
+    def start(
+        self, *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any
+    ) -> Iterator[subprocess.Popen]:
+        """Start Python in the repository, in a group of processes of its own; kill what hangs.
+
+        Raises:
+            Broken: it has not ended after SECONDS.
+        """
+        self.scratch.mkdir(exist_ok=True)
+        inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+        with subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=self.copy,
+            env={**inherited, "TMPDIR": str(self.scratch), **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            **options,
+        ) as process:
+            hangs = threading.Event()
+
+            def kill() -> None:
+                hangs.set()
+                send(process, signal.SIGKILL, group=True)
+
+            timer = threading.Timer(SECONDS, kill)
+            timer.start()
+            yield process
+            process.wait()
+            timer.cancel()
+        if hangs.is_set():
+            raise Broken(f"{arguments[0]} hangs")
+
+    def verdict(self) -> dict[str, Any]:
+        """The verdict of the last run."""
+        return dict(json.loads((self.output / "verdict.json").read_text(encoding="utf-8")))
+
+    def answers_of(self, version: Path) -> np.ndarray:
+        """Answers of a version to the rows of the table; loaded once whatever its number."""
+        key = json.dumps({name: digest for name, digest in digests(version).items() if name != "manifest.json"})
+        if key not in self._answers:
+            rows = pd.read_csv(self.copy / f"data/{NAME}.csv")
+            signature = tf.saved_model.load(str(version)).signatures["serving_default"]
+            given = {name: tf.constant(rows[name].to_numpy("float32")) for name in rows if name != "diagnosis"}
+            names = {column.replace(" ", "_"): column for column in rows}
+            given = {
+                argument: tf.constant(rows[names[argument]].to_numpy("float32"))
+                for argument in signature.structured_input_signature[1]
+            }
+            self._answers[key] = signature(**given)["probability"].numpy()
+        return self._answers[key]
+
+    def check_versions(self) -> None:
+        """Raise Broken unless every visible version is whole, loads, and answers as that of the first run."""
+        for number in self.versions._folders():
+            version = self.versions.path(number)
+            if changed := changed_since_push(version):
+                raise Broken(f"version {number} is visible and not whole: {changed}")
+            if not np.allclose(self.answers_of(version), self.answers, atol=1e-6):
+                raise Broken(f"version {number} answers otherwise")
+
+    def check_next_run(self) -> Ended:
+        """Run again; raise Broken unless model and metrics are those of the first run, and nothing is left over."""
+        done = self.run()
+        readable(done)
+        if done.code:
+            raise Broken(f"the next run ended with {done.code}\n{done.text}")
+        verdict = self.verdict()
+        if verdict["metrics"] != self.metrics:
+            raise Broken(f"other metrics in the next run: {verdict['metrics']}")
+        if not np.allclose(self.answers_of(Path(verdict["pushed_to"])), self.answers, atol=1e-6):
+            raise Broken("the next run pushed another model")
+        self.check_versions()
+        return done
+
+
+def readable(ended: Ended) -> None:
+    """Raise Broken if a user finds a traceback or a line of a kilobyte instead of a sentence."""
+    if "Traceback (most recent call last)" in ended.text:
+        raise Broken(f"a traceback\n{ended.text}")
+    if any(len(line) > 1000 for line in ended.text.splitlines()):
+        raise Broken(f"a line of more than 1,000 characters\n{ended.text}")
+
+
+def send(process: subprocess.Popen, number: signal.Signals, group: bool = False) -> None:
+    """Send a signal to a process, or to its whole group as a terminal does."""
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if group else os.kill)(process.pid, number)
