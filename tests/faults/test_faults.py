@@ -16,17 +16,18 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("begins", "ends"),
     [
-        "kill: Trainer begins",
-        "SIGTERM: Tuner",
-        "file: Transform, transformed_examples/Split-test/transformed_examples-00000-of-00001.gz truncated",
-        "store: moved away",
-        "pushed version: variables/variables.data-00000-of-00001 changed",
+        ("kill: Trainer begins", ""),
+        ("SIGTERM: Tuner", ""),
+        ("file: Transform, transformed_examples/Split-", " truncated"),
+        ("store: moved away", ""),
+        ("pushed version: variables/variables.data", " changed"),
     ],
 )
-def test_the_next_run_is_right(workplace, name):
-    (fault,) = (fault for fault in faults(workplace) if str(fault) == name)
+def test_the_next_run_is_right(workplace, begins, ends):
+    # Which split's file it is that is truncated follows from the number of files before it.
+    fault = next(fault for fault in faults(workplace) if str(fault).startswith(begins) and str(fault).endswith(ends))
     workplace.restore(fault.moment)
     fault.strike(workplace)
     if fault.kind != "pushed version":

@@ -13,7 +13,8 @@ from tests.programs import require
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture(scope="session")
+# Of a session it would leave Playwright's event loop running under the tests of other files, whose asyncio.run fails.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     """Chromium without a window: the system's, or the one that the variable CHROMIUM names."""
     from playwright.sync_api import sync_playwright
