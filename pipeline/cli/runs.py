@@ -233,6 +233,10 @@ def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
     """Show the plan of a cleaning, and carry it out if asked to; return the exit code."""
     with only_run_in(output), store.opened(output, write=yes) as metadata:
         plan = cleaning.plan(metadata, output, keep)
+        console.print(f"in {plan.output}")
+        for path, real in plan.left_alone.items():
+            leads = "leads" if path.exists() else "would lead"
+            console.print(f"  left alone: {path} {leads} to {real}; delete it yourself if nothing else needs it")
         for name, (count, size) in plan.by_kind.items():
             console.print(f"  {name:<24}{count:>6}  {size / 2**20:>10,.1f} MiB")
         kept = ", ".join(plan.kept)

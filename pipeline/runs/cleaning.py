@@ -1,14 +1,16 @@
 """Plan and carry out the deletion of old artifacts that no kept run, pushed model or cache entry needs."""
 
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.proto.metadata_store_pb2 import Artifact, Event
 
-from pipeline.runs.store import runs_of
+from pipeline.errors import UserError
+from pipeline.runs.store import Run, numbered_folders, runs_of
 
 # Beside the artifacts: folders moved there belong to no step any more, and are deleted next.
 TRASH = "trash"
@@ -19,12 +21,13 @@ class Plan:
     """Folders and artifacts to delete.
 
     Attributes:
-        output: The output folder.
+        output: The output folder, without links.
         artifacts: Of the store, to be marked as deleted.
         folders: With their contents, by kind ("ExampleGen/examples", "reports", ...).
         by_kind: Number and bytes of the folders and files by kind.
         kept: Names of the runs that stay whole.
         versions: Pushed models that are still there.
+        left_alone: Where paths lead that no run needs, but that are not what their addresses say.
     """
 
     output: Path
@@ -33,6 +36,7 @@ class Plan:
     by_kind: Mapping[str, tuple[int, int]]
     kept: Sequence[str]
     versions: Sequence[str]
+    left_alone: Mapping[Path, Path]
 
     @property
     def size(self) -> int:
@@ -46,8 +50,13 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     A run needs all that its steps have read or written. A pushed model, while its version is in the serving folder,
     needs what it was trained into and judged by, but not the data; so does the last blessed model, which the next one
     is compared with. The last hyperparameters stay for ``--tuning reuse``, and so does the report of a run whose model
-    is there.
+    is there. Folders of which no artifact is known are what steps wrote that were killed; checkpoints go when they are
+    older than the runs that stay.
+
+    Nothing is deleted but <output>/artifacts/<step>/<output>/<number> and the other places that a run writes to: an
+    address with ".." in it or with links on its way leads elsewhere, and is left alone.
     """
+    given, output = output, output.resolve()
     runs = runs_of(store)
     kept = runs[-keep:]
     executions = [execution.id for run in kept for execution in run.executions.values()]
@@ -69,32 +78,52 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     needed |= set([id_ for id_, artifact in artifacts.items() if artifact.type == "HyperParameters"][-1:])
 
     root = output / "artifacts"
-    still_used = {_folder(artifacts[id_]) for id_ in needed if id_ in artifacts}
+    still_used = {_folder(artifacts[id_]).resolve() for id_ in needed if id_ in artifacts}
     unneeded = [
         artifact
         for id_, artifact in artifacts.items()
-        if id_ not in needed and _is_of_a_step(_folder(artifact), root) and _folder(artifact) not in still_used
+        if id_ not in needed
+        and _is_below(_folder(artifact), given, output)
+        and _folder(artifact).resolve() not in still_used
     ]
-    folders: dict[str, list[Path]] = {}
-    for folder in dict.fromkeys(map(_folder, unneeded)):
-        if folder.exists():
-            folders.setdefault("/".join(folder.relative_to(root).parts[:2]), []).append(folder)
+    # What to delete, and where it must be.
+    candidates = [
+        ("/".join(folder.parts[-3:-1]), folder, root.joinpath(*folder.parts[-3:])) for folder in map(_folder, unneeded)
+    ]
+    candidates += [(kind, path, path) for kind, path in _of_no_run(root, artifacts.values(), kept)]
     for run in runs:
         if run not in kept and not _exists(run.record.pushed_to):
-            for kind, path in (("reports", output / "runs" / run.name), ("logs", output / "logs" / f"{run.name}.log")):
-                if path.exists():
-                    folders.setdefault(kind, []).append(path)
+            candidates.append(("reports", output / "runs" / run.name, output / "runs" / Path(run.name).name))
+            log = f"{run.name}.log"
+            candidates.append(("logs", output / "logs" / log, output / "logs" / Path(log).name))
+    folders: dict[str, list[Path]] = {}
+    left_alone = {}
+    for kind, path, place in dict.fromkeys(candidates):
+        if not os.path.lexists(path):
+            continue
+        if (real := path.resolve()) == place and place.parent != output:
+            folders.setdefault(kind, []).append(real)
+        else:
+            left_alone[path] = real
     by_kind = {kind: (len(paths), sum(map(_size, paths))) for kind, paths in sorted(folders.items())}
-    live = [artifact for artifact in unneeded if artifact.state != Artifact.DELETED]
-    return Plan(output, live, folders, by_kind, [run.name for run in kept], sorted(set(pushed.values())))
+    live = [
+        artifact for artifact in unneeded if artifact.state != Artifact.DELETED and _folder(artifact) not in left_alone
+    ]
+    names = [run.name for run in kept]
+    return Plan(output, live, folders, by_kind, names, sorted(set(pushed.values())), left_alone)
 
 
 def carry_out(store: MetadataStore, plan: Plan) -> None:
     """Carry out a plan, such that at every moment the artifacts that the store counts as live exist.
 
     Cut off midway, the same command ends the work: TFX takes nothing from its cache whose folder is gone.
+
+    Raises:
+        UserError: what is in the way of the folder that takes what is deleted.
     """
     trash = plan.output / TRASH
+    if os.path.lexists(trash) and (trash.is_symlink() or not trash.is_dir()):
+        raise UserError(f"{trash} is no folder of ours; move it away: what is deleted is moved there first")
     trash.mkdir(exist_ok=True)
     for number, path in enumerate(path for paths in plan.folders.values() for path in paths):
         path.rename(trash / f"{number}-{path.name}")
@@ -121,12 +150,25 @@ def _exists(folder: str | None) -> bool:
     return bool(folder) and Path(str(folder)).is_dir()
 
 
-def _is_of_a_step(folder: Path, root: Path) -> bool:
-    """Return whether a step has written a folder: <root>/<step>/<output>/<execution>; others begin with "_"."""
-    if root not in folder.parents:
-        return False
-    parts = folder.relative_to(root).parts
-    return len(parts) == 3 and not parts[0].startswith("_")
+def _is_below(folder: Path, *outputs: Path) -> bool:
+    """Return whether an address says that a step has written it there; folders of no step begin with "_"."""
+    for root in (output.absolute() / "artifacts" for output in outputs):
+        if folder.is_relative_to(root):
+            parts = folder.relative_to(root).parts
+            return len(parts) == 3 and not parts[0].startswith("_")
+    return False
+
+
+def _of_no_run(root: Path, artifacts: Iterable[Artifact], kept: Sequence[Run]) -> Iterator[tuple[str, Path]]:
+    """Yield what steps have left that were killed, with its kind: nobody runs while the lock is held."""
+    known = {_folder(artifact).resolve() for artifact in artifacts}
+    for path in [*numbered_folders(root), *root.glob("[!_]*/.system/*/*")]:
+        if path.resolve() not in known:
+            yield "of no run", path
+    oldest = min((run.started.timestamp() for run in kept), default=0)
+    for path in root.glob("[!_]*/checkpoints/*"):
+        if path.lstat().st_mtime < oldest:
+            yield "checkpoints", path
 
 
 def _folder(artifact: Artifact) -> Path:
@@ -140,5 +182,5 @@ def _text(artifact: Artifact, name: str) -> str:
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.lstat().st_size for file in files if not file.is_dir())

@@ -4,7 +4,6 @@ What a step has written is listed on its artifacts (``pipeline.components.writte
 """
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tfx.types import artifact_utils
 
 from pipeline.components.written_files import changes
 from pipeline.errors import UserError
+from pipeline.runs.store import numbered_folders
 
 # Type of executions that stand for the folders of a metadata store that is no longer there.
 PASSED_OVER = "passed_over"
@@ -74,8 +74,7 @@ def number_after_folders(artifacts: Path, store: MetadataStore) -> None:
         store: Its newest execution has the highest number.
     """
     last = max((execution.id for execution in _newest(store)), default=0)
-    # Folders whose name begins with "_" are of no step: the versions in them are numbered by the clock.
-    numbers = [int(path.name) for path in artifacts.glob("[!_]*/*/*") if re.fullmatch(r"\d{1,15}", path.name)]
+    numbers = [int(path.name) for path in numbered_folders(artifacts)]
     missing = max((number for number in numbers if number <= last + FAR), default=0) - last
     if missing > 0:
         kind = store.put_execution_type(ExecutionType(name=PASSED_OVER))

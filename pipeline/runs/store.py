@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,12 @@ class Run:
         """Return the parameters of a step."""
         properties = self.makers[node].custom_properties if node in self.makers else {}
         return {name: getattr(value, str(value.WhichOneof("value"))) for name, value in properties.items()}
+
+
+def numbered_folders(artifacts: Path) -> list[Path]:
+    """Return the folders that executions have written, <step>/<output>/<number>, below the one of all artifacts."""
+    # Folders whose name begins with "_" are of no step: the versions in them are numbered by the clock.
+    return [path for path in sorted(artifacts.glob("[!_]*/[!.]*/*")) if re.fullmatch(r"\d{1,15}", path.name)]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """What is kept when old runs are cleaned up, in a metadata store as three runs leave it."""
 
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +10,8 @@ from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as mlmd
 from ml_metadata.proto.metadata_store_pb2 import Artifact, Event, Execution
 
-from pipeline.runs.cleaning import plan
+from pipeline.errors import UserError
+from pipeline.runs.cleaning import Plan, carry_out, plan
 from pipeline.runs.record import RUN_CONTEXT
 
 
@@ -44,8 +47,7 @@ class Runs:
             [Execution(type_id=execution_type, last_known_state=Execution.COMPLETE)]
         )
         folder = self.output / "artifacts" / node / kind / str(execution)
-        folder.mkdir(parents=True)
-        (folder / "file").write_text("content")
+        write(folder)
         artifact = Artifact(type_id=artifact_type, uri=str(folder), state=Artifact.LIVE)
         for name, value in properties.items():
             setattr(artifact.custom_properties[name], "int_value" if isinstance(value, int) else "string_value", value)
@@ -58,6 +60,18 @@ class Runs:
         associations = [mlmd.Association(execution_id=execution, context_id=context) for context in contexts]
         self.store.put_attributions_and_associations([], associations)
         return int(output)
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("content")
+    return folder
+
+
+def clean(runs: Runs) -> Plan:
+    planned = plan(runs.store, runs.output, keep=1)
+    carry_out(runs.store, planned)
+    return planned
 
 
 @pytest.fixture
@@ -84,3 +98,96 @@ def test_of_one_that_was_deleted_all_goes_but_the_pushed_ones_keep_theirs(runs):
         "Evaluator/ModelBlessing": 1,
         "Pusher/PushedModel": 1,
     }
+
+
+ADDRESSES = {
+    "dots": "artifacts/../precious/own",
+    "dots in a step's": "artifacts/Trainer/Model/../../../precious/own",
+    "beside": "precious/own",
+    "elsewhere": "../precious",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES.values(), ids=list(ADDRESSES))
+def test_an_artifact_whose_address_leads_elsewhere_deletes_nothing_there(runs: Runs, tmp_path, address):
+    precious = [write(tmp_path / "precious/own"), write(tmp_path.parent / "precious")]
+    try:
+        artifact = runs.store.get_artifacts_by_type("Examples")[0]
+        artifact.uri = f"{runs.output}/{address}"
+        runs.store.put_artifacts([artifact])
+        planned = clean(runs)
+        assert all((folder / "file").exists() for folder in precious)
+        assert not any(path.parts[-1] in ("own", "precious") for paths in planned.folders.values() for path in paths)
+    finally:
+        shutil.rmtree(precious[1])
+
+
+@pytest.mark.parametrize("above", range(4))
+def test_no_link_is_followed_wherever_on_the_way_it_is(runs: Runs, tmp_path, above):
+    (oldest,) = [Path(artifact.uri) for artifact in runs.store.get_artifacts_by_type("Examples")][:1]
+    place = [oldest, *oldest.parents][above]
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    planned = clean(runs)
+    assert oldest in planned.left_alone
+    assert not planned.left_alone[oldest].is_relative_to(tmp_path)
+    assert (oldest / "file").exists()
+    assert [artifact.state for artifact in runs.store.get_artifacts() if artifact.uri == str(oldest)] == [Artifact.LIVE]
+
+
+def test_a_link_to_what_is_still_needed_does_not_cost_it(runs: Runs):
+    oldest, *_, newest = [Path(artifact.uri) for artifact in runs.store.get_artifacts_by_type("Examples")]
+    shutil.rmtree(oldest)
+    oldest.symlink_to(newest)
+    clean(runs)
+    assert (newest / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "../artifacts", ".", "first/../../serving", "/tmp"])
+def test_the_name_of_a_run_leads_nowhere(tmp_path, name):
+    runs = Runs(tmp_path)
+    for number, run in enumerate((name, "second", "third")):
+        runs.run(run if number else "first")
+        if not number:
+            (context,) = runs.store.get_contexts_by_type(RUN_CONTEXT)
+            context.name = name
+            runs.store.put_contexts([context])
+    for kept in ("runs/third", "logs"):
+        write(tmp_path / kept)
+    assert not {"reports", "logs"} & set(clean(runs).folders)
+    assert (tmp_path / "runs/third/file").exists()
+    assert (tmp_path / "serving/third").exists()
+
+
+def test_an_output_folder_that_is_reached_by_a_link_is_cleaned(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "output").symlink_to(tmp_path / "disk")
+    runs = Runs(tmp_path / "output")
+    for name in ("first", "second"):
+        runs.run(name)
+    assert clean(runs).folders == {"ExampleGen/Examples": [tmp_path / "disk/artifacts/ExampleGen/Examples/1"]}
+
+
+def test_what_killed_steps_have_left_goes_and_checkpoints_that_may_be_gone_on_from_stay(runs: Runs):
+    artifacts = runs.output / "artifacts"
+    killed = write(artifacts / "Trainer/Model/99")
+    working = write(artifacts / "Trainer/.system/executor_execution/99")
+    old, new = (write(artifacts / f"Trainer/checkpoints/{name}") for name in ("0f", "1f"))
+    os.utime(old, (1, 1))
+    others = [write(artifacts / "_wheels/0/1"), write(artifacts / "Trainer/Model/notes")]
+    planned = clean(runs)
+    assert sorted(planned.folders["of no run"]) == [working, killed]
+    assert planned.folders["checkpoints"] == [old]
+    assert not any(path.exists() for path in (killed, working, old))
+    assert all((path / "file").exists() for path in (new, *others))
+    assert all((Path(run.uri) / "file").exists() for run in runs.store.get_artifacts_by_type("Model"))
+
+
+def test_a_linked_trash_is_refused_before_anything_moves(runs: Runs, tmp_path):
+    elsewhere = write(tmp_path / "elsewhere")
+    (runs.output / "trash").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"trash is no folder of ours"):
+        clean(runs)
+    assert (elsewhere / "file").exists()
+    assert kinds(runs) == {"ExampleGen/Examples": 2}
