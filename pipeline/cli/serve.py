@@ -20,7 +20,7 @@ from pipeline.cli.predict import pushed_by
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.serving.request_log import RequestLog
-from pipeline.serving.versions import Versions, model_at
+from pipeline.serving.versions import MANIFEST_KEY, Versions, manifest_key, model_at
 from pipeline.settings.repository import shown
 
 PORT = 8501  # TensorFlow Serving's
@@ -134,6 +134,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # or whoever sends nonsense fills the log
     token = token_of(arguments, os.environ)
     check_access(arguments, token, on_vertex="AIP_HTTP_PORT" in os.environ)
+    manifest_key()
     if isinstance(model, Versions):
         model.resolve()  # before TensorFlow is imported, which takes seconds
     with listen(arguments.host, arguments.port) as sock:
@@ -171,6 +172,8 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         host, port = sock.getsockname()[:2]
+        if not manifest_key():
+            logger.info("files are compared with their manifest, which is not signed: no $%s", MANIFEST_KEY)
         logger.info("version %d answers at http://%s:%d/v1/models/%s:predict", served.model.number, host, port, name)
         uvicorn.Server(config).run(sockets=[sock])
         if guard.cut_off:

@@ -31,6 +31,7 @@ from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
+from pipeline.components.outside_operations import outside_operations
 from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.export_format import read_inputs, threshold_of
 from pipeline.settings.config import Label
@@ -64,22 +65,24 @@ class ModelCheckExecutor(BaseExecutor):
         files = files_of(artifact_utils.get_single_instance(input_dict["examples"]), "eval")
         records = _first_records(files, IMAGE_ROWS if image else ROWS)
         checked = filesystem.digests(folder)
-        report = probe(
-            {
-                **settings,
-                "threshold": threshold_of(folder, settings["threshold"]),
-                "answer": ANSWERS[task_of(len(settings["classes"]))],
-                "model": folder,
-                "examples": [base64.b64encode(record).decode() for record in records],
-                "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
-                "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
-                "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
-                "image": image,
-                "not_served": sorted(absent),
-                "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
-                "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
-            }
-        )
+        request = {
+            **settings,
+            "threshold": threshold_of(folder, settings["threshold"]),
+            "answer": ANSWERS[task_of(len(settings["classes"]))],
+            "model": folder,
+            "examples": [base64.b64encode(record).decode() for record in records],
+            "training": _predictions(artifact_utils.get_single_uri(input_dict["model_run"])),
+            "optional": sorted(name for name, kind in spec.items() if not isinstance(kind, tf.io.FixedLenFeature)),
+            "text": sorted(name for name, kind in spec.items() if getattr(kind, "dtype", None) == tf.string),
+            "image": image,
+            "not_served": sorted(absent),
+            "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
+            "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
+        }
+        problems, notes = outside_operations(folder)
+        # One with problems is not even loaded, which runs its initializers.
+        report = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
+        report["notes"] += notes
         report["facts"]["size_bytes"] = _size(folder)
         report["files"] = checked
 

@@ -13,7 +13,7 @@ from pipeline.errors import UserError, first_line
 from pipeline.serving.export_format import EXPLAIN_SIGNATURE, EXPLAINING, ROWS_SIGNATURE, read_classes, read_inputs
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
-from pipeline.serving.versions import changed_since_push
+from pipeline.serving.versions import changed_since_push, not_signed
 from pipeline.settings.images import Images
 
 
@@ -103,6 +103,8 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     """
     if changed := changed_since_push(folder):
         raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
+    if why := not_signed(folder):
+        raise UserError(f"the model in {folder} is not answered by: {why}")
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:

@@ -6,6 +6,7 @@ it, TensorFlow Serving or ours, changes over: nothing but the folder decides wha
 
 import contextlib
 import fcntl
+import hmac
 import json
 import os
 import shutil
@@ -16,9 +17,12 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.errors import UserError, first_line
+from pipeline.settings.names import shortened
 from pipeline.settings.repository import runner, shown
 
 MANIFEST = "manifest.json"
+# Environment variable: what pushes signs manifests with it, and what has it loads signed versions only.
+MANIFEST_KEY = "PIPELINE_MANIFEST_KEY"
 # Model servers look for folders whose name is a number, so they ignore these.
 STAGING, WITHDRAWN, LOCK = ".being-pushed", ".withdrawn", ".lock"
 
@@ -43,7 +47,7 @@ class Versions:
         return self.folder / str(number)
 
     def numbers(self) -> list[int]:
-        """Return the complete versions, oldest first; a folder without a SavedModel is none."""
+        """Return the complete versions, oldest first; a folder without a SavedModel is none, nor is a link."""
         return [number for number in self._folders() if is_saved_model(self.path(number))]
 
     def resolve(self, version: str = "latest") -> int:
@@ -56,6 +60,8 @@ class Versions:
         if not numbers:
             incomplete = ", ".join(map(str, self._folders()))
             found = f"only {incomplete}, without saved_model.pb" if incomplete else "nothing pushed yet"
+            if links := sorted(path.name for path in _numbered(self.folder) if path.is_symlink()):
+                found += f" ({shortened(links, 3)} is a link, and none is followed)"
             raise UserError(f"no version in {where}: {found}; run {runner()}, which pushes one")
         there = f"there {'are' if len(numbers) > 1 else 'is'} {', '.join(map(str, numbers))}"
         if version == "latest":
@@ -74,16 +80,10 @@ class Versions:
         Raises:
             UserError: it cannot be read.
         """
-        file = self.path(number) / MANIFEST
         try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(manifest, dict):
-                raise ValueError("it is no object")
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise UserError(f"{file} cannot be read: {first_line(error)}") from error
-        return manifest
+            return _manifest(self.path(number))
+        except ValueError as error:
+            raise UserError(f"{self.path(number)}: {error}") from error
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
@@ -107,15 +107,22 @@ class Versions:
         Args:
             staged: Below ``staging``.
             number: At least; it becomes greater than all that is there, or was withdrawn.
-            manifest: "version" and "files", the SHA-256 of each by its path, are added.
+            manifest: "version", "files", the SHA-256 of each by its path, and "signature", an HMAC-SHA256 of all of it
+                with the key in the environment variable MANIFEST_KEY or null, are added.
             keep: Newest versions that stay, and as many withdrawn ones.
 
         Returns:
             The version's folder.
+
+        Raises:
+            UserError: the key is too short.
         """
-        number = max([number, *(taken + 1 for taken in (*self._folders(), *self.withdrawn._folders()))])
-        text = json.dumps({"version": number, **manifest, "files": filesystem.digests(staged)}, indent=2)
-        (staged / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        taken = (*_numbered(self.folder), *_numbered(self.withdrawn.folder))
+        number = max([number, *(int(path.name) + 1 for path in taken)])
+        facts = {"version": number, **manifest, "files": filesystem.digests(staged)}
+        key = manifest_key()
+        signed = {**facts, "signature": _signature(facts, key) if key else None}
+        (staged / MANIFEST).write_text(json.dumps(signed, indent=2) + "\n", encoding="utf-8")
         for folder, _, names in os.walk(staged, topdown=False):
             for path in (*(Path(folder, name) for name in names), Path(folder)):
                 _sync(path)
@@ -163,9 +170,7 @@ class Versions:
 
     def _folders(self) -> list[int]:
         """Return the numbers of all folders of versions, oldest first, also of incomplete ones."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
+        return sorted(int(path.name) for path in _numbered(self.folder) if path.is_dir() and not path.is_symlink())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -178,6 +183,10 @@ class Versions:
                     f"another process is pushing to or rolling back {self.folder}; try again when it has ended"
                 ) from error
             yield
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
 
 
 def is_saved_model(folder: Path) -> bool:
@@ -196,17 +205,70 @@ def changed_since_push(version: str | Path) -> str:
     Of a folder that our Pusher has not written nothing is known. Files that were added are none of the model's.
     """
     try:
-        manifest = json.loads((Path(version) / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except (OSError, ValueError) as error:
-        return f"its {MANIFEST} cannot be read: {first_line(error)}"
+        pushed: dict[str, str] = _manifest(version).get("files", {})
+    except ValueError as error:
+        return str(error)
     there = filesystem.digests(version)
-    pushed: dict[str, str] = manifest.get("files", {})
     changed = [
         f"{name} is {'another' if name in there else 'gone'}" for name in pushed if there.get(name) != pushed[name]
     ]
     return ", ".join(changed)
+
+
+def not_signed(version: str | Path) -> str:
+    """Return why a version's files are not those that were signed with our key, for the end of a message; or nothing.
+
+    Without a key nothing is asked for. Files that were added are not signed.
+
+    Raises:
+        UserError: the key is too short.
+    """
+    key = manifest_key()
+    if not key:
+        return ""
+    try:
+        manifest = _manifest(version)
+    except ValueError as error:
+        return str(error)
+    signature = manifest.pop("signature", None)
+    if not isinstance(signature, str):
+        return f"it has no signature, which ${MANIFEST_KEY} asks for; push it with the key set"
+    if not hmac.compare_digest(signature.encode(), _signature(manifest, key).encode()):
+        return f"its {MANIFEST} was changed, or signed with another key than that in ${MANIFEST_KEY}"
+    added = sorted(filesystem.digests(version).keys() - manifest.get("files", {}).keys() - {MANIFEST})
+    return f"{shortened(added, 3)} is not signed" if added else ""
+
+
+def manifest_key() -> bytes | None:
+    """Return the key that manifests are signed with; None if none is set.
+
+    Raises:
+        UserError: it is too short to be a secret.
+    """
+    key = os.environ.get(MANIFEST_KEY, "").strip().encode()
+    if key and len(key) < 16:
+        raise UserError(f"the key in ${MANIFEST_KEY} has {len(key)} bytes, expected 16 or more: openssl rand -hex 32")
+    return key or None
+
+
+def _signature(manifest: Mapping[str, Any], key: bytes) -> str:
+    """Return the HMAC-SHA256 (RFC 2104) of a manifest, written in one way only."""
+    return hmac.digest(key, json.dumps(manifest, sort_keys=True).encode(), "sha256").hex()
+
+
+def _manifest(version: str | Path) -> dict[str, Any]:
+    """Return a version's manifest; ValueError if it cannot be read. Empty if it has none, as every one in a bucket."""
+    file = Path(version) / MANIFEST
+    if filesystem.is_remote(version) or not file.exists():
+        return {}
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and isinstance(manifest.get("files", {}), dict):
+            return manifest
+        problem = "it has other fields than ours"
+    except (OSError, ValueError, RecursionError) as error:
+        problem = first_line(error)
+    raise ValueError(f"its {MANIFEST} cannot be read: {problem}")
 
 
 def was_withdrawn(version: Path) -> bool:

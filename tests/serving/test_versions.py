@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.serving.versions import Versions, changed_since_push, was_withdrawn
+from pipeline.serving.versions import MANIFEST_KEY, Versions, changed_since_push, not_signed, was_withdrawn
 
 
 def push(versions: Versions, number: int, keep: int = 5) -> Path:
@@ -71,7 +71,7 @@ def test_the_manifest_says_what_a_version_is(versions):
     version = push(versions, 10)
     manifest = json.loads((version / "manifest.json").read_text())
     files = manifest.pop("files")
-    assert manifest == {"version": 10, "run": "of 10"}
+    assert manifest == {"version": 10, "run": "of 10", "signature": None}
     assert files == {
         "saved_model.pb": hashlib.sha256(b"graph").hexdigest(),
         "variables/variables.index": hashlib.sha256(b"weights").hexdigest(),
@@ -154,3 +154,78 @@ def test_an_unknown_version_is_refused_with_those_there_are(versions):
     push(versions, 10)
     with pytest.raises(UserError, match="no version 7 .* there is 10; expected one of them, latest or previous"):
         versions.resolve("7")
+
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture
+def signed(versions, monkeypatch) -> Path:
+    monkeypatch.setenv(MANIFEST_KEY, KEY)
+    return push(versions, 10)
+
+
+def test_what_was_signed_with_our_key_is_signed(signed):
+    assert not_signed(signed) == ""
+    assert not changed_since_push(signed)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables/variables.index"])
+def test_a_changed_file_cannot_be_signed_by_who_has_no_key(signed, name):
+    (signed / name).write_text("another")
+    assert changed_since_push(signed) == f"{name} is another"
+    manifest = json.loads((signed / "manifest.json").read_text())
+    manifest["files"][name] = hashlib.sha256(b"another").hexdigest()
+    (signed / "manifest.json").write_text(json.dumps(manifest))
+    assert changed_since_push(signed) == ""
+    assert (
+        not_signed(signed) == "its manifest.json was changed, or signed with another key than that in $" + MANIFEST_KEY
+    )
+
+
+@pytest.mark.parametrize("field", ["run", "version", "files"])
+def test_every_field_is_signed(signed, field):
+    manifest = json.loads((signed / "manifest.json").read_text())
+    del manifest[field]
+    (signed / "manifest.json").write_text(json.dumps(manifest))
+    assert "was changed" in not_signed(signed)
+
+
+@pytest.mark.parametrize("signature", [None, "", 7, "é", [], "0" * 64])
+def test_no_other_signature_will_do(signed, signature):
+    manifest = json.loads((signed / "manifest.json").read_text())
+    (signed / "manifest.json").write_text(json.dumps({**manifest, "signature": signature}))
+    assert not_signed(signed)
+
+
+def test_with_a_key_nothing_else_is_taken(versions, signed, monkeypatch):
+    (signed / "assets.extra").mkdir()
+    (signed / "assets.extra/added").write_text("new")
+    assert not_signed(signed) == "assets.extra/added is not signed"
+    (signed / "manifest.json").unlink()
+    assert "no signature" in not_signed(signed)
+    assert "no signature" in not_signed("gs://bucket/model")
+    monkeypatch.setenv(MANIFEST_KEY, KEY[::-1])
+    version = push(versions, 12)
+    monkeypatch.setenv(MANIFEST_KEY, KEY)
+    assert "another key" in not_signed(version)
+    monkeypatch.delenv(MANIFEST_KEY)
+    assert "no signature" not in not_signed(push(versions, 13))
+
+
+def test_a_key_that_can_be_guessed_is_refused_and_nothing_is_pushed(versions, monkeypatch):
+    monkeypatch.setenv(MANIFEST_KEY, "secret")
+    with pytest.raises(UserError, match=r"has 6 bytes, expected 16 or more"):
+        push(versions, 10)
+    assert versions.numbers() == []
+
+
+def test_links_are_no_versions(versions, tmp_path):
+    version = push(versions, 10)
+    version.rename(tmp_path / "elsewhere")
+    version.symlink_to(tmp_path / "elsewhere")
+    assert versions.numbers() == []
+    with pytest.raises(UserError, match=r"10 is a link, and none is followed"):
+        versions.resolve()
+    assert push(versions, 11, keep=1).exists()
+    assert (tmp_path / "elsewhere/saved_model.pb").exists()
