@@ -142,7 +142,7 @@ def figures(delays: list[float], seconds: float, rows: int) -> list[str]:
 def body_of(rows: list[dict[str, Any]], call: str = "predict") -> bytes:
     """A whole request."""
     body = json.dumps({"instances": rows}).encode()
-    head = f"POST /v1/models/flights:{call} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/models/flights:{call} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

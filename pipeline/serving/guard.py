@@ -55,7 +55,7 @@ class Guard:
                 return JSONResponse(
                     {"error": f"this server is not {host[:100]!r}: it answers {names}; see --no-token"}, 403
                 )
-            if origin is not None and urlsplit(origin).netloc != host:
+            if origin is not None and origin.partition("://")[2] != host:
                 return JSONResponse(
                     {"error": f"pages of {origin[:100]!r} may not ask this server; see --no-token"}, 403
                 )

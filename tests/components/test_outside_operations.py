@@ -46,19 +46,29 @@ def in_a_loop(number):
     return tf.map_fn(lambda one: one + tf.cast(tf.strings.length(tf.io.read_file("/etc/passwd")), tf.float32), number)
 
 
+def saves(number):
+    return tf.raw_ops.SaveV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""], tensors=[number])
+
+
+def counts_records(number):
+    count = tf.data.TFRecordDataset("/tmp/x").reduce(np.int64(0), lambda seen, _: seen + 1)
+    return number + tf.cast(count, tf.float32)
+
+
+def writes(number):
+    return tf.io.write_file("/tmp/x", tf.strings.as_string(number[0]))
+
+
 REFUSED = {
     "reads": (lambda number: number + tf.strings.to_number(tf.io.read_file("/etc/hostname")), "files (ReadFile)"),
     "reads in a loop": (in_a_loop, "files (ReadFile)"),
-    "writes": (with_side_effect(lambda number: tf.io.write_file("/tmp/x", tf.strings.as_string(number[0]))), "WriteFile"),
+    "writes": (with_side_effect(writes), "WriteFile"),
     "lists": (lambda number: number + tf.cast(tf.size(tf.io.matching_files("/*")), tf.float32), "MatchingFiles"),
     "prints to a file": (with_side_effect(lambda number: tf.print(number, output_stream="file:///tmp/x")), "PrintV2"),
-    "saves": (with_side_effect(lambda number: tf.raw_ops.SaveV2(prefix="/tmp/x", tensor_names=["a"], shape_and_slices=[""], tensors=[number])), "SaveV2"),
-    "reads records": (
-        lambda number: number + tf.cast(tf.data.TFRecordDataset("/tmp/x").reduce(np.int64(0), lambda n, _: n + 1), tf.float32),
-        "TFRecordDataset",
-    ),
+    "saves": (with_side_effect(saves), "SaveV2"),
+    "reads records": (counts_records, "TFRecordDataset"),
     "runs Python": (lambda number: tf.py_function(lambda one: one, [number], tf.float32), "runs Python (EagerPyFunc)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("answer", "words"), REFUSED.values(), ids=list(REFUSED))
@@ -82,9 +92,9 @@ def test_what_prints_is_a_note(tmp_path):
 
 def test_variables_vocabularies_and_keras_are_no_finding(tmp_path):
     (tmp_path / "words.txt").write_text("a\nb\n")
-    initializer = tf.lookup.TextFileInitializer(
-        str(tmp_path / "words.txt"), tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
-    )  # fmt: skip
+    index = tf.lookup.TextFileIndex
+    words = (tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    initializer = tf.lookup.TextFileInitializer(str(tmp_path / "words.txt"), *words)
     table = tf.lookup.StaticHashTable(initializer, -1)
 
     def answer(number):
@@ -135,7 +145,7 @@ HARMLESS = {
 
 def test_every_operation_of_this_tensorflow_that_takes_a_file_or_an_address_is_known():
     operations = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
-    words = re.compile(r"file|path|(^|_)dir|address|url|uri|prefix|target|dump", re.IGNORECASE)
+    words = re.compile(r"file|path|(^|_)dir($|_)|address|url|uri|prefix|target|dump", re.IGNORECASE)
     taking = {
         operation.name
         for operation in operations.op

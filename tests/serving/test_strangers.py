@@ -156,6 +156,7 @@ def test_nonsense_is_never_an_error_of_the_server(server):
         ("[", "", b"403"),
         ("localhost", "Origin: http://evil.example\r\n", b"403"),
         ("localhost", "Origin: null\r\n", b"403"),
+        ("localhost", "Origin: http://[\r\n", b"403"),
     ],
 )
 def test_no_web_page_reaches_it(server, host, headers, status):
