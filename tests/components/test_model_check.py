@@ -193,6 +193,21 @@ def test_a_model_that_needs_more_than_tensorflow_or_is_none_does_not_load(check,
     assert problem.startswith("the exported model does not load with TensorFlow alone: ")
 
 
+class Reading(keras.layers.Layer):
+    """Passes probabilities on, and reads a file."""
+
+    def call(self, probability: Any) -> Any:
+        with tf.control_dependencies([tf.io.read_file(__file__)]):
+            return tf.identity(probability)
+
+
+def test_a_model_that_reads_a_file_is_refused_without_loading_it(check, folder, model, transform_output):
+    report = check(exported(folder, keras.Model(model.inputs, Reading()(model.output)), transform_output))
+    (problem,) = report["problems"]
+    assert problem.startswith("the exported model reads or writes files (ReadFile)")
+    assert "load_seconds" not in report["facts"]
+
+
 def test_nothing_but_what_tensorflow_brings_can_be_imported():
     refused = set(model_check.packages_beside_tensorflow())
     assert {"tfx", "tensorflow_transform", "apache_beam", "pandas", "pyarrow", "tensorflow_text"} - refused <= {
