@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 from pipeline.settings.names import plain_names
 
 # One tensor for each raw feature: what TensorFlow Serving calls unless a request names another signature.
@@ -47,20 +47,33 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
     Returns:
         {"mean_radius": {"name": "mean radius", "type": "floats", "required": True}, ...}; empty for a model that was
         not exported by ``pipeline.training``.
+
+    Raises:
+        UserError: it is damaged.
     """
-    described: Mapping[str, Mapping[str, Any]] = _read(folder, INPUTS) or {}
+    described: Mapping[str, Mapping[str, Any]] = _read(folder, INPUTS, dict) or {}
+    for name, item in described.items():
+        if problem := _problem(item):
+            raise _damaged(folder, INPUTS, f"{name!r} has {problem}")
     plain = plain_names(described)  # models that were exported before it was written down follow this rule
     return {item.get("input", plain[name]): {**item, "name": name} for name, item in described.items()}
 
 
 def read_classes(folder: str) -> tuple[str, ...]:
-    """Read the classes in words; empty where there are none or the model does not say."""
-    return tuple(_read(folder, CLASSES) or ())
+    """Read the classes in words; empty where there are none or the model does not say.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    classes = tuple(_read(folder, CLASSES, list) or ())
+    if not all(isinstance(name, str) for name in classes):
+        raise _damaged(folder, CLASSES, "not every class is text")
+    return classes
 
 
 def read_fitted(folder: str) -> dict[str, Any]:
     """Read what the eval split has decided about the answers; empty where the config asks for nothing."""
-    return dict(_read(folder, FITTED) or {})
+    return dict(_read(folder, FITTED, dict) or {})
 
 
 def threshold_of(folder: str, asked: Any) -> float:
@@ -84,11 +97,35 @@ def threshold_of(folder: str, asked: Any) -> float:
     return float(asked)
 
 
-def _read(folder: str, name: str) -> Any:
+def _read(folder: str, name: str, kind: type) -> Any:
     import tensorflow as tf
 
     path = f"{folder}/{name}"
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return json.loads(file.read())
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = json.loads(file.read())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(folder, name, first_line(error)) from error
+    if not isinstance(content, kind):
+        raise _damaged(folder, name, f"expected {'an object' if kind is dict else 'a list'}")
+    return content
+
+
+def _problem(described: Any) -> str:
+    """Return what is wrong with the description of a raw feature; or nothing."""
+    if not isinstance(described, dict):
+        return "no object"
+    if described.get("type") not in ("integers", "floats", "text", "image"):
+        return "no type, expected integers, floats, text or image"
+    if not isinstance(described.get("required"), bool):
+        return 'no "required" that is true or false'
+    if not isinstance(described.get("input", ""), str):
+        return 'an "input" that is no text'
+    wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]
+    return f'a "{wrong[0]}" that is no whole number' if wrong else ""
+
+
+def _damaged(folder: str, name: str, problem: str) -> UserError:
+    return UserError(f"{folder}/{name} is damaged: {problem[:300]}; push the model again")

@@ -10,7 +10,14 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.errors import UserError, first_line
-from pipeline.serving.export_format import EXPLAIN_SIGNATURE, EXPLAINING, ROWS_SIGNATURE, read_classes, read_inputs
+from pipeline.serving.export_format import (
+    EXPLAIN_SIGNATURE,
+    EXPLAINING,
+    INPUTS,
+    ROWS_SIGNATURE,
+    read_classes,
+    read_inputs,
+)
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.serving.versions import changed_since_push, not_signed
@@ -159,6 +166,8 @@ def _signature(
             # The model does not say which may be missing; an integer has no value for it.
             kind = "text" if spec.dtype == tf.string else "integers" if spec.dtype.is_integer else "floats"
             required = kind == "integers"
+        if (kind in ("text", IMAGE, EXAMPLES)) != (spec.dtype == tf.string):
+            raise UserError(f"{INPUTS} says that {key!r} is {kind}, and the model takes {spec.dtype.name}; push it again")
         inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key, limits)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)
