@@ -52,8 +52,7 @@ def facts_of(data: bytes, limits: Images) -> Facts:
     """
     facts = _by_header(data, limits)
     with _large if facts.width * facts.height > LARGE_PIXELS else contextlib.nullcontext():
-        brightness = _brightness(data, facts.format)
-    return replace(facts, brightness=brightness)
+        return _with_brightness(data, facts)
 
 
 def _by_header(data: bytes, limits: Images) -> Facts:
@@ -112,12 +111,12 @@ def _orientation(image: Image.Image) -> int:
     return orientation if 1 <= orientation <= 8 else 1
 
 
-def _brightness(data: bytes, format: str) -> float:
+def _with_brightness(data: bytes, facts: Facts) -> Facts:
     import tensorflow as tf
 
     try:
         # Always three channels: asked for as many as a file has, TensorFlow crashes on some files.
-        if format == "JPEG":
+        if facts.format == "JPEG":
             pixels = tf.io.decode_jpeg(data, channels=3, ratio=SHRINK_JPEG)
         else:
             pixels = tf.io.decode_image(data, channels=3, expand_animations=False)
@@ -125,7 +124,10 @@ def _brightness(data: bytes, format: str) -> float:
         raise BadImage(f"it is broken or cut short, TensorFlow cannot decode it: {_short(error)}") from error
     # Whole numbers until the end, so that every machine finds the same.
     sums = pixels.numpy().sum(axis=(0, 1), dtype=np.uint64)
-    return float(sums.astype(np.float64) @ GREY / (pixels.shape[0] * pixels.shape[1]))
+    height, width = pixels.shape[:2]
+    facts = replace(facts, brightness=float(sums.astype(np.float64) @ GREY / (height * width)))
+    # TensorFlow takes the size of a GIF file's first frame, which may be less than that of its screen.
+    return replace(facts, width=width, height=height) if facts.format == "GIF" else facts
 
 
 def _short(error: Exception) -> str:

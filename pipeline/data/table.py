@@ -22,7 +22,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 def too_large(numbers: np.ndarray) -> np.ndarray:
     """Return a mask of the numbers [n] that are finite and would not be so as float32."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.isfinite(numbers) & np.isinf(numbers.astype(np.float32)))
 
 

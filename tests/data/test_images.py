@@ -51,6 +51,14 @@ def test_every_kind_of_every_format_has_its_facts(data, format):
     assert found.brightness == pytest.approx(np.asarray(PICTURE.convert("L")).mean(), abs=4)
 
 
+def test_a_gif_is_as_large_as_tensorflow_decodes_it_whatever_its_screen():
+    data = bytearray(encoded(PICTURE, "GIF"))
+    data[6:8] = (276).to_bytes(2, "little")
+    shape = tf.io.decode_image(bytes(data), channels=3, expand_animations=False).shape
+    found = facts_of(bytes(data), LIMITS)
+    assert (found.height, found.width) == tuple(shape[:2])
+
+
 def test_16_bits_count_as_8():
     grey = Image.fromarray(np.full((5, 4), 60_000, np.uint16))
     assert facts_of(encoded(grey, "PNG"), LIMITS).brightness == pytest.approx(60_000 / 257, abs=1)

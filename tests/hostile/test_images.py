@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import example, given
 from PIL import Image
 
 from pipeline.data.images import BadImage, facts_of
@@ -33,8 +33,10 @@ SEEDS = {
 @pytest.mark.parametrize("format", list(SEEDS))
 def test_a_damaged_image_is_decoded_as_it_was_said_or_refused(format: str):
     limits = Images()
+    wide_gif = SEEDS["GIF"][0][:6] + (276).to_bytes(2, "little") + SEEDS["GIF"][0][8:]
 
     @CASES
+    @example(wide_gif)
     @given(mutated(SEEDS[format], [b"Exif\0\0", b"IDAT", b"\xff\xd9", b"RIFF"]))
     def holds(content: bytes) -> None:
         with bounded(seconds=5, megabytes=400):
