@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.cli import command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
+from pipeline.cli.printing import say
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.runs import webhook
@@ -44,15 +45,15 @@ def main() -> int:
             check_data(config)
             return run_pipeline(run, target, arguments.verbose)
     except UserError as error:
-        print(f"local_runner.py: {error}", file=sys.stderr)
+        say(f"local_runner.py: {error}", error=True)
         return FAILED
     except BrokenPipeError:
         raise
     except (OSError, MemoryError) as error:  # of a full disk, say, where there is no log to tell it
-        print(f"local_runner.py: {terminal.message_of(error)}", file=sys.stderr)
+        say(f"local_runner.py: {terminal.message_of(error)}", error=True)
         return FAILED
     except interruption.Interrupted as end:
-        print(f"local_runner.py: {end}; finished steps are kept, run again to go on", file=sys.stderr)
+        say(f"local_runner.py: {end}; finished steps are kept, run again to go on", error=True)
         return end.exit_code
 
 

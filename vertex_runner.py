@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pipeline.cli import command_line, terminal
+from pipeline.cli.printing import say
 from pipeline.cli.vertex import settings
 from pipeline.cli.vertex.arguments import COMMANDS, parse_arguments
 from pipeline.cli.vertex.session import Session
@@ -39,15 +40,15 @@ def main() -> int:
         vertex = settings.read(arguments, ROOT)
     except UserError as error:
         for problem in str(error).splitlines():
-            print(f"vertex_runner.py: {problem}", file=sys.stderr)
-        print("To try without Google Cloud, run: python vertex_runner.py rehearse", file=sys.stderr)
+            say(f"vertex_runner.py: {problem}", error=True)
+        say("To try without Google Cloud, run: python vertex_runner.py rehearse", error=True)
         return command_line.WRONG_ARGUMENTS
     try:
         config = read_config(arguments)
         vertex.machines.check_strategy(config.training.strategy)
         return run_command(arguments, config, vertex)
     except UserError as error:
-        print(f"vertex_runner.py: {error}", file=sys.stderr)
+        say(f"vertex_runner.py: {error}", error=True)
         return command_line.FAILED
     except KeyboardInterrupt:
         goes_on = (
@@ -55,7 +56,7 @@ def main() -> int:
             if arguments.command == "rehearse"
             else "a job that was submitted goes on, python vertex_runner.py watch JOB shows it again"
         )
-        print(f"vertex_runner.py: interrupted; {goes_on}", file=sys.stderr)
+        say(f"vertex_runner.py: interrupted; {goes_on}", error=True)
         return command_line.INTERRUPTED
 
 

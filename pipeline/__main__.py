@@ -10,8 +10,8 @@ import importlib
 import sys
 
 from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS, until_enough_read
+from pipeline.cli.printing import say
 from pipeline.errors import UserError
-from pipeline.settings.names import printable
 
 # In the order in which a user needs them; each is a module of pipeline.cli with a function main(argv).
 COMMANDS = {
@@ -33,20 +33,20 @@ def main(argv: list[str]) -> int:
 
 def _run(name: str, rest: list[str]) -> int:
     if name in ("-h", "--help"):
-        print(_help())
+        say(_help())
         return 0
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        print(printable(f"pipeline: no command {name!r}{hint}\n\n{_help()}"), file=sys.stderr)
+        say(f"pipeline: no command {name!r}{hint}\n\n{_help()}", error=True)
         return WRONG_ARGUMENTS
     try:
         return int(importlib.import_module(f"pipeline.cli.{name}").main(rest))
     except UserError as error:
-        print(printable(f"pipeline {name}: {error}"), file=sys.stderr)
+        say(f"pipeline {name}: {error}", error=True)
         return FAILED
     except KeyboardInterrupt:
-        print(f"pipeline {name}: interrupted", file=sys.stderr)
+        say(f"pipeline {name}: interrupted", error=True)
         return INTERRUPTED
 
 

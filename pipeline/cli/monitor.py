@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli import command_line
+from pipeline.cli.printing import say
 from pipeline.cli.schema import newest
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
         )
     crossed = monitor(requests, config, output)
     if crossed and arguments.retrain:
-        print("Retraining on the newest data.", flush=True)
+        say("Retraining on the newest data.")
         flags = shlex.split(command_line.pipeline_flags(arguments))
         return subprocess.run([sys.executable, str(root / "local_runner.py"), *flags], check=False).returncode
     return CROSSED if crossed else WITHIN
@@ -127,5 +128,5 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
         remedies = Remedies(shown(schema_file) if config.schema else None, shown(folder))
         of_test = reference.read_predictions(root, str(requests.version))
         lines, crossed = serving_skew.report(requests, parse(schema_file), train, config, remedies, folder, of_test)
-    print("\n".join(lines))
+    say("\n".join(lines))
     return crossed

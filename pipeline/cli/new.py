@@ -16,10 +16,10 @@ from typing import Any, TypeAlias, get_args
 
 from pipeline import filesystem
 from pipeline.cli.command_line import make_parser
+from pipeline.cli.printing import say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import Data
-from pipeline.settings.names import printable
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import Task
 
@@ -47,11 +47,11 @@ def main(argv: list[str]) -> int:
     size, lines, texts = (from_images if arguments.images else from_table)(arguments, data, path)
     for target, text in zip(targets, texts, strict=True):
         filesystem.write(target, text)
-    print(f"{arguments.name}: {size}")
+    say(f"{arguments.name}: {size}")
     for kind, line in lines:
-        print(printable(f"  {kind:<9} {line}"))
-    print("wrote", ", ".join(map(shown, targets)))
-    print(f"next: {runner()} --pipeline {arguments.name}")
+        say(f"  {kind:<9} {line}")
+    say(f"wrote {', '.join(map(shown, targets))}")
+    say(f"next: {runner()} --pipeline {arguments.name}")
     return 0
 
 

@@ -10,16 +10,15 @@ import argparse
 import contextlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from pipeline.cli import command_line
+from pipeline.cli.printing import Terminal, say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote, new_file
@@ -65,7 +64,7 @@ def main(argv: list[str]) -> int:
     folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
     rows, seconds = predict(loaded, files, to, arguments.columns, folder, explain=arguments.explain)
     speed = f"{seconds:.1f} s ({rows / max(seconds, 1e-9):,.0f} rows/s)"
-    print(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
+    say(f"{rows:,} rows by {shown(model)} in {speed}, written to {to}")
     return 0
 
 
@@ -220,10 +219,7 @@ def predict(
     except OSError as error:
         raise UserError(f"cannot write {to} from {', '.join(list(files)[:3])}: {error}") from error
     if refused:
-        print(
-            f"note: {refused:,} of {rows:,} images are refused, see 'refused'; the first: {first_reason}",
-            file=sys.stderr,
-        )
+        say(f"note: {refused:,} of {rows:,} images are refused, see 'refused'; the first: {first_reason}", error=True)
     return rows, time.monotonic() - started
 
 
@@ -290,9 +286,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
         if missing:
             others = [name for name in names if name not in inputs and name not in kept]
             beside = f"; it has {shortened(map(repr, others))}, which the model does not take" if others else ""
-            print(
-                f"note: {file} has no column {shortened(map(repr, missing))}, taken as missing{beside}", file=sys.stderr
-            )
+            say(f"note: {file} has no column {shortened(map(repr, missing))}, taken as missing{beside}", error=True)
     wanted = [name for name in (*inputs, *kept) if names is None or name in names]
     for rows in read(Unit(file, format), types, None if examples else wanted):
         if rows.bad:
@@ -359,7 +353,7 @@ def _as_arrow(values: Any) -> pa.Array:
 
 def _progress() -> Progress:
     """Return a line with the rows so far, which is shown on a terminal only."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (SpinnerColumn(), "{task.completed:,} rows", TimeElapsedColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     progress.add_task("", total=None)

@@ -2,15 +2,16 @@
 
 import time
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from pipeline.cli.printing import Terminal, assembled
 
 
 class RunningLine:
     """Line below all others, updated twice a second; on a terminal only."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Terminal):
         self._console = console
         self._live: Live | None = None
         self._step = ""
@@ -45,4 +46,4 @@ class RunningLine:
         seconds = f"{time.monotonic() - self._started:7.1f} s  "
         details = "; ".join(self._progress.values())
         parts = (f"  {self._step:<20}", ("running   ", "dim"), seconds, (details, "dim"))
-        return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+        return assembled(*parts, no_wrap=True)

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pipeline.cli import command_line
 from pipeline.cli.command_line import positive
+from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import print_table
 from pipeline.errors import UserError
 from pipeline.runs import cleaning, store
@@ -28,7 +27,7 @@ def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     # In a file or a pipe, a line is a line.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
+    console = Terminal(width=None if sys.stdout.isatty() else 160)
     root = find_root()
     output = command_line.output_folder(arguments, root, command_line.chosen_config(arguments, root))
     runs = []
@@ -74,7 +73,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def list_runs(console: Console, runs: list[Run]) -> None:
+def list_runs(console: Terminal, runs: list[Run]) -> None:
     """Print a line for each run, the oldest first."""
     measured = {name for run in runs for name in run.record.metrics}
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
@@ -87,7 +86,7 @@ def list_runs(console: Console, runs: list[Run]) -> None:
     print_table(console, ("run", "data", "verdict", *names, "took", "executed"), rows, left=3)
 
 
-def show(console: Console, run: Run, output: Path) -> None:
+def show(console: Terminal, run: Run, output: Path) -> None:
     """Print one run in full."""
     console.print(f"{run.name}: {run.verdict}", style="bold")
     for sentence in (*run.record.failed, *run.record.notes):
@@ -115,7 +114,7 @@ def show(console: Console, run: Run, output: Path) -> None:
         console.print(f"  {name:<24}{_number(metric)}")
 
 
-def diff(console: Console, earlier: Run, later: Run) -> None:
+def diff(console: Terminal, earlier: Run, later: Run) -> None:
     """Print the differences between two runs, and the steps that the later one re-used."""
     console.print(f"{earlier.name} ({earlier.verdict}) -> {later.name} ({later.verdict})", style="bold")
     parts = {
@@ -229,7 +228,7 @@ def _number(value: Any) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.4f}"
 
 
-def clean(console: Console, output: Path, keep: int, yes: bool) -> int:
+def clean(console: Terminal, output: Path, keep: int, yes: bool) -> int:
     """Show the plan of a cleaning, and carry it out if asked to; return the exit code."""
     with only_run_in(output), store.opened(output, write=yes) as metadata:
         plan = cleaning.plan(metadata, output, keep)

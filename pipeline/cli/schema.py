@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.cli import command_line
+from pipeline.cli.printing import say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
@@ -101,7 +102,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
     filesystem.write(to, to_text(inferred_from(statistics, config.label.name, config.label.weight)))
-    print(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
+    say(f'Wrote {to}, inferred from the data of that run. Review it, then name it in the config: schema="{to}"')
 
 
 def diff(schema_file: Path, found: Mapping[str, list[str]], which: str) -> int:
@@ -114,10 +115,10 @@ def diff(schema_file: Path, found: Mapping[str, list[str]], which: str) -> int:
     """
     print_changes(found)
     if not found:
-        print(f"The data fits {shown(schema_file)}.")
+        say(f"The data fits {shown(schema_file)}.")
         return 0
     columns = " ".join(map(shlex.quote, found))
-    print(f"To accept: python -m pipeline schema accept {columns} --schema {shlex.quote(shown(schema_file))}{which}")
+    say(f"To accept: python -m pipeline schema accept {columns} --schema {shlex.quote(shown(schema_file))}{which}")
     return 3
 
 
@@ -139,7 +140,7 @@ def accept(schema_file: Path, before: Any, after: Any, found: Mapping[str, list[
     text = rewritten(schema_file.read_text(encoding="utf-8"), before, after, wanted)
     filesystem.write(schema_file, text)
     print_changes({column: found[column] for column in wanted})
-    print(
+    say(
         f"Changed {shown(schema_file)}. Look through it (git diff) and commit."
         if wanted
         else f"The data fits {shown(schema_file)}."
@@ -149,6 +150,6 @@ def accept(schema_file: Path, before: Any, after: Any, found: Mapping[str, list[
 def print_changes(found: Mapping[str, list[str]]) -> None:
     """Print each column, and its changes below."""
     for column, lines in found.items():
-        print(column)
+        say(column)
         for line in lines:
-            print(f"  {line}")
+            say(f"  {line}")

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
+from pipeline.cli.printing import LogFormatter, say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.serving.request_log import RequestLog
@@ -96,25 +97,25 @@ def manage_versions(versions: Versions, arguments: argparse.Namespace) -> None:
         withdrawn, served = versions.roll_back(dry_run=arguments.dry_run)
         kept_in = shown(versions.withdrawn.path(withdrawn))
         would_be, taken = ("would be", versions) if arguments.dry_run else ("is", versions.withdrawn)
-        print(f"{shown(versions.folder)}:")
-        print(f"  taken back     {describe(taken, withdrawn)}; {would_be} kept in {kept_in}")
-        print(f"  served instead {describe(versions, served)}")
+        say(f"{shown(versions.folder)}:")
+        say(f"  taken back     {describe(taken, withdrawn)}; {would_be} kept in {kept_in}")
+        say(f"  served instead {describe(versions, served)}")
         if arguments.dry_run:
-            print("Nothing was changed: --dry-run.")
+            say("Nothing was changed: --dry-run.")
         else:
             which = f" --model {shlex.quote(arguments.model)}" if arguments.model else pipeline_flags(arguments)
-            print("Servers that watch the folder change over by themselves.")
-            print(f"To undo: python -m pipeline serve --restore{which}")
+            say("Servers that watch the folder change over by themselves.")
+            say(f"To undo: python -m pipeline serve --restore{which}")
     elif arguments.restore:
         number = versions.restore()
-        print(f"{shown(versions.folder)}:\n  put back       {describe(versions, number)}")
-        print(f"  served         {describe(versions, versions.resolve())}")
+        say(f"{shown(versions.folder)}:\n  put back       {describe(versions, number)}")
+        say(f"  served         {describe(versions, versions.resolve())}")
     else:
         latest = versions.resolve()
         for number in versions.numbers():
-            print(f"{describe(versions, number)}{'  latest' if number == latest else ''}")
+            say(f"{describe(versions, number)}{'  latest' if number == latest else ''}")
         for number in versions.withdrawn.numbers():
-            print(f"{number}  taken back")
+            say(f"{number}  taken back")
 
 
 def describe(versions: Versions, number: int) -> str:
@@ -128,7 +129,9 @@ def describe(versions: Versions, number: int) -> str:
 
 def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> None:
     """Serve until a signal stops the server."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    lines = logging.StreamHandler()
+    lines.setFormatter(LogFormatter("%(asctime)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[lines])
     logger = logging.getLogger("pipeline.serve")
     logger.setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # or whoever sends nonsense fills the log

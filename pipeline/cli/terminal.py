@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from pipeline import progress
+from pipeline.cli.printing import LogFormatter, Terminal, assembled
 from pipeline.cli.running_line import RunningLine
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Gate
-from pipeline.settings.names import printable
 from pipeline.settings.repository import shown
 from pipeline.settings.tasks import Metric, shown_metrics
 
@@ -66,9 +65,11 @@ def redirect_output(log: Path, verbose: bool = False) -> Iterator[Screen]:
         os.fdopen(os.dup(1), "w", encoding="utf-8") as terminal,
         _redirected(file, 1, 2),
     ):
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        log_lines = logging.StreamHandler()
+        log_lines.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[log_lines], force=True)
         # Among the lines of the log, a line that is written anew would be lost.
-        console = Console(file=terminal, markup=False, highlight=False, force_terminal=False if verbose else None)
+        console = Terminal(file=terminal, force_terminal=False if verbose else None)
         screen = Screen(console, log)
         handler, logger = _ScreenHandler(screen), logging.getLogger("pipeline")
         logger.addHandler(handler)
@@ -116,7 +117,7 @@ def _open_log(log: Path, verbose: bool) -> Iterator[int]:
         yield tee.stdin.fileno()
 
 
-def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+def print_table(console: Terminal, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Print a table whose lines are as long as they need to be: on a narrow terminal they wrap, and nothing is cut.
 
     Args:
@@ -127,17 +128,13 @@ def print_table(console: Console, header: Sequence[str], rows: Sequence[Sequence
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, title in enumerate(header):
-        table.add_column(title if place else f" {title}", no_wrap=True, justify="left" if place < left else "right")
-    for row in rows:
-        table.add_row(Text(f" {_one_line(row[0])}"), *map(Text, row[1:]))
+        heading = assembled(title if place else f" {title}")
+        table.add_column(heading, no_wrap=True, justify="left" if place < left else "right")
+    for first, *others in rows:
+        name = first if len(first) <= NAME_WIDTH else f"{first[: NAME_WIDTH - 1]}…"
+        table.add_row(assembled(f" {name}"), *map(assembled, others))
     table.width = Measurement.get(console, console.options.update(width=10_000), table).maximum
     console.print(table, crop=False)
-
-
-def _one_line(text: str) -> str:
-    """Return text from data without control characters, and not too long."""
-    line = printable(text).replace("\n", "\\n")
-    return line if len(line) <= NAME_WIDTH else f"{line[: NAME_WIDTH - 1]}…"
 
 
 class _ScreenHandler(logging.Handler):
@@ -157,7 +154,7 @@ class _ScreenHandler(logging.Handler):
 class Screen:
     """Lines of a run: its settings, how each step ended, metrics and verdict."""
 
-    def __init__(self, console: Console, log: Path):
+    def __init__(self, console: Terminal, log: Path):
         self._console = console
         self._log = log
         self._running = RunningLine(console)
@@ -199,7 +196,7 @@ class Screen:
             return
         self._running.stop()
         parts = (f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim"))
-        self._print(Text.assemble(*parts))
+        self._print(assembled(*parts))
 
     def progress(self, topic: str, text: str) -> None:
         """Show how far the running step is, on a terminal only."""
@@ -207,7 +204,7 @@ class Screen:
 
     def finding(self, name: str, state: str, text: str, remedy: str) -> None:
         """Show the result of a check, and below it what to do."""
-        self._print(Text.assemble(f"  {name:<17}", (f"{state:<14}", STATE_STYLES[state]), text))
+        self._print(assembled(f"  {name:<17}", (f"{state:<14}", STATE_STYLES[state]), text))
         if remedy:
             self._print(f"{'':<33}-> {remedy}")
 

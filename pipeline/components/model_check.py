@@ -81,7 +81,7 @@ class ModelCheckExecutor(BaseExecutor):
         }
         problems, notes = outside_operations(folder)
         # One with problems is not even loaded, which runs its initializers.
-        report = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
+        report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
         report["notes"] += notes
         report["facts"]["size_bytes"] = _size(folder)
         report["files"] = checked

@@ -167,7 +167,9 @@ def _signature(
             kind = "text" if spec.dtype == tf.string else "integers" if spec.dtype.is_integer else "floats"
             required = kind == "integers"
         if (kind in ("text", IMAGE, EXAMPLES)) != (spec.dtype == tf.string):
-            raise UserError(f"{INPUTS} says that {key!r} is {kind}, and the model takes {spec.dtype.name}; push it again")
+            raise UserError(
+                f"{INPUTS} says that {key!r} is {kind}, and the model takes {spec.dtype.name}; push it again"
+            )
         inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key, limits)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)

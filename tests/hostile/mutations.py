@@ -1,7 +1,8 @@
 """What a stranger, a broken disk or an unlucky program makes of a good file."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,6 +14,17 @@ CASES = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 
+_Result = TypeVar("_Result")
+
+
+def attempt(call: Callable[[], _Result], refused: type[Exception]) -> tuple[_Result | None, str]:
+    """What a call returns, or the sentence by which it refuses."""
+    try:
+        return call(), ""
+    except refused as error:
+        return None, str(error)
+
+
 # Lengths and counts at which programs stumble, as formats write them.
 NUMBERS = [
     number.to_bytes(size, order)
@@ -20,7 +32,21 @@ NUMBERS = [
     for size in (4, 8)
     for order in ("little", "big")
 ]
-WORDS = [b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n", b'"', b",", b"\x1b[2J", b"{", b"[", b"null", b"NaN", b"1e999"]
+WORDS = [
+    b"\0",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\n",
+    b'"',
+    b",",
+    b"\x1b[2J",
+    b"{",
+    b"[",
+    b"null",
+    b"NaN",
+    b"1e999",
+]
 
 
 @st.composite
@@ -47,3 +73,39 @@ def mutated(draw: st.DrawFn, seeds: Sequence[bytes], words: Sequence[bytes] = ()
         else:
             content[at:] = draw(st.sampled_from(seeds))[at:]
     return bytes(content)
+
+
+# What terminals, rich, HTML, templates, formulas, shells and file systems would obey.
+CODES = ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\n", "\b", "\u202e", "\u2028", "\ufeff"]
+MARKUP = [
+    "[bold red]",
+    ":smile:",
+    "[/]",
+    "<script>alert(1)</script>",
+    "<!--",
+    "]]>",
+    "&lt;",
+    "{{ 7*7 }}",
+    "{% for",
+    "$x_1$",
+]
+WORDS_OF_PROGRAMS = [
+    "{0}",
+    "%s",
+    "\\",
+    "'",
+    '"',
+    "`",
+    ";",
+    "|",
+    "=cmd|' /C calc'!A0",
+    "../..",
+    "/etc/passwd",
+    "~",
+    "*",
+    "NUL",
+]
+# Names and values from data, as people with bad intentions or bad exports write them.
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.lists(
+    st.sampled_from([*CODES, *MARKUP, *WORDS_OF_PROGRAMS, "late", "9" * 40, "é", "名"]), min_size=1, max_size=5
+).map("".join)

@@ -3,13 +3,18 @@
 import dataclasses
 import re
 import shutil
+import uuid
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.e2e.run import Run
+from tests.hostile.mutations import TEXTS
 
 SECTIONS = (
     "headline",
@@ -184,6 +189,32 @@ def test_html_in_a_name_or_value_is_text(described, opened):
     assert page.query_selector_all("img, script") == []
     assert "<b>bold</b>" in page.inner_text("#verdict")
     assert "<script>" in page.inner_text("#data")
+
+
+class Tags(HTMLParser):
+    """Collects the tags of a page, each with its attributes' names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[str, ...]] = set()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.found.add((tag, *(name for name, _ in attrs)))
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXTS.filter(str.strip), min_size=3, max_size=3, unique=True))
+def test_no_name_or_value_whatever_it_is_adds_a_tag_to_the_page(described, names):
+    from pipeline.report.page import write
+
+    def tags(name: str, *values: str) -> set[tuple[str, ...]]:
+        frame = pd.DataFrame({"late": [0, 1] * 20, name: [*values] * 20, "amount": np.arange(40.0)})
+        page = Tags()
+        page.feed(write(described({"train": frame}, uuid.uuid4().hex)).read_text(encoding="utf-8"))
+        return page.found
+
+    assert tags(*names) <= tags("a name", "one", "two") | tags("a name", "1", "2")
 
 
 @pytest.mark.slow
