@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import filesystem
 from pipeline.cli import interruption
 from pipeline.cli.interruption import Interrupted
+from pipeline.cli.printing import say
 from pipeline.cli.terminal import Screen
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
@@ -93,7 +94,7 @@ class LocalRun:
                 after = f" after {self.steps[-1].name}" if self.steps else ""
                 sentence = f"{error}{after}; finished steps are kept, run again to go on"
             self.outcome = {"failed": [sentence]}
-            self.announce(print)
+            self.announce(say)
             raise
 
     def execute(self, create: Callable[[], Pipeline], screen: Screen) -> None:
@@ -129,7 +130,8 @@ class LocalRun:
             self.failed = ("Pipeline", 0.0)
             if isinstance(error, StepFailed):
                 cause, self.failed = error.__cause__, (error.step, error.seconds)
-            self.outcome = {"failed": [screen.failure(*self.failed, cause, self.config, self._has_pushed)]}
+            reason = screen.failure(*self.failed, cause, self.config, self._has_pushed)
+            self.outcome = {"failed": [reason], "failed_step": self.failed[0]}
         else:
             screen.results(self.results, self.config)
             if self.results.pushed_to and any(step.name == "Pusher" and step.state == "cached" for step in self.steps):

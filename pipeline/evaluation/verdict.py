@@ -268,7 +268,7 @@ def whole_outcome(run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> di
     Args:
         run_id: Name of the run.
         exit_code: Of the runner.
-        outcome: Content of the Verdict's artifact; of a failed run "failed" alone, the reasons.
+        outcome: Content of the Verdict's artifact; of a failed run "failed", the reasons, and "failed_step" alone.
     """
-    defaults: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": []}
+    defaults: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": [], "failed_step": None}
     return {"run": run_id, "exit_code": exit_code, **defaults, **outcome}

@@ -21,8 +21,10 @@ from typing import Any
 import orjson
 
 from pipeline.errors import UserError
+from pipeline.evaluation.verdict import FAILED
 
 URL_VARIABLE, SECRET_VARIABLE = "PIPELINE_WEBHOOK_URL", "PIPELINE_WEBHOOK_SECRET"
+DETAILS_VARIABLE = "PIPELINE_WEBHOOK_DETAILS"
 SECRET_PREFIX = "whsec_"
 TRIES = 4
 SECONDS_BETWEEN = 1.0  # doubled each time
@@ -38,16 +40,19 @@ class Webhook:
     Attributes:
         url: https://..., or http:// on this machine.
         key: Shared with the receiver, at least 16 bytes.
+        details: Whether the receiver gets the texts of errors, which may quote values of rows. Those of gates do not.
     """
 
-    url: str
+    url: str = field(repr=False)
     key: bytes = field(repr=False)
+    details: bool = False
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         here = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
-            raise UserError(f"{URL_VARIABLE} must be https://..., got {self.url!r}")
+            # The path of such an address is often all that a stranger lacks.
+            raise UserError(f"{URL_VARIABLE} must be https://..., got {parts.scheme}://{parts.hostname or ''}...")
         if len(self.key) < 16:
             raise UserError(
                 f"{SECRET_VARIABLE} must have at least 16 bytes, got {len(self.key)}; make one: python -c "
@@ -74,6 +79,8 @@ class Webhook:
         until = time.monotonic() + SECONDS_IN_ALL
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         data = {"pipeline": pipeline, "run": run, **outcome}
+        if data.get("exit_code") == FAILED and not self.details:
+            data["failed"] = [f"{data.get('failed_step') or 'the run'} failed; its log and its report say why"]
         # With null in place of NaN and infinity, which JSON does not have and receivers refuse.
         body = orjson.dumps({"type": "pipeline.run.ended", "timestamp": now, "data": data})
         problem = ""
@@ -124,10 +131,13 @@ def read(environment: Mapping[str, str]) -> Webhook | None:
     if not url or not secret:
         given, missing = (URL_VARIABLE, SECRET_VARIABLE) if url else (SECRET_VARIABLE, URL_VARIABLE)
         raise UserError(f"{given} is set and {missing} is not; a webhook needs both")
+    details = environment.get(DETAILS_VARIABLE, "")
+    if details not in ("", "0", "1"):
+        raise UserError(f"{DETAILS_VARIABLE} must be 0 or 1, got {details!r}")
     if not secret.startswith(SECRET_PREFIX):
-        return Webhook(url, secret.encode())
+        return Webhook(url, secret.encode(), details == "1")
     try:
-        return Webhook(url, base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True))
+        return Webhook(url, base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True), details == "1")
     except binascii.Error as error:
         raise UserError(
             f"{SECRET_VARIABLE} starts with {SECRET_PREFIX}, and the rest is not base64: {error}"

@@ -51,11 +51,11 @@ EncryptionKey = Annotated[
         r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+",
     ),
 ]
-WebhookUrl = Annotated[str, text("an address that starts with https://", r"https://[^/\s]+(/\S*)?")]
-WebhookSecret = Annotated[
+SecretVersion = Annotated[
     str,
     text(
-        "a version of a secret, projects/PROJECT/secrets/NAME/versions/latest",
+        "a version of a secret in Secret Manager, projects/PROJECT/secrets/NAME/versions/latest; to make one: gcloud "
+        "secrets create NAME --data-file=FILE",
         r"projects/[^/]+/secrets/[\w-]+/versions/(\d+|latest)",
     ),
 ]
@@ -151,9 +151,9 @@ class Vertex:
         labels: For the bill and for finding things; on the job and what it starts.
         caching: Whether a step whose inputs have not changed is passed over.
         experiment: Vertex AI Experiment that collects the runs.
-        webhook_url: Told what came of a run; None: nobody is.
-        webhook_secret: What that is signed with: "projects/<p>/secrets/<name>/versions/<number or latest>" in Secret
-            Manager.
+        webhook_url: Told what came of a run; None: nobody is. The address is in Secret Manager, for it is often all
+            that a stranger lacks: "projects/<p>/secrets/<name>/versions/<number or latest>".
+        webhook_secret: What that is signed with, the same.
         failure_policy: After a failed task "slow" runs all that do not depend on it, then the task that reports; "fast"
             starts nothing more, and who waits for the job reports.
         dataflow: Runs the data steps there; None: in their tasks.
@@ -172,8 +172,8 @@ class Vertex:
     labels: Mapping[str, str] = field(default_factory=dict)
     caching: bool = True
     experiment: Experiment | None = None
-    webhook_url: WebhookUrl | None = None
-    webhook_secret: WebhookSecret | None = None
+    webhook_url: SecretVersion | None = None
+    webhook_secret: SecretVersion | None = None
     failure_policy: FailurePolicy = "slow"
     dataflow: "Dataflow | None" = None
     machines: Machines = field(default_factory=Machines)

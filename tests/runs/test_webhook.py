@@ -113,6 +113,47 @@ def test_a_run_that_failed_is_told_and_ends_as_it_would_without(receive, tmp_pat
     )
     assert process.returncode == 1
     told = json.loads(receiver.got[0][1])["data"]
-    assert told == {"pipeline": "flights", **json.loads((tmp_path / "out/verdict.json").read_text())}
-    assert told["failed"][0].startswith("no data at ")
+    kept = json.loads((tmp_path / "out/verdict.json").read_text())
+    assert kept["failed"][0].startswith("no data at ")
+    assert told == {"pipeline": "flights", **kept, "failed": ["the run failed; its log and its report say why"]}
     assert ("the webhook was not told: 127.0.0.1: answered 404" in process.stdout) == (code == 404)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "details", "told"),
+    [
+        (
+            {"exit_code": 1, "failed": ["ExampleGen failed: row 7: 'J. Doe'"], "failed_step": "ExampleGen"},
+            "",
+            "ExampleGen",
+        ),
+        ({"exit_code": 1, "failed": ["data/x.csv, row 7: 'J. Doe'"]}, "0", "the run"),
+    ],
+)
+def test_the_text_of_an_error_which_may_quote_rows_is_not_sent_unless_asked_for(receive, outcome, details, told):
+    receiver = receive()
+    environment = {webhook.URL_VARIABLE: receiver.url, webhook.SECRET_VARIABLE: SECRET}
+    for asked in (details, "1"):
+        found = webhook.read({**environment, webhook.DETAILS_VARIABLE: asked})
+        assert found
+        assert found.tell("flights", "1", outcome) is None
+    short, whole = (verified(got, KEY)["data"]["failed"] for got in receiver.got)
+    assert short == [f"{told} failed; its log and its report say why"]
+    assert whole == outcome["failed"]
+
+
+@pytest.mark.parametrize("code", [0, 3, 130])
+def test_what_gates_say_and_who_interrupted_is_sent(receive, code):
+    receiver = receive()
+    assert Webhook(receiver.url, KEY).tell("flights", "1", {"exit_code": code, "failed": ["auc is 0.6"]}) is None
+    assert verified(receiver.got[0], KEY)["data"]["failed"] == ["auc is 0.6"]
+
+
+def test_neither_address_nor_key_are_shown_by_accident():
+    address = "https://hooks.example.com/T0/B1/hunter2"
+    assert "hunter2" not in repr(Webhook(address, KEY))
+    with pytest.raises(UserError) as refused:
+        Webhook(address.replace("https", "http"), KEY)
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(UserError, match="must be 0 or 1, got 'yes'"):
+        webhook.read({webhook.URL_VARIABLE: address, webhook.SECRET_VARIABLE: SECRET, webhook.DETAILS_VARIABLE: "yes"})

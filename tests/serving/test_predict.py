@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from rich.console import Console
 
 from pipeline.cli import predict
+from pipeline.cli.printing import Terminal
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
 from pipeline.serving.export_format import CLASSES
@@ -184,7 +184,7 @@ def test_data_that_cannot_be_read_is_refused_with_what_can(data, message):
 
 def test_a_terminal_shows_the_rows_so_far(model, tmp_path, monkeypatch):
     shown = io.StringIO()
-    monkeypatch.setattr(predict, "Console", lambda stderr: Console(file=shown, force_terminal=stderr))
+    monkeypatch.setattr(predict, "Terminal", lambda stderr: Terminal(file=shown, force_terminal=stderr))
     run(model, write(tmp_path, "csv", ROWS), tmp_path / "answers.parquet")
     assert "3 rows" in shown.getvalue()
 

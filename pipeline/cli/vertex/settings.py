@@ -72,8 +72,10 @@ VERTEX = (
     Setting("--labels", ("VERTEX_LABELS",), "labels of the job, such as team=flights,stage=test"),
     Setting("--caching", ("VERTEX_CACHING",), "pass over steps whose inputs have not changed (on)", None, YES_OR_NO),
     Setting("--experiment", ("VERTEX_EXPERIMENT",), "Vertex AI Experiment that collects the runs"),
-    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "https://... that receives the outcome of a run"),
-    Setting("--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "to sign that with: projects/P/secrets/S/versions/latest"),
+    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "secret with the https://... that is told the outcome of a run"),
+    Setting(
+        "--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "secret to sign that with: projects/P/secrets/S/versions/latest"
+    ),
     Setting(
         "--failure-policy",
         ("VERTEX_FAILURE_POLICY",),

@@ -144,10 +144,12 @@ def needs_of(config: PipelineConfig, vertex: Vertex, cloud: Cloud, account: str)
     if vertex.endpoint:
         monitoring = ("roles/monitoring.viewer", "roles/monitoring.editor", "roles/monitoring.admin", "roles/viewer")
         yield Need("read the endpoint's errors and latencies", (*monitoring, *BASIC))
-    if vertex.webhook_secret:
+    for what, version in (("address", vertex.webhook_url), ("secret", vertex.webhook_secret)):
+        if not version:
+            continue
         # An editor may not: cloud.google.com/secret-manager/docs/access-control
         readers = ("roles/secretmanager.secretAccessor", "roles/secretmanager.admin", "roles/owner")
-        yield Need("read the webhook's secret", readers, _secret(vertex.webhook_secret, cloud))
+        yield Need(f"read the webhook's {what}", readers, _secret(version, cloud))
     for other in sorted(_acted_as(vertex, account)):
         purpose = f"act as {'itself' if other == account else other}, as the tasks do that start jobs"
         yield Need(purpose, ("roles/iam.serviceAccountUser", *BASIC), _account(other, vertex, cloud))

@@ -282,9 +282,11 @@ def _endpoint(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
 
 
 def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    secret = vertex.webhook_secret
-    if secret is None:
-        return
+    for secret in filter(None, (vertex.webhook_url, vertex.webhook_secret)):
+        yield from _secret_version(secret, cloud)
+
+
+def _secret_version(secret: str, cloud: Cloud) -> Iterator[Finding]:
     _, project, _, name, *_ = secret.split("/")
     try:
         version = cloud.request("secretmanager", f"v1/{secret}")

@@ -78,8 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--job", required=True, help="resource name of the PipelineJob, or a file with it")
     parser.add_argument("--config", required=True, help="the pipeline's config as JSON")
     parser.add_argument("--executor-input", required=True, help="where the outputs belong, as JSON")
-    parser.add_argument("--webhook-url", help="address that receives the outcome")
-    parser.add_argument("--webhook-secret", help="version of a secret in Secret Manager to sign with")
+    parser.add_argument(
+        "--webhook-url", help="version of a secret in Secret Manager with the address that receives the outcome"
+    )
+    parser.add_argument("--webhook-secret", help="the same, to sign with")
     return parser
 
 
@@ -113,7 +115,8 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
     outcomes = step_outcomes(job)
     results, code = None, FAILED
     if outcomes.failed:
-        outcome: dict[str, Any] = {"failed": [f"{outcomes.failed[0]}: {outcomes.reason}"]}
+        step = outcomes.failed[0]
+        outcome: dict[str, Any] = {"failed": [f"{step}: {outcomes.reason}"], "failed_step": step}
     else:
         results = outcome_of({step.name: step for step in outcomes.steps})
         code, outcome = results.exit_code, results.outcome
@@ -143,10 +146,12 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         if not arguments.webhook_url:
             return
         assert cloud
-        secret = cloud.request("secretmanager", f"v1/{arguments.webhook_secret}:access")["payload"]["data"]
+        versions = {webhook.URL_VARIABLE: arguments.webhook_url, webhook.SECRET_VARIABLE: arguments.webhook_secret}
         variables = {
-            webhook.URL_VARIABLE: arguments.webhook_url,
-            webhook.SECRET_VARIABLE: base64.b64decode(secret).decode().strip(),
+            name: base64.b64decode(cloud.request("secretmanager", f"v1/{version}:access")["payload"]["data"])
+            .decode()
+            .strip()
+            for name, version in versions.items()
         }
         receiver = webhook.read(variables)
         problem = receiver and receiver.tell(config.name, run, whole_outcome(run, code, outcome))

@@ -137,9 +137,11 @@ def test_the_account_must_be_allowed_to_read_data_in_another_bucket_and_the_secr
     writer = [{"role": "roles/storage.objectUser", "members": [f"serviceAccount:{ACCOUNT}"]}]
     there.rest.project.policies["buckets/demo-bucket"] = writer
     secret = "projects/demo/secrets/hook/versions/latest"
-    there.rest.project.secrets[secret] = "x" * 20
-    assert about_account(Data("gs://rows/flights"), webhook_url="https://a.example.com", webhook_secret=secret) == [
+    address = "projects/demo/secrets/address/versions/latest"
+    there.rest.project.secrets |= {secret: "x" * 20, address: "https://a.example.com"}
+    assert about_account(Data("gs://rows/flights"), webhook_url=address, webhook_secret=secret) == [
         f"no role in the project or gs://rows lets {ACCOUNT} read gs://rows",
+        f"no role in the project or the secret address lets {ACCOUNT} read the webhook's address",
         f"no role in the project or the secret hook lets {ACCOUNT} read the webhook's secret",
     ]
 

@@ -51,7 +51,9 @@ def test_an_endpoint_that_was_deleted_is_found_before_anything_is_paid(checked, 
 
 def test_the_secret_of_the_webhook_must_be_there(checked, there: GoogleCloud):
     secret = "projects/demo/secrets/hook/versions/latest"
-    told = {"webhook_url": "https://hooks.example.com", "webhook_secret": secret}
+    address = "projects/demo/secrets/address/versions/1"
+    there.rest.project.secrets[address] = "https://hooks.example.com"
+    told = {"webhook_url": address, "webhook_secret": secret}
     findings = checked(**told)
     assert wrong(findings) == {"webhook"}
     assert findings["webhook"].remedy == "gcloud secrets create hook --project=demo --data-file=FILE"

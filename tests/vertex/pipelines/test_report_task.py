@@ -25,6 +25,8 @@ from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.webhook import KEY, SECRET, Receiver, receiving, verified
 
 SECRET_NAME = "projects/demo/secrets/webhook/versions/latest"
+ADDRESS_NAME = "projects/demo/secrets/webhook-address/versions/3"
+TOLD = ["--webhook-url", ADDRESS_NAME, "--webhook-secret", SECRET_NAME]
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
 ):
     there.vertex.script.failing_tasks = {"Transform": "column <b>x</b> is not there"}
     there.vertex.script.cached_tasks = {"ExampleGen"}
-    there.rest.project.secrets[SECRET_NAME] = SECRET
+    there.rest.project.secrets |= {SECRET_NAME: SECRET, ADDRESS_NAME: f"{receiver.url}\n"}
     job = submit(compiled, vertex, cloud, lambda _: None).name
     tasks = {task.task_name: task.state.name for task in ended(job, cloud).job_detail.task_details}
     assert tasks["Report"] == "SUCCEEDED"
@@ -79,8 +81,7 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     assert "Trainer" not in tasks
 
     outputs = tmp_path / "outputs"
-    told = ["--webhook-url", receiver.url, "--webhook-secret", SECRET_NAME]
-    assert run_task([*arguments_of(compiled, job, outputs), *told], monkeypatch) == 0
+    assert run_task([*arguments_of(compiled, job, outputs), *TOLD], monkeypatch) == 0
     written = json.loads((outputs / "output.json").read_text())["artifacts"]
     numbers = written["metrics"]["artifacts"][0]["metadata"]
     assert numbers["parameter_batch_size"] > 0  # what it was to be trained with
@@ -98,7 +99,8 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
         "exit_code": 1,
         "blessed": False,
         "pushed_to": None,
-        "failed": ["Transform: column <b>x</b> is not there"],
+        "failed": ["Transform failed; its log and its report say why"],
+        "failed_step": "Transform",
     }
 
 
@@ -109,8 +111,7 @@ def test_it_never_fails(
     job = submit(compiled, vertex, cloud, lambda _: None).name
     ended(job, cloud)
     outputs = tmp_path / "outputs"
-    told = ["--webhook-url", "https://hooks.example.com", "--webhook-secret", SECRET_NAME]
-    assert run_task([*arguments_of(compiled, job, outputs), *told], monkeypatch) == 0
+    assert run_task([*arguments_of(compiled, job, outputs), *TOLD], monkeypatch) == 0
     assert "There was an error with the webhook." in caplog.text
     assert "'secretmanager.versions.access' denied" in caplog.text
     assert (outputs / "report.html").is_file()
@@ -126,18 +127,16 @@ def test_a_watcher_is_told_where_the_report_is(compiled: Path, vertex, cloud: Cl
     )
 
 
-def test_the_webhook_of_the_settings_is_compiled_into_the_task_without_its_secret(
-    config: PipelineConfig, tmp_path: Path
-):
+def test_of_the_webhook_neither_address_nor_secret_is_compiled_into_the_task(config: PipelineConfig, tmp_path: Path):
     vertex = Vertex("demo", "us-central1", "demo-bucket", "some.dev/image:1")
-    told = replace(vertex, webhook_url="https://hooks.example.com/x", webhook_secret=SECRET_NAME)
+    told = replace(vertex, webhook_url=ADDRESS_NAME, webhook_secret=SECRET_NAME)
     job = json.loads(compile(config, Target.on_vertex(told, "flights", tmp_path / "up"), tmp_path / "out").read_text())
     container = job["pipelineSpec"]["deploymentSpec"]["executors"]["Report_executor"]["container"]
-    assert container["args"][-4:] == ["--webhook-url", told.webhook_url, "--webhook-secret", SECRET_NAME]
+    assert container["args"][-4:] == TOLD
     with pytest.raises(UserError, match="need each other"):
-        replace(vertex, webhook_url="https://hooks.example.com/x")
-    with pytest.raises(UserError, match=r"webhook_url must be an address that starts with https://"):
-        replace(told, webhook_url="http://hooks.example.com")
+        replace(vertex, webhook_url=ADDRESS_NAME)
+    with pytest.raises(UserError, match=r"webhook_url must be a version of a secret .* gcloud secrets create NAME"):
+        replace(told, webhook_url="https://hooks.example.com/x")
 
 
 def test_the_job_has_the_form_in_which_tfx_compiles_an_exit_handler(compiled: Path, tmp_path: Path):
@@ -159,7 +158,7 @@ def with_policy(folder: Path, policy: str) -> Path:
     job = json.loads(path.read_text())
     job["runtimeConfig"]["failurePolicy"] = f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"
     words = job["pipelineSpec"]["deploymentSpec"]["executors"]["Report_executor"]["container"]["args"]
-    words += ["--webhook-url", "http://localhost/", "--webhook-secret", SECRET_NAME]
+    words += TOLD
     path.write_text(json.dumps(job))
     return folder
 
@@ -168,9 +167,8 @@ def with_policy(folder: Path, policy: str) -> Path:
 def test_a_run_whose_exit_handler_never_starts_is_reported_by_who_waits_for_it(
     how: str, compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, receiver: Receiver, tmp_path: Path
 ):
-    there.rest.project.secrets[SECRET_NAME] = SECRET
-    path = with_policy(compiled, "FAST" if how == "fast" else "SLOW") / "pipeline_job.json"
-    path.write_text(path.read_text().replace("http://localhost/", receiver.url))
+    there.rest.project.secrets |= {SECRET_NAME: SECRET, ADDRESS_NAME: receiver.url}
+    with_policy(compiled, "FAST" if how == "fast" else "SLOW")
     if how == "fast":
         there.vertex.script.failing_tasks = {"Transform": "column x is not there"}
     job = submit(compiled, vertex, cloud, lambda _: None).name
@@ -186,7 +184,8 @@ def test_a_run_whose_exit_handler_never_starts_is_reported_by_who_waits_for_it(
     report_task.report_here(over, cloud, tmp_path, notes.append)
     assert notes == [f"report {tmp_path}/report.html", "webhook notified"]
     reason = "Transform: column x is not there" if how == "fast" else "SchemaGen: cancelled"
-    assert verified(receiver.got[-1], KEY)["data"]["failed"] == [reason]
+    step = reason.partition(":")[0]
+    assert verified(receiver.got[-1], KEY)["data"]["failed"] == [f"{step} failed; its log and its report say why"]
     assert receiver.got[-1][0]["webhook-id"] == f"flights_{job.rpartition('/')[2]}"
     assert reason.split(": ")[1] in (tmp_path / "report.html").read_text(encoding="utf-8")
 
