@@ -1,6 +1,6 @@
 # Everything runs in one virtual environment, which each target first brings in step with requirements.lock.
 #   make VENV=path            keeps it somewhere else than in .venv
-#   make PYTHON=python3.12    makes it with this interpreter (3.10 to 3.13)
+#   make PYTHON=python3.12    makes it with this interpreter (3.11 to 3.13)
 VENV ?= .venv
 BIN := $(VENV)/bin
 export VENV PYTHON IMAGE VARIANT
@@ -60,9 +60,9 @@ rehearse-image: setup ## Build the image here without docker, look into it and r
 	$(BIN)/python tools/rehearse_image.py $(ARGS)
 
 lock: setup ## Write the locks of the packages anew from setup.py: UPGRADE=1 takes newer versions, and newer base images
-	$(BIN)/uv pip compile setup.py --quiet --all-extras --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements.lock
-	$(BIN)/uv pip compile setup.py --quiet --constraint requirements.lock --universal --python-version 3.10 --generate-hashes --no-header --output-file requirements-image.lock
-	@echo 'tensorflow[and-cuda]' | $(BIN)/uv pip compile - --quiet --constraint requirements.lock --universal --python-version 3.10 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements-gpu.lock
+	$(BIN)/uv pip compile setup.py --quiet --all-extras --universal --python-version 3.11 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(BIN)/uv pip compile setup.py --quiet --constraint requirements.lock --universal --python-version 3.11 --generate-hashes --no-header --output-file requirements-image.lock
+	@echo 'tensorflow[and-cuda]' | $(BIN)/uv pip compile - --quiet --constraint requirements.lock --universal --python-version 3.11 --generate-hashes --no-header $(if $(UPGRADE),--upgrade) --output-file requirements-gpu.lock
 	$(if $(UPGRADE),$(BIN)/python tools/base_images.py)
 
 clean: ## Remove .venv and everything the tools left behind

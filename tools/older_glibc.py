@@ -12,13 +12,17 @@ Does nothing on glibc 2.39 and later or to an object that is already done, and l
 newer symbol it does not know. See docs/decisions/0003-wheels-for-older-glibc.md.
 """
 
+import hashlib
 import io
+import json
 import os
 import platform
 import re
 import struct
 import sys
 import sysconfig
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,20 +58,32 @@ NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13)}
 OLDER = {"GLIBC_2.38": "GLIBC_2.2.5", "GLIBCXX_3.4.32": "GLIBCXX_3.4", "CXXABI_1.3.15": "CXXABI_1.3"}
 
 
+# SHA-256 of each object by Python's tag: as its wheel has it, and after the edit. Written by --record.
+DIGESTS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
 class UnknownSymbol(Exception):
     """The object needs something newer than this file knows a stand-in for."""
 
 
+class UnknownObject(Exception):
+    """The object is not one of those that this file was written for, or the edit made another than before."""
+
+
 def main() -> int:
     """Makes both objects of the running interpreter's environment loadable."""
+    if sys.argv[1:2] == ["--record"]:
+        print(json.dumps(record([Path(wheel) for wheel in sys.argv[2:]]), indent=2))
+        return 0
     libc, version = platform.libc_ver()
     if libc != "glibc" or _numbers(version) >= (2, 39):
         return 0
     site_packages = Path(sysconfig.get_path("platlib"))
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     for name in OBJECTS:
         try:
-            changed = make_loadable(site_packages / name)
-        except UnknownSymbol as error:
+            changed = make_loadable(site_packages / name, *DIGESTS[name][tag])
+        except (UnknownSymbol, UnknownObject) as error:
             print(error, file=sys.stderr)
             return 1
         if changed:
@@ -75,13 +91,37 @@ def main() -> int:
     return 0
 
 
-def make_loadable(path: Path) -> list[str]:
+def record(wheels: list[Path]) -> dict[str, dict[str, list[str]]]:
+    """Returns DIGESTS of wheels: pip download --no-deps --python-version 3.12 --platform manylinux_2_39_x86_64 ..."""
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in OBJECTS}
+    for wheel in sorted(wheels):
+        with zipfile.ZipFile(wheel) as files, tempfile.TemporaryDirectory() as folder:
+            for name in {*OBJECTS} & {*files.namelist()}:
+                path = Path(files.extract(name, folder))
+                before = _digest(path.read_bytes())
+                make_loadable(path)
+                found[name][wheel.name.split("-")[2]] = [before, _digest(path.read_bytes())]
+    return found
+
+
+def make_loadable(path: Path, before: str = "", after: str = "") -> list[str]:
     """Rewrites one shared object; returns the symbols that were given a stand-in (none: nothing to do).
+
+    Args:
+        path: Of the object.
+        before: SHA-256 that it must have, in hexadecimal, unless it has ``after`` already; "" for any.
+        after: SHA-256 that it must have in the end.
 
     Raises:
         UnknownSymbol: it needs a newer symbol that is not in ``STAND_INS``; the file is left as it was.
+        UnknownObject: a digest is another; the file is left as it was.
     """
     data = bytearray(path.read_bytes())
+    if before and _digest(data) not in (before, after):
+        raise UnknownObject(
+            f"{path} is not the object that was looked at: SHA-256 {_digest(data)}, expected {before}. Remove .venv "
+            "and run make setup again; for other versions, see docs/decisions/0003-wheels-for-older-glibc.md"
+        )
     elf = ELFFile(io.BytesIO(bytes(data)))
     try:
         changed = _replace_symbols(data, elf, too_new=_replace_versions(data, elf))
@@ -90,6 +130,8 @@ def make_loadable(path: Path) -> list[str]:
             f"{path.name} needs {error}, for which no stand-in is known. Use a system with glibc 2.39 or newer "
             "(Ubuntu 24.04, Debian 13)."
         ) from None
+    if after and _digest(data) != after:
+        raise UnknownObject(f"{path} would become SHA-256 {_digest(data)}, expected {after}; it was left as it is")
     if changed:
         # A new file, not an edit in place: installers hard-link packages from a cache that other projects share.
         partial = path.with_suffix(".partial")
@@ -148,6 +190,10 @@ def _replace_symbols(data: bytearray, elf: ELFFile, too_new: dict[int, str]) -> 
 def _is_too_new(version: str) -> bool:
     parts = re.fullmatch(r"(GLIBC|GLIBCXX|CXXABI)_([\d.]+)", version)
     return parts is not None and _numbers(parts[2]) > NEWEST[parts[1]]
+
+
+def _digest(data: bytes | bytearray) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ esac
 if [ -n "${PYTHON:-}" ]; then
     set -- "$PYTHON"
 else
-    set -- python3 python3.13 python3.12 python3.11 python3.10 "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[0-3].*/bin/python
+    set -- python3 python3.13 python3.12 python3.11 "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[1-3].*/bin/python
     # The stamp is written last: an environment without one may be half made.
     if [ -f "$venv/.setup-stamp" ]; then set -- "$venv/bin/python" "$@"; fi
 fi
@@ -32,10 +32,10 @@ for candidate in "$@"; do
     # A pyenv shim exists for every version and fails for those that are not switched on.
     version=$("$candidate" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || continue
     case $version in
-        3.10.* | 3.11.* | 3.12.* | 3.13.*) exec "$candidate" -I tools/setup_environment.py "$venv" ;;
+        3.11.* | 3.12.* | 3.13.*) exec "$candidate" -I tools/setup_environment.py "$venv" ;;
     esac
     found="${found:+$found, }$candidate is $version"
 done
-fail "${PYTHON:+PYTHON=$PYTHON: }found no Python 3.10 to 3.13 (${found:-no Python at all}).\
+fail "${PYTHON:+PYTHON=$PYTHON: }found no Python 3.11 to 3.13 (${found:-no Python at all}).\
  Install one (apt install python3 python3-venv, brew install python@3.12 or pyenv install 3.12)\
  or name one: make setup PYTHON=/path/to/python3.12"

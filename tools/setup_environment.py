@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
-INPUTS = (LOCK, ROOT / "tools/setup_environment.py", ROOT / "tools/older_glibc.py")
+INPUTS = (LOCK, *(ROOT / "tools" / name for name in ("setup_environment.py", "older_glibc.py", "older_glibc.json")))
 
 # What the log of a failed installation says -> what to do about it.
 REMEDIES = (
@@ -34,8 +34,7 @@ REMEDIES = (
     ),
     (
         r"(?i)failed to build",
-        "On Linux with Python 3.10 and on macOS pyfarmhash is compiled, which needs a C++ compiler: "
-        "apt install g++ python3-dev, or xcode-select --install.",
+        "On macOS pyfarmhash is compiled, which needs a C++ compiler: xcode-select --install.",
     ),
 )
 

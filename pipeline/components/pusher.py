@@ -116,7 +116,7 @@ def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, 
     measured = read_measured(blessings[0].uri) if blessings else {}
     return {
         "run": run_id,
-        "pushed_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "pushed_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": artifact_utils.get_single_uri(input_dict["model"]),
         "metrics": measured.get("metrics", {}),
         "data_span": measured.get("data_span"),

@@ -202,8 +202,8 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
     blank = (rows.fields == 0) & (columns > 1)
     numbers = np.cumsum(~blank) + first_row - 1
     reasons: dict[int, str] = dict(rows.broken)
-    for row in np.flatnonzero(~blank & (np.maximum(rows.fields, 1) != columns) & (rows.fields != -1)):
-        reasons[int(row)] = f"found {rows.fields[row]} fields, expected {columns}"
+    for row in np.flatnonzero(~blank & (np.maximum(rows.fields, 1) != columns) & (rows.fields != -1)).tolist():
+        reasons[row] = f"found {rows.fields[row]} fields, expected {columns}"
     body = data[:length]
 
     def text(row: int) -> bytes:

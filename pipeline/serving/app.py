@@ -239,7 +239,7 @@ class _Service:
         seconds = self.limits.body_seconds
         try:
             return await asyncio.wait_for(self._read(request), seconds)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise HTTPException(408, f"the body was not whole after {seconds:g} s") from error
         except ClientDisconnect as error:
             raise HTTPException(400, "the client has gone") from error

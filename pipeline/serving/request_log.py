@@ -52,7 +52,7 @@ class RequestLog:
         chosen = [pair for pair in pairs if self._share >= 1 or random.random() < self._share]
         if not chosen:
             return
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         common = {"time": now.isoformat(timespec="milliseconds"), "version": version}
         lines = [
             json.dumps({**common, "instance": self._shown(row), "prediction": answer}) + "\n" for row, answer in chosen

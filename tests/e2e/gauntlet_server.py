@@ -113,7 +113,7 @@ def _json(value: object, described: dict | None) -> object:
     if isinstance(value, decimal.Decimal):
         return float(value)
     if isinstance(value, datetime.datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
+        moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         return round(moment.timestamp()) * 1_000_000 + value.microsecond if integer else value.isoformat()
     if isinstance(value, datetime.date):
         return (value - datetime.date(1970, 1, 1)).days if integer else value.isoformat()

@@ -17,7 +17,7 @@ def write_certificate(folder: Path, names: Sequence[str] = ("localhost",)) -> tu
     """Writes a self-signed certificate for hosts, this one by default, and its key; returns both paths."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -493,4 +493,4 @@ def _require_conditions(query: Mapping[str, str], found: Object | None) -> None:
 
 
 def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.timezone.utc)
+    return datetime.datetime.now(datetime.UTC)

@@ -243,9 +243,7 @@ class FakeVertex:
 
     def _now(self) -> datetime.datetime:
         """A time after all times before."""
-        return datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(
-            seconds=next(self._numbers)
-        )
+        return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=next(self._numbers))
 
     def _list_pipeline_jobs(self, ask: v1.ListPipelineJobsRequest) -> v1.ListPipelineJobsResponse:
         wanted = checks.re.fullmatch(r'labels\.([\w-]+)="([\w-]*)"', ask.filter)

@@ -2,12 +2,14 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import setuptools
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -42,7 +44,7 @@ def locked(environment: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_the_lock_satisfies_every_requirement_of_setup_py(python, system):
     environment = {"python_version": python, "python_full_version": f"{python}.9", **SYSTEMS[system]}
     versions = locked(environment)
@@ -53,8 +55,8 @@ def test_the_lock_satisfies_every_requirement_of_setup_py(python, system):
 
 
 def test_setup_py_admits_the_pythons_the_setup_script_looks_for():
-    assert metadata()["python_requires"] == ">=3.10,<3.14"
-    assert "3.10.* | 3.11.* | 3.12.* | 3.13.*)" in (ROOT / "tools/setup.sh").read_text()
+    assert metadata()["python_requires"] == ">=3.11,<3.14"
+    assert "3.11.* | 3.12.* | 3.13.*)" in (ROOT / "tools/setup.sh").read_text()
 
 
 def test_setup_py_packages_the_library_and_the_models_only():
@@ -87,3 +89,25 @@ def test_the_overridden_pyfarmhash_gives_the_fingerprints_of_the_version_tfdv_as
     assert farmhash.fingerprint64("") == 11160318154034397263
     assert farmhash.fingerprint64("dep_hour") == 13948139241713286172
     assert farmhash.fingerprint32("dep_hour") == 1187721107
+
+
+def test_no_locked_package_has_a_known_hole_that_nobody_has_thought_about():
+    known = tomllib.loads((ROOT / "tests/setup/known_holes.toml").read_text())
+    environment = {"python_version": "3.12", "python_full_version": "3.12.9", **SYSTEMS["linux"]}
+    versions = locked(environment)
+    assert known["fixed"].keys() <= {Requirement(entry.partition("\\")[0]).name for entry in ENTRIES}
+    open_holes = {
+        hole
+        for name, holes in known["fixed"].items()
+        for hole, fixed in holes
+        if name in versions and Version(versions[name]) < Version(fixed)
+    }
+    assert open_holes == known["accepted"].keys(), "take a newer version with make lock, or accept it with a reason"
+
+
+def test_what_setup_py_asks_for_has_no_known_hole_either():
+    known = tomllib.loads((ROOT / "tests/setup/known_holes.toml").read_text())["fixed"]
+    for requirement in map(Requirement, required()):
+        for hole, fixed in known.get(requirement.name, ()):
+            lowest = next((bound.version for bound in requirement.specifier if bound.operator in (">=", "==")), "0")
+            assert Version(lowest) >= Version(fixed), f"{requirement} admits {hole}; ask for >={fixed}"

@@ -1,6 +1,7 @@
 """The set-up's edit of two shared objects, on small ones that ask for the same symbols and on the real ones."""
 
 import ctypes
+import hashlib
 import importlib.metadata
 import platform
 import re
@@ -16,7 +17,7 @@ from tests.programs import require
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has glibc, and objects to edit for it")
 if sys.platform == "linux":
-    from tools.older_glibc import OBJECTS, UnknownSymbol, make_loadable
+    from tools.older_glibc import DIGESTS, OBJECTS, UnknownObject, UnknownSymbol, make_loadable
 
 VERSIONS = """
 GLIBC_2.2.5 { strtol; strtoul; };
@@ -85,6 +86,27 @@ def test_a_symbol_without_a_stand_in_is_refused_and_the_file_left_alone(build, u
     assert path.read_bytes() == before
 
 
+def test_an_object_of_another_digest_before_or_after_is_refused_and_the_file_left_alone(build):
+    path = build("long __isoc23_strtol(); long strtol(); long f() { return __isoc23_strtol() + strtol(); }")
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    for before, after in (("0" * 64, "1" * 64), (digest, "1" * 64)):
+        with pytest.raises(UnknownObject, match=rf"object\.so .*expected {before if before != digest else after}"):
+            make_loadable(path, before, after)
+        assert path.read_bytes() == content
+    make_loadable(path)
+    after = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(content)
+    assert make_loadable(path, digest, after) == ["__isoc23_strtol"]
+    assert make_loadable(path, digest, after) == []
+
+
+def test_there_are_digests_for_every_python():
+    assert {name: sorted(found) for name, found in DIGESTS.items()} == {
+        name: ["cp311", "cp312", "cp313"] for name in OBJECTS
+    }
+
+
 def test_a_file_shared_with_the_installers_cache_keeps_its_content_there(build, tmp_path):
     path = build("long __isoc23_strtol(); long strtol(); long f() { return __isoc23_strtol() + strtol(); }")
     (tmp_path / "cache.so").hardlink_to(path)
@@ -101,7 +123,9 @@ def test_a_file_shared_with_the_installers_cache_keeps_its_content_there(build, 
 @pytest.mark.parametrize("name", OBJECTS if sys.platform == "linux" else ())
 def test_the_installed_objects_are_done(name, tmp_path):
     copy = Path(shutil.copy(Path(sysconfig.get_path("platlib"), name), tmp_path))
-    assert make_loadable(copy) == []
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert make_loadable(copy, *DIGESTS[name][tag]) == []
+    assert hashlib.sha256(copy.read_bytes()).hexdigest() == DIGESTS[name][tag][1]
 
 
 def test_no_other_installed_package_needs_a_newer_glibc_than_2_34():

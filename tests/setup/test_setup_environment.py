@@ -62,7 +62,7 @@ def test_only_an_old_python_is_named_with_what_is_needed_and_how_to_get_it(tree,
     write_stub(stubs / "python3", "echo 3.8.18")
     done = run_setup(tree, PATH=stubs)
     assert done.returncode == 1
-    assert "found no Python 3.10 to 3.13 (python3 is 3.8.18)" in done.stderr
+    assert "found no Python 3.11 to 3.13 (python3 is 3.8.18)" in done.stderr
     assert "apt install python3" in done.stderr
     assert "PYTHON=/path/to/python3.12" in done.stderr
 
@@ -77,7 +77,7 @@ def test_a_chosen_python_that_does_not_fit_is_not_replaced_by_another(tree, stub
     old = write_stub(stubs / "old", "echo 3.9.1")
     done = run_setup(tree, PYTHON=old)
     assert done.returncode == 1
-    assert f"PYTHON={old}: found no Python 3.10 to 3.13 ({old} is 3.9.1)" in done.stderr
+    assert f"PYTHON={old}: found no Python 3.11 to 3.13 ({old} is 3.9.1)" in done.stderr
 
 
 def test_a_python_too_old_or_broken_is_passed_over(tree, stubs):

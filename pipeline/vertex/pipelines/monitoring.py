@@ -130,7 +130,7 @@ def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str,
     if train is None:
         raise UserError(f"no training statistics of version {requests.version} in {pushed}: its run did not end")
     schema = text_format.Parse(filesystem.read_text(f"{schema_folder}/schema.pbtxt"), schema_pb2.Schema())
-    folder = f"{root}/_monitor/{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H-%M-%S}"
+    folder = f"{root}/_monitor/{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H-%M-%S}"
     remedies = Remedies(config.schema and in_repository(config.schema), folder)
     of_test = reference.read_predictions(pushed, str(requests.version))
     lines, crossed = serving_skew.report(requests, schema, train, config, remedies, folder, of_test)

@@ -311,7 +311,7 @@ def not_rehearsed(vertex: Vertex) -> Iterator[str]:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat()
+    return datetime.datetime.now(datetime.UTC).isoformat()
 
 
 def _inputs(task: Mapping[str, Any], kind: str) -> dict[str, Any]:
