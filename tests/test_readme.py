@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "data/README.md",
     "schema/README.md",
     *map(str, (ROOT / "docs").rglob("*.md")),
@@ -81,6 +82,14 @@ def test_the_table_of_rooms_in_the_readme_names_what_is_there():
     assert {path for path in named if not (ROOT / path).exists()} == set()
     rooms = {f"pipeline/{path.name}/" for path in (ROOT / "pipeline").iterdir() if (path / "__init__.py").is_file()}
     assert rooms <= named
+
+
+def test_every_threat_is_shown_by_tests_that_exist():
+    tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    text = (ROOT / "docs/threat_model.md").read_text()
+    named = re.findall(r"`(test_\w+)`", text)
+    assert len(named) > 30
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 def test_every_behaviour_of_google_cloud_has_its_test_or_is_called_unknown():
