@@ -39,7 +39,7 @@ format: setup ## Put the code in shape
 	$(BIN)/ruff format .
 
 bench: run ## Measure again the numbers in the README
-	@for file in $(filter-out $(patsubst %,benchmarks/%.py,gauntlet faults mutations),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out $(patsubst %,benchmarks/%.py,gauntlet faults mutations mutants),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"
 	$(BIN)/tensorboard --logdir output $(ARGS)
@@ -50,8 +50,9 @@ gauntlet: setup ## Take 76 awkward tables through new, run, predict and serve, f
 faults: setup ## Break runs in 240 ways and look whether the next one is right, for hours: make faults ARGS="kill --jobs 2"
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
-mutants: setup ## Change lines of important behaviour and look whether tests notice: make mutants ARGS="canary"
-	$(BIN)/python benchmarks/mutations.py $(ARGS)
+mutants: setup ## Change lines of important behaviour and look whether tests notice: make mutants ARGS="canary --sample 20"
+	$(BIN)/python benchmarks/mutations.py
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 image: setup ## Build and push the images of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)

@@ -171,11 +171,7 @@ def main() -> int:
     table = Table("mutation", "tests", "noticed by", "seconds", title="Mutations", title_justify="left")
     unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
-        copy = Path(scratch) / "repository"
-        files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for name in files.splitlines():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+        copy = copy_of_the_repository(Path(scratch) / "repository")
         healthy: dict[tuple[str, str], str] = {}
         for mutation in chosen:
             started = time.monotonic()
@@ -191,6 +187,15 @@ def main() -> int:
     console.print(table)
     console.print(f"{len(chosen) - unnoticed} of {len(chosen)} noticed; must reach: all")
     return 1 if unnoticed else 0
+
+
+def copy_of_the_repository(copy: Path) -> Path:
+    """Copy the files that Git knows, as they are now."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in files.splitlines():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    return copy
 
 
 def mutated(copy: Path, mutation: Mutation) -> str:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.data.location import check_data, find_files, prepare
+from pipeline.errors import UserError
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import Evaluation, Gate
 from pipeline.settings.target import only_run_in
@@ -84,12 +85,12 @@ def test_a_split_without_files(data, output):
     assert "no files for the test split" in refused(output, "--data", data)
 
 
-def test_files_of_two_formats(data, output):
+def test_files_of_two_formats(data):
     (data / "train/more.csv").write_text("late\n1\n")
+    with pytest.raises(UserError, match=r"(?s)csv.*parquet"):
+        find_files(Data(str(data), splits={"train": "train/*", "eval": "eval/*", "test": "test/*"}))
     edited = find_files(Data(str(data), splits={"train": "train/*.parquet", "eval": "eval/*", "test": "test/*"}))
     assert edited.format == "parquet"
-    message = refused(output, "--data", data / "train")
-    assert "no files for the train split" in message
 
 
 def test_a_parquet_file_that_is_none(data, output):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,18 @@ ACCOUNT = f"pipeline@{PROJECT}.iam.gserviceaccount.com"
 def _google_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleCloud]:
     with google_cloud(tmp_path_factory.mktemp("google_cloud")) as cloud:
         yield cloud
+
+
+@pytest.fixture
+def sigterm_is_caught() -> Iterator[None]:
+    """A SIGTERM that the code under test does not catch fails the test, and does not end pytest."""
+
+    def reached(*_: object) -> None:
+        raise AssertionError("SIGTERM was not caught")
+
+    before = signal.signal(signal.SIGTERM, reached)
+    yield
+    assert signal.signal(signal.SIGTERM, before) is reached, "the handler of before was not put back"
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_check_lists_what_is_wrong_and_submits_nothing(runner, there: GoogleClou
     assert there.vertex.pipeline_jobs == {}
 
 
-def test_check_alone_is_quick_and_submits_nothing_when_all_is_well(runner, there: GoogleCloud):
+def test_check_alone_submits_nothing_when_all_is_well(runner, there: GoogleCloud):
     code, text = runner("check")
     assert code == 0, text
     assert there.vertex.calls == []

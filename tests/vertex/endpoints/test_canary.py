@@ -190,7 +190,9 @@ def test_two_that_write_at_the_same_moment_do_not_overwrite_each_other(pushed_on
     assert there.vertex.serving.traffic() == {"2": 100}
 
 
-def test_a_task_that_is_ended_from_outside_puts_the_traffic_back(pushed_once: Pushes, there: GoogleCloud):
+def test_a_task_that_is_ended_from_outside_puts_the_traffic_back(
+    pushed_once: Pushes, there: GoogleCloud, sigterm_is_caught
+):
     def end_us() -> None:
         wait_until(lambda: there.vertex.serving.traffic() == {"1": 90, "2": 10})
         os.kill(os.getpid(), signal.SIGTERM)

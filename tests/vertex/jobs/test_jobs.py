@@ -162,7 +162,7 @@ def test_a_task_that_is_started_again_waits_for_the_job_it_had_started(there: Go
     assert there.vertex.count("CreateCustomJob") == 1
 
 
-def test_a_task_that_is_ended_cancels_its_job(there: GoogleCloud, bucket: str):
+def test_a_task_that_is_ended_cancels_its_job(there: GoogleCloud, bucket: str, sigterm_is_caught):
     there.vertex.script.stuck = True
 
     def end_once_it_waits() -> None:
