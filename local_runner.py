@@ -19,6 +19,7 @@ from pipeline.cli import command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
+from pipeline.cli.scratch import scratch_folder
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.runs import webhook
@@ -74,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def run_pipeline(run: LocalRun, target: Target, verbose: bool) -> int:
     """Build the graph and run it, announce the outcome, and write the report; return the exit code."""
-    with terminal.redirect_output(run.log, verbose) as screen:
+    with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen:
         screen.start(run.config, run.name)
         # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.

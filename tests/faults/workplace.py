@@ -256,6 +256,8 @@ class Workplace:
         if not np.allclose(self.answers_of(Path(verdict["pushed_to"])), self.answers, atol=1e-6):
             raise Broken("the next run pushed another model")
         self.check_versions()
+        if left := sorted(path.name for path in self.scratch.iterdir()):
+            raise Broken(f"left over in the temporary folder: {', '.join(left)}")
         return done
 
 
