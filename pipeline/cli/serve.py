@@ -27,7 +27,6 @@ from pipeline.settings.repository import shown
 PORT = 8501  # TensorFlow Serving's
 TOKEN = "PIPELINE_SERVE_TOKEN"  # environment variable
 LOOK_EVERY = 2.0  # seconds between two looks for another version
-GRACE_SECONDS = 30  # to answer the requests that have begun when the server is stopped
 
 
 def main(argv: list[str]) -> int:
@@ -67,6 +66,12 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     )
     parser.add_argument("--max-instances", type=positive, default=10_000, help="rows in a request (%(default)s)")
     parser.add_argument("--max-body-bytes", type=positive, default=10 << 20, help="of a request (%(default)s)")
+    parser.add_argument(
+        "--grace-seconds",
+        type=positive,
+        default=30,
+        help="to answer what has begun, when it is told to end (%(default)s)",
+    )
     parser.add_argument("--request-log", type=Path, help="folder for a log of requests and answers, as JSON lines")
     parser.add_argument("--log-share", type=share, default=1.0, help="share of rows that are logged (%(default)s)")
     parser.add_argument("--log-days", type=positive, default=30, help="days that are kept of the log (%(default)s)")
@@ -169,7 +174,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
         guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
         config = uvicorn.Config(
-            guard, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+            guard, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=arguments.grace_seconds
         )
         # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -180,7 +185,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         logger.info("version %d answers at http://%s:%d/v1/models/%s:predict", served.model.number, host, port, name)
         uvicorn.Server(config).run(sockets=[sock])
         if guard.cut_off:
-            logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, GRACE_SECONDS)
+            logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, arguments.grace_seconds)
         else:
             logger.info("ended, with every request under way answered")
 

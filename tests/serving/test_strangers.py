@@ -231,3 +231,17 @@ def test_of_a_damaged_version_it_says_why_at_once_and_serves_the_older_until_it_
         damaged.write_bytes(whole)  # the folder's own time does not change
         assert "version 11 answers in place of 10" in process.stderr.readline()
         process.kill()
+
+
+@pytest.mark.slow
+def test_told_to_end_it_waits_as_long_as_it_may_and_says_what_it_cuts_off(versions):
+    with serving(versions, "--grace-seconds", 1) as (process, port):
+        with contextlib.ExitStack() as unfinished:
+            for _ in range(3):
+                half = unfinished.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+                half.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
+            assert ask(port)[9:12] == b"200"
+            process.terminate()
+            _, said = process.communicate(timeout=15)
+        assert process.returncode == 0
+        assert "ended; 3 requests under way were cut off after 1 s" in said
