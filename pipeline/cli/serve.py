@@ -180,9 +180,9 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         host, port = sock.getsockname()[:2]
-        if not manifest_key():
-            logger.info("files are compared with their manifest, which is not signed: no $%s", MANIFEST_KEY)
-        logger.info("version %d answers at http://%s:%d/v1/models/%s:predict", served.model.number, host, port, name)
+        address = f"http://{host}:{port}/v1/models/{name}:predict"
+        signed = "signed" if manifest_key() else f"not signed: no ${MANIFEST_KEY}"
+        logger.info("version %d answers at %s (%s)", served.model.number, address, signed)
         uvicorn.Server(config).run(sockets=[sock])
         if guard.cut_off:
             logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, arguments.grace_seconds)
