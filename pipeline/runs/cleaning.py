@@ -162,7 +162,9 @@ def _is_below(folder: Path, *outputs: Path) -> bool:
 def _of_no_run(root: Path, artifacts: Iterable[Artifact], kept: Sequence[Run]) -> Iterator[tuple[str, Path]]:
     """Yield what steps have left that were killed, with its kind: nobody runs while the lock is held."""
     known = {_folder(artifact).resolve() for artifact in artifacts}
-    for path in [*numbered_folders(root), *root.glob("[!_]*/.system/*/*")]:
+    # TFX leaves an empty folder of every execution there, which is not worth a word.
+    working = [path for path in root.glob("[!_]*/.system/*/*") if any(file.is_file() for file in path.rglob("*"))]
+    for path in [*numbered_folders(root), *working]:
         if path.resolve() not in known:
             yield "of no run", path
     oldest = min((run.started.timestamp() for run in kept), default=0)

@@ -111,7 +111,7 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     if changed := changed_since_push(folder):
         raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
     if why := not_signed(folder):
-        raise UserError(f"the model in {folder} is not answered by: {why}")
+        raise UserError(f"the model in {folder} is not served: {why}")
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:

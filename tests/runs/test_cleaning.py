@@ -176,6 +176,7 @@ def test_what_killed_steps_have_left_goes_and_checkpoints_that_may_be_gone_on_fr
     old, new = (write(artifacts / f"Trainer/checkpoints/{name}") for name in ("0f", "1f"))
     os.utime(old, (1, 1))
     others = [write(artifacts / "_wheels/0/1"), write(artifacts / "Trainer/Model/notes")]
+    (artifacts / "Trainer/.system/executor_execution/1/.temp").mkdir(parents=True)
     planned = clean(runs)
     assert sorted(planned.folders["of no run"]) == [working, killed]
     assert planned.folders["checkpoints"] == [old]
