@@ -134,6 +134,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         data=literal(data),
         label=literal(label.name),
         zero_or_one=label.classes == ("0", "1"),
+        two=len(label.classes) == 2,
         weight=weight,
         classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes={weight}),")),
         # Of few rows, a longer search finds what chance has made of the eval split.
@@ -182,7 +183,9 @@ def label_line(label: Label, values: np.ndarray) -> str:
         return f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
     shares = np.bincount(values, minlength=len(label.classes)) / len(values)
     each = [f"{word} ({100 * share:.3g} %)" for word, share in zip(label.classes, shares, strict=True)]
-    return f"{label.name}: {'two' if len(each) == 2 else len(each)} classes, {shortened(each, 8)}"
+    if len(each) == 2:
+        return f"{label.name}: two classes, {', '.join(each)}; the model answers the probability of {label.classes[1]}"
+    return f"{label.name}: {len(each)} classes, {shortened(each, 8)}"
 
 
 def summary(table: Table) -> Iterator[tuple[str, str]]:

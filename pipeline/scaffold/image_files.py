@@ -139,6 +139,7 @@ def _config(name: str, data: str, pictures: Pictures, backbone: str | None, lite
         shares=pictures.shares,
         label=literal(label.name),
         zero_or_one=label.classes == ("0", "1"),
+        two=len(label.classes) == 2,
         classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
         backbone=backbone,
         epochs=epochs,
