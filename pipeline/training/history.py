@@ -14,6 +14,8 @@ from pipeline.training.steps import RECORDED
 MEMBERS_FILE = "members.txt"
 EPOCHS_FILE = "history.csv"
 STEPS_FILE = "steps.csv"
+# Where the time went and one sentence on that; written by ``diagnosis``.
+DIAGNOSIS_FILE = "diagnosis.json"
 
 
 class Journal:
@@ -66,7 +68,12 @@ class Journal:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
-        partial = f"{self._folder}/{name}.partial"
-        with tf.io.gfile.GFile(partial, "w") as file:
-            file.write(text.getvalue())
-        tf.io.gfile.rename(partial, f"{self._folder}/{name}", overwrite=True)
+        write_text(str(self._folder), name, text.getvalue())
+
+
+def write_text(folder: str, name: str, text: str) -> None:
+    """Write a file into a folder here or in a bucket, whole or not at all."""
+    partial = f"{folder}/{name}.partial"
+    with tf.io.gfile.GFile(partial, "w") as file:
+        file.write(text)
+    tf.io.gfile.rename(partial, f"{folder}/{name}", overwrite=True)

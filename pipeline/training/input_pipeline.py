@@ -52,6 +52,10 @@ class Split(Protocol):
     def rows(self) -> Rows:
         """Return how batches are packed."""
 
+    @property
+    def cache(self) -> str:
+        """Return where parsed examples are kept between epochs: "memory", "disk" or "none"."""
+
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         """Return endless batches, shuffled anew in every epoch of ``examples // (batch_size * replicas)`` steps.
 
@@ -170,6 +174,8 @@ def _evaluation_batch_sizes(examples: int, batch_size: int, replicas: int, same_
 class _InMemory:
     """All rows as one matrix, and every epoch a permutation of them."""
 
+    cache = "memory"
+
     def __init__(self, files: list[str], rows: Rows):
         self.rows = rows
         self._loading: Future[tf.Tensor] = LOADER.submit(self._load, files)
@@ -245,6 +251,7 @@ class _Streamed:
         self._examples = int(_blocks(files, self._block).reduce(0, lambda count, block: count + tf.size(block)))
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
+        self.cache = "disk" if disk else "none"
         self._cached: tf.data.Dataset | None = None
         if disk:
             self._folder = tempfile.TemporaryDirectory(prefix="examples-", dir=disk)  # goes with the last reference

@@ -1,7 +1,6 @@
 """Fitting one model: the same loop on one device, on several and on several machines, resumable."""
 
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,9 +16,11 @@ from pipeline.training.augmentation import check as check_augmentation
 from pipeline.training.balance import class_weights_of
 from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
+from pipeline.training.diagnosis import BETWEEN, CALLBACKS, CHECKPOINTS, COMPILING, EVALUATION, LOADING, STEPS
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
 from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, steps_per_epoch
+from pipeline.training.observation import Observation, Trace
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
 from pipeline.training.strategy import Distribution
@@ -43,7 +44,7 @@ class Fit:
         callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
             batch for them, as with Keras' ``steps_per_execution``.
         augment: Changes training batches; see ``training.run``.
-        logs: Folder for history.csv, steps.csv and the TensorBoard files; None writes nothing.
+        logs: Folder for history.csv, steps.csv, diagnosis.json and the TensorBoard files; None writes nothing.
         tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
             ``delete_checkpoints`` when the results of the training are safe.
@@ -67,6 +68,8 @@ class Fit:
         tensorboard: str | None = None,
         checkpoints: str | None = None,
     ):
+        self.observation = Observation()
+        self.stopwatch = self.observation.stopwatch
         self.model = model
         self.train = train
         self.evaluate = evaluate
@@ -78,19 +81,12 @@ class Fit:
         # A replica's batch with all its micro-batches; settings.batch_size is one of these.
         self.batch_size = settings.batch_size * settings.accumulate
 
-        if train.rows.weight:
-            _check_metrics(model)
-        with distribution.strategy.scope():
-            _build(model, train.rows.batch_spec(self.batch_size))
-        if augment:
-            check_augmentation(augment, train.rows.batch_spec(self.batch_size)[:2])
-        self.steps = Steps(model, train.rows, distribution, settings, seed=seed, augment=augment)
-        self.steps.train_head_only(settings.head_epochs > 0)
+        with self.stopwatch.measure(COMPILING):
+            self._compile(augment)
         # The data may still be loading: what takes a second or more is done before it is waited for.
-        self.steps.compile_for(self.batch_size)
-        started = time.perf_counter()
-        self._fit_batch_to_the_data()
-        self.seconds = self.seconds_waited = time.perf_counter() - started
+        with self.stopwatch.measure(LOADING):
+            self._fit_batch_to_the_data()
+        self.seconds = self.seconds_waited = self.stopwatch.seconds()[LOADING]
         if self.steps.class_weights is not None:
             weights = class_weights_of(train, train.rows.classes)
             logger.info("Rows of each class count in the loss: %s.", ", ".join(f"{weight:.4g}" for weight in weights))
@@ -101,15 +97,16 @@ class Fit:
         self.progress = Progress("training")
         self.began: tuple[float, int] | None = None
         self.epoch = 0
-        self.profiling = False
         chief = distribution.is_chief
         tensorboard = tensorboard or logs
+        self.logs = logs
+        self.watched = settings.profile != "off" and logs is not None
         self.journal = Journal(logs if chief else None, tensorboard if chief else None)
-        self.tensorboard = tensorboard
+        self.trace = Trace(settings.profile, tensorboard if chief else None)
         self.callbacks = [early_stopping(settings), *callbacks]
         if tensorboard:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
-        if not distribution.is_chief:
+        if not chief:
             self._scratch = tempfile.TemporaryDirectory()
             redirect_output(self.callbacks, self._scratch.name)
         self.checkpoints = (
@@ -125,7 +122,28 @@ class Fit:
         Raises:
             TrainingError: the loss is not finite, or one example does not fit into memory.
         """
-        model, settings = self.model, self.settings
+        with self.observation.sampling(self.watched and self.distribution.is_chief):
+            self._run()
+        if self.watched:
+            self._diagnose()
+        names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
+        return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
+
+    def _compile(self, augment: Augment | None) -> None:
+        """Create the model's variables and compile its training step."""
+        rows = self.train.rows
+        if rows.weight:
+            _check_metrics(self.model)
+        with self.distribution.strategy.scope():
+            _build(self.model, rows.batch_spec(self.batch_size))
+        if augment:
+            check_augmentation(augment, rows.batch_spec(self.batch_size)[:2])
+        self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)
+        self.steps.train_head_only(self.settings.head_epochs > 0)
+        self.steps.compile_for(self.batch_size)
+
+    def _run(self) -> None:
+        model, settings, measure = self.model, self.settings, self.stopwatch.measure
         callbacks = keras.callbacks.CallbackList(
             self.callbacks,
             add_history=True,
@@ -135,7 +153,8 @@ class Fit:
             steps=self.steps_per_epoch,
         )
         model.stop_training = False
-        callbacks.on_train_begin()
+        with measure(CALLBACKS):
+            callbacks.on_train_begin()
         self.callbacks_at_start = [state_of(callback) for callback in self.callbacks]
         self._restore()
         self._feed()
@@ -143,36 +162,50 @@ class Fit:
         while self.epoch < settings.epochs and not model.stop_training:
             if int(self.steps.done) == self.epoch * self.steps_per_epoch:
                 model.reset_metrics()
-                callbacks.on_epoch_begin(self.epoch)
+                with measure(CALLBACKS):
+                    callbacks.on_epoch_begin(self.epoch)
             self.steps.train_head_only(self.epoch < settings.head_epochs)
-            self._train_epoch(callbacks)
+            with measure(BETWEEN):
+                self._train_epoch(callbacks)
             metrics = self._end_of_epoch()
-            callbacks.on_epoch_end(self.epoch, metrics)
+            with measure(CALLBACKS):
+                callbacks.on_epoch_end(self.epoch, metrics)
             self.epoch += 1
             self._save()
-        self._profile(sys.maxsize)
-        callbacks.on_train_end(metrics)
-        names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
-        return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
+        self.trace.end()
+        with measure(CALLBACKS):
+            callbacks.on_train_end(metrics)
+
+    def _diagnose(self) -> None:
+        """Say where the time went; the chief writes it."""
+        diagnosis = self.observation.diagnose(self)
+        if self.distribution.is_chief:
+            logger.log(logging.WARNING if diagnosis.stands_out else logging.INFO, diagnosis.sentence)
+            diagnosis.write(str(self.logs))
 
     def _feed(self) -> None:
         """Start the batches at the current step."""
-        self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
+        with self.stopwatch.measure(LOADING):
+            self.steps.feed(self.train.training(self.batch_size, self.part, self.seed, int(self.steps.done)))
 
     def _train_epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
         end = (self.epoch + 1) * self.steps_per_epoch
         while (first := int(self.steps.done)) < end and not self.model.stop_training:
-            self._profile(first)
+            self.trace.at(first)
             count = min(end, self._next_stop(first)) - first
             into_epoch = first - self.epoch * self.steps_per_epoch
-            callbacks.on_train_batch_begin(into_epoch)
+            with self.stopwatch.measure(CALLBACKS):
+                callbacks.on_train_batch_begin(into_epoch)
             started = time.perf_counter()
-            records = self._call(count)
+            with self.stopwatch.measure(STEPS):
+                records = self._call(count)
+            self.observation.calls += 1
             self.seconds += time.perf_counter() - started
             self.journal.add_steps(first, self.epoch, records)
             if self.progress.due():
                 self._report_progress(first + count, records[-1][0])
-            callbacks.on_train_batch_end(into_epoch + count - 1, {"loss": records[-1][0]})
+            with self.stopwatch.measure(CALLBACKS):
+                callbacks.on_train_batch_end(into_epoch + count - 1, {"loss": records[-1][0]})
             every = self.settings.checkpoint_steps
             if every and int(self.steps.done) % every == 0 and int(self.steps.done) < end:
                 self._save()
@@ -200,7 +233,7 @@ class Fit:
         stops = [step + self.settings.steps_per_call]
         if self.settings.checkpoint_steps:
             stops.append((step // self.settings.checkpoint_steps + 1) * self.settings.checkpoint_steps)
-        stops += [stop for stop in self.settings.profile_steps or () if stop > step]
+        stops += [stop for stop in self.trace.stops if stop > step]
         return min(stops)
 
     def _call(self, count: int) -> list[list[float]]:
@@ -209,6 +242,8 @@ class Fit:
         while len(records) < count:
             before = int(self.steps.done)
             finite = True
+            with self.stopwatch.measure(COMPILING):
+                self.steps.trace_training()
             try:
                 finite = self.steps.train(count - len(records))
             except tf.errors.ResourceExhaustedError as error:
@@ -268,6 +303,7 @@ class Fit:
             "examples_per_second": examples / seconds,
             "share_waited_for_input": min(1.0, (self.seconds_waited + sum(row[5] for row in steps)) / seconds),
         }
+        metrics |= self.observation.columns()
         self.seconds = self.seconds_waited = 0.0
         self.journal.add_epoch(metrics)
         logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
@@ -275,26 +311,23 @@ class Fit:
 
     def _evaluate_split(self) -> dict[str, float]:
         """Return loss and metrics on the eval split."""
-        batch_size = self.settings.batch_size * EVALUATION_BATCH
+        measure, batch_size = self.stopwatch.measure, self.settings.batch_size * EVALUATION_BATCH
         if not self.evaluating:  # now and not earlier: this split is loaded after the train split
-            batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
-            self.steps.set_evaluation_data(batches, self.evaluate.rows)
+            with measure(LOADING):
+                batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
+                self.steps.set_evaluation_data(batches, self.evaluate.rows)
             self.evaluating = True
-        return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
-
-    def _profile(self, step: int) -> None:
-        if not (self.settings.profile_steps and self.tensorboard and self.distribution.is_chief):
-            return
-        first, last = self.settings.profile_steps
-        if step == first:
-            self.profiling = True
-            tf.profiler.experimental.start(self.tensorboard)
-        elif self.profiling and step >= last:
-            self.profiling = False
-            tf.profiler.experimental.stop()
+        with measure(COMPILING):
+            self.steps.trace_evaluation()
+        with measure(EVALUATION):
+            return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
 
     def _save(self) -> None:
-        if self.checkpoints:
+        if not self.checkpoints:
+            return
+        within = int(self.steps.done) != self.epoch * self.steps_per_epoch
+        self.observation.saves = [self.observation.saves[0] + 1, self.observation.saves[1] + within]
+        with self.stopwatch.measure(CHECKPOINTS):
             self.checkpoints.save(
                 {
                     "epoch": self.epoch,
@@ -303,6 +336,7 @@ class Fit:
                     "micro_batches": self.steps.micro_batches,
                     "stop_training": bool(self.model.stop_training),
                     "journal": self.journal.state(),
+                    "observation": self.observation.state(),
                     "callbacks": list(map(state_of, self.callbacks, self.callbacks_at_start)),
                 }
             )
@@ -316,6 +350,7 @@ class Fit:
         self.seconds_waited += state["seconds_waited"]
         self.model.stop_training = state["stop_training"]
         self.journal.set_state(state["journal"])
+        self.observation.add(state.get("observation", {}))
         for callback, values in zip(self.callbacks, state["callbacks"], strict=True):
             vars(callback).update(values)
         if state["micro_batches"] != self.steps.micro_batches:

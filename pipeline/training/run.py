@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from pipeline.serving import background
-from pipeline.training import answers, predictions, strategy
+from pipeline.training import answers, predictions, probe, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.conformal import rank_of
@@ -93,6 +93,11 @@ def run(
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
         start_from(getattr(fn_args, "base_model", None), model, transform_output)
+
+    if settings.probe:
+        training = probe.Training(model, train, evaluate, settings, distribution, seed, augment)
+        probe.write(training, decoder, fn_args.train_files, settings.probe)
+        return
 
     checkpoints = checkpoint_folder(fn_args)
     if settings.members != "trees":

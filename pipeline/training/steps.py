@@ -14,6 +14,15 @@ from pipeline.training.backbone import backbone_of
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
 from pipeline.training.schedule import rate_multiple
+from pipeline.training.sparse import (
+    Gradient,
+    SparseUpdates,
+    added,
+    any_number_of_rows,
+    divided,
+    summed,
+    values_of,
+)
 from pipeline.training.strategy import Distribution
 
 # The record of a step, in this order.
@@ -73,6 +82,7 @@ class Steps:
         # Gradients are summed over the replicas in _gradients. The optimizer would do it later, and so clip each
         # replica's gradients by their own norm and let replicas disagree on a float16 overflow.
         inner._all_reduce_sum_gradients = list
+        self._sparse = SparseUpdates(model)
         # A schedule inside the optimizer is the user's own, and stays.
         self._sets_rate = hasattr(self._optimizer.learning_rate, "assign")
         self._compile()
@@ -80,6 +90,19 @@ class Steps:
     def _compile(self) -> None:
         self._train = tf.function(self._train_steps)
         self._evaluate = tf.function(self._evaluate_steps)
+        self._traced: set[str] = set()
+
+    def trace_training(self) -> None:
+        """Compile the training step, by a call of no steps, unless it is compiled."""
+        if "train" not in self._traced:
+            self.train(0)
+            self._traced.add("train")
+
+    def trace_evaluation(self) -> None:
+        """Compile the evaluation step, by a call of no steps, unless it is compiled."""
+        if "evaluate" not in self._traced:
+            self._evaluate(self._batches, tf.constant(0, tf.int64))
+            self._traced.add("evaluate")
 
     def split_further(self, micro_batches: int) -> None:
         """Compute a batch in more parts from now on."""
@@ -93,10 +116,19 @@ class Steps:
             self._compile()
 
     def compile_for(self, batch_size: int) -> None:
-        """Compile the training step, by a call of no steps."""
+        """Compile the training step before there are examples."""
         chunk = self._rows.chunk(batch_size)
         self.feed(_zeros(chunk))
-        self.train(0)
+        self.trace_training()
+
+    def graph_of_one_step(self, batch_size: int) -> tf.Graph:
+        """Return the graph of one training step on rows at hand, for counting its work; it is not run."""
+
+        def step(rows: tf.Tensor) -> None:
+            _, gradients, _ = self._strategy.run(self._gradients, args=(rows,))
+            self._strategy.run(self._apply, args=(gradients,))
+
+        return tf.function(step).get_concrete_function(tf.TensorSpec([batch_size, self._rows.words], WORD)).graph
 
     def feed(self, chunks: tf.data.Dataset) -> None:
         """Take the training batches from a dataset from now on, as ``Split.training`` makes it."""
@@ -164,12 +196,15 @@ class Steps:
         batch = self._strategy.run(self._no_rows, args=(chunk,))
         waited = tf.constant(0.0)
         if steps > 0:
-            moved, waited, chunk, used = self._next_moved(chunks, chunk, used)
+            before = tf.timestamp()
+            with tf.control_dependencies([before]):
+                moved, fetched, chunk, used = self._next_moved(chunks, chunk, used)
             batch = self._strategy.run(self._pick, args=(moved,))
+            waited = tf.cast(fetched - before, tf.float32)
         while step < steps and finite:
-            following_waited = waited
+            fetched = tf.constant(0.0, tf.float64)
             if step + 1 < steps:
-                moved, following_waited, chunk, used = self._next_moved(chunks, chunk, used)
+                moved, fetched, chunk, used = self._next_moved(chunks, chunk, used)
             if self._sets_rate:
                 multiple = rate_multiple(self._settings, self._replicas, self.done, self.steps_per_epoch)
                 self._optimizer.learning_rate.assign(rate * multiple)
@@ -182,6 +217,10 @@ class Steps:
                 batch = self._strategy.run(self._pick, args=(moved,))
             norms = self._strategy.experimental_local_results(per_replica_norms)[0]
             norm = tf.linalg.norm(norms)
+            # The next batch was fetched meanwhile: only what is left of that when the gradients are there is waiting.
+            with tf.control_dependencies([norm]):
+                computed = tf.timestamp()
+            following_waited = tf.cast(tf.maximum(fetched - computed, 0.0), tf.float32)
             self._records[step].assign(
                 tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, waited])
             )
@@ -196,13 +235,14 @@ class Steps:
         return finite, chunk, used
 
     def _next_moved(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
-        """Return the next batch, packed, the seconds waited for it, and the place after it."""
-        before = tf.timestamp()
+        """Return the next batch, packed, the time at which it was there, and the place after it."""
         if used == self._strategy.experimental_local_results(chunk)[0].shape[0]:
             chunk = next(chunks)
             used = tf.constant(0)
-        waited = tf.cast(tf.timestamp() - before, tf.float32)
-        return self._strategy.run(self._take, args=(chunk, used)), waited, chunk, used + 1
+        # TensorFlow does not order reading a clock and asking an iterator by their place in the code.
+        with tf.control_dependencies([self._strategy.experimental_local_results(chunk)[0]]):
+            fetched = tf.timestamp()
+        return self._strategy.run(self._take, args=(chunk, used)), fetched, chunk, used + 1
 
     @tf.autograph.experimental.do_not_convert
     def _take(self, chunk: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
@@ -222,7 +262,7 @@ class Steps:
         return tf.math.is_finite(loss + norm)
 
     @tf.autograph.experimental.do_not_convert
-    def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None], tf.Tensor]:
+    def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[Gradient | None], tf.Tensor]:
         """Return, in a replica, loss [], gradients and their norms [variables] of the global batch."""
         x, y, weight = keras.utils.unpack_x_y_sample_weight(self._rows.unpack(rows))
         counted = self._counted(y, weight)
@@ -240,38 +280,51 @@ class Steps:
         present = [gradient for gradient in gradients if gradient is not None]
         reduced = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, *present]))
         loss = next(reduced)
-        gradients = [None if gradient is None else next(reduced) for gradient in gradients]
+        # Rows are summed after that only: workers exchange equally many.
+        gradients = [None if gradient is None else summed(next(reduced)) for gradient in gradients]
         scale = self._optimizer.scale_loss(tf.constant(1.0))
-        norms = [0.0 if gradient is None else tf.norm(gradient) / scale for gradient in gradients]
+        norms = [0.0 if gradient is None else tf.norm(values_of(gradient)) / scale for gradient in gradients]
         return loss, gradients, tf.stack(norms)
 
     @tf.autograph.experimental.do_not_convert
-    def _apply(self, gradients: list[tf.Tensor | None]) -> None:
-        self._optimizer.apply(gradients, self.model.trainable_variables)
+    def _apply(self, gradients: list[Gradient | None]) -> None:
+        variables = self.model.trainable_variables
+        self._optimizer.apply(self._sparse.rows_for_optimizer(variables, gradients), variables)
 
-    def _accumulated_gradients(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _accumulated_gradients(self, batch: Any) -> tuple[tf.Tensor, list[Gradient | None]]:
         parts = self.micro_batches
         batch = tf.nest.map_structure(
             lambda tensor: tf.reshape(tensor, [parts, tensor.shape[0] // parts, *tensor.shape[1:]]), batch
         )
 
-        def of_part(part: tf.Tensor | int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        def of_part(part: tf.Tensor | int) -> tuple[tf.Tensor, list[Gradient | None]]:
             loss, gradients = self._micro_batch_gradients(**tf.nest.map_structure(lambda tensor: tensor[part], batch))
-            return loss / parts, [None if gradient is None else gradient / parts for gradient in gradients]
+            return loss / parts, [divided(gradient, parts) for gradient in gradients]
 
-        def add(part: tf.Tensor, loss: tf.Tensor, present: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        def tensors_of(gradients: list[Gradient]) -> list[tf.Tensor]:
+            return tf.nest.flatten(gradients, expand_composites=True)
+
+        def add(part: tf.Tensor, loss: tf.Tensor, tensors: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
             more_loss, more = of_part(part)
             more_present = [gradient for gradient in more if gradient is not None]
-            return part + 1, loss + more_loss, [a + b for a, b in zip(present, more_present, strict=True)]
+            so_far = tf.nest.pack_sequence_as(more_present, tensors, expand_composites=True)
+            both = [added(*pair) for pair in zip(so_far, more_present, strict=True)]
+            return part + 1, loss + more_loss, tensors_of(both)
 
         loss, gradients = of_part(0)
         present = [gradient for gradient in gradients if gradient is not None]
+        shapes = [shape for gradient in present for shape in any_number_of_rows(gradient)]
         # One at a time: several at once would need the memory that is missing.
-        _, loss, present = tf.while_loop(
-            lambda part, *_: part < parts, add, (1, loss, present), maximum_iterations=parts, parallel_iterations=1
+        _, loss, tensors = tf.while_loop(
+            lambda part, *_: part < parts,
+            add,
+            (1, loss, tensors_of(present)),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
+            maximum_iterations=parts,
+            parallel_iterations=1,
         )
-        summed = iter(present)
-        return loss, [None if gradient is None else next(summed) for gradient in gradients]
+        total = iter(tf.nest.pack_sequence_as(present, tensors, expand_composites=True))
+        return loss, [None if gradient is None else next(total) for gradient in gradients]
 
     def _counted(self, y: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor | None:
         """Return how much each row counts in the loss, [rows]; None where all count the same."""
@@ -282,7 +335,7 @@ class Steps:
 
     def _micro_batch_gradients(
         self, x: Any, y: Any, weight: Any = None, counted: Any = None
-    ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    ) -> tuple[tf.Tensor, list[Gradient | None]]:
         """Return this replica's loss and gradients; their sum over the replicas is the global batch's mean."""
         model, variables = self.model, self.model.trainable_variables
         with tf.GradientTape() as tape:
@@ -294,8 +347,10 @@ class Steps:
         found = iter(tape.gradient(scaled, [variable.value for variable in wanted]))
         gradients = [None if id(variable) in frozen else next(found) for variable in variables]
         self.model.compute_metrics(x, y, predictions, weight)
-        # Sparse ones dense: their norm is right only when rows that occur twice are summed.
-        return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, [
+            None if gradient is None else self._sparse.kept(variable, gradient)
+            for variable, gradient in zip(variables, gradients, strict=True)
+        ]
 
     def _frozen(self) -> set[int]:
         """Return the ids of the variables that are not trained now."""

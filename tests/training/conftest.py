@@ -17,3 +17,12 @@ def transformed(clone: Path, first: Run) -> Data:
     number = min(int(folder.name) for folder in (transform / "transform_graph").glob("[0-9]*"))
     examples, graph = transform / "transformed_examples" / str(number), transform / "transform_graph" / str(number)
     return Data([f"{examples}/Split-train/*"], [f"{examples}/Split-eval/*"], str(graph))
+
+
+@pytest.fixture
+def one_device():
+    """Models are built in the scope of the strategy that trains them, as ``training.run`` does."""
+    from tests.training.one_device import ONE_DEVICE
+
+    with ONE_DEVICE.strategy.scope():
+        yield

@@ -4,13 +4,13 @@ import csv
 import json
 import os
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.preloaded import Preloaded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -24,24 +24,18 @@ class Data:
     transform_graph_path: str
 
 
-def start(data: Data, folder: Path, environment: dict[str, str] | None = None, **job: Any) -> subprocess.Popen[str]:
+def start(data: Data, folder: Path, environment: dict[str, str] | None = None, **job: Any) -> Preloaded:
     """Starts one process on a job; its output goes to a file in ``folder``."""
     name = f"{len(list(folder.parent.glob('*.json')))}-{folder.name}"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder.parent / f"{name}.json"
     file.write_text(json.dumps({**vars(data), "folder": str(folder), "weights": str(folder / "weights.npz"), **job}))
-    with (folder.parent / f"{name}.log").open("w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.training.worker", str(file)],
-            cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
+    log = folder.parent / f"{name}.log"
+    return Preloaded("tests.training.worker", [str(file)], ROOT, variables, log)
 
 
-def finish(*processes: subprocess.Popen[str], timeout: int = 240) -> list[int]:
+def finish(*processes: Preloaded, timeout: int = 240) -> list[int]:
     """Waits for processes; returns their exit codes."""
     return [process.wait(timeout) for process in processes]
 

@@ -21,7 +21,7 @@ def numbers(rows: int, seed: int = 0) -> dict[str, tf.Tensor]:
 def explained(
     function: Callable, rows: dict, background: dict, spec: dict | None = None, read: Iterable[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """What the explainer says of a function of the columns, compiled as a signature is."""
+    """Explain a function of the columns, compiled as a signature is."""
     answer = tf.function(lambda given: {"prediction": function(given)}, input_signature=[spec or SPEC])
     columns = {name: COLUMNS.get(name, name) for name in rows}
     explainer = Explainer(answer, "prediction", background, columns, rows if read is None else read)
@@ -133,6 +133,7 @@ def test_one_column_has_the_whole_difference_and_no_row_no_explanation():
     assert empty["contributions"].shape == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [90, 200])
 def test_many_columns_are_walked_in_parts_with_the_same_result(columns):
     spec = {f"column_{place}": tf.TensorSpec([None], tf.float32, name=f"column_{place}") for place in range(columns)}

@@ -83,6 +83,26 @@ def test_workers_that_report_progress_at_different_times_train_on(transformed, t
     assert seldom <= 1
 
 
+def test_rows_of_tables_are_changed_on_two_devices_and_by_two_workers_as_on_one(transformed, tmp_path):
+    def job(strategy: str, replicas: int) -> dict:
+        settings = {"batch_size": 64 // replicas, "epochs": 1, "strategy": strategy, "clip_norm": 0.1}
+        return {"model": "tables", "settings": settings, "hyperparameters": {"learning_rate": 0.05 / replicas}}
+
+    run(transformed, tmp_path / "one", **job("one_device", 1))
+    run(transformed, tmp_path / "mirrored", devices=2, **job("mirrored", 2))
+    folders = [tmp_path / "chief", tmp_path / "worker"]
+    workers = [
+        start(transformed, folder, environment, **job("multi_worker", 2))
+        for folder, environment in zip(folders, cluster(2), strict=True)
+    ]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    one = losses(tmp_path / "one")
+    assert one[-1] < one[0]
+    np.testing.assert_allclose(losses(tmp_path / "mirrored"), one, atol=1e-5)
+    np.testing.assert_allclose(losses(folders[0]), one, atol=1e-5)
+    assert answers(tmp_path / "one/serving")
+
+
 @pytest.mark.parametrize("kind", ["sequential", "subclassed"])
 def test_models_that_are_no_graph_of_layers_are_exported_too(transformed, tmp_path, kind):
     folder = tmp_path / kind

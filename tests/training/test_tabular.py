@@ -21,6 +21,7 @@ def test_each_number_has_an_embedding_of_its_own(layer):
     assert layer.compute_output_spec(keras.KerasTensor((None, 2))).shape == (None, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tabular.PiecewiseLinear, tabular.Periodic])
 def test_a_missing_number_can_be_learnt(kind):
     keras.utils.set_random_seed(1)  # of few units, all that tell two numbers apart may be dead
@@ -114,6 +115,7 @@ def test_a_committee_is_part_of_another_model_as_any_model_is():
     np.testing.assert_allclose(around(rows), 1 - model(rows), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_keras_fits_evaluates_and_saves_a_committee(tmp_path):
     model = committee(1, "sigmoid")
     model.compile(keras.optimizers.Adam(0.03), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])

@@ -39,6 +39,15 @@ def test_the_weights_are_those_of_the_earlier_model(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_of_an_earlier_model_no_graph_is_loaded_or_run(tmp_path):
+    earlier, model = functional(), functional()
+    earlier.set_weights([weight + 1 for weight in earlier.get_weights()])
+    folder = save(earlier, tmp_path / "earlier", "a b")
+    Path(folder, "saved_model.pb").unlink()
+    start_from(folder, model, transform(tmp_path, "a b"))
+    np.testing.assert_array_equal(model.get_weights()[0], earlier.get_weights()[0])
+
+
 def test_without_an_earlier_model_the_weights_stay(tmp_path):
     model = functional()
     before = model.get_weights()

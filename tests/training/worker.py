@@ -119,8 +119,25 @@ class Subclassed(keras.Model):
         return self.dense(self.numbers(inputs))
 
 
+def tables(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
+    """A model whose categories are looked up in tables of which a step changes single rows."""
+    inputs = features.inputs()
+    keras.utils.set_random_seed(1)
+    layers = {
+        "carrier": training.embedding(features.categories["carrier"], 4),
+        "origin": training.embedding(features.categories["origin"], 4, "compositional", megabytes=0.001),
+    }
+    found = [keras.layers.Flatten()(layer(inputs[name])) for name, layer in layers.items()]
+    hidden = keras.layers.Concatenate()([*found, *(inputs[name] for name in features.numbers)])
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model.compile(keras.optimizers.Adam(hp.Float("learning_rate", 1e-4, 1.0)), "binary_crossentropy", metrics=["auc"])
+    return model
+
+
 def other_model(kind: str) -> Any:
-    """A Sequential or a subclassed model."""
+    """A Sequential or a subclassed model, or one with ``tables``."""
+    if kind == "tables":
+        return tables
 
     def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
         sequential = [Numbers(), keras.layers.Dense(1, "sigmoid")]
@@ -159,7 +176,8 @@ def main(job: dict[str, Any]) -> None:
         working_dir=str(folder / "search"),
         custom_config={**SETTINGS, **job.get("settings", {})},
     )
-    build_model = other_model(job["model"]) if job.get("model") in ("sequential", "subclassed") else small_model()
+    kind = job.get("model")
+    build_model = other_model(kind) if kind in ("sequential", "subclassed", "tables") else small_model()
     if job.get("tune"):
         result = training.tune(fn_args, build_model)
         result.tuner.search(**result.fit_kwargs)

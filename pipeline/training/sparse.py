@@ -1,0 +1,166 @@
+"""Gradients of embedding tables that hold the rows of a batch alone, and optimizers that change those rows alone."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.training.embedding import Embedding
+from pipeline.training.errors import TrainingError
+
+# Each number of these changes by its own gradient and state alone. Others look at a table as a whole.
+ROW_WISE = (
+    keras.optimizers.SGD,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adam,
+    keras.optimizers.Adamax,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Lion,
+    keras.optimizers.Nadam,
+    keras.optimizers.RMSprop,
+)
+# What any of them may do besides, to all weights. Instead of the second there is training.accumulate.
+OF_ALL_ROWS = ("use_ema", "gradient_accumulation_steps")
+
+Gradient = Any  # tf.Tensor, or tf.IndexedSlices of a table
+
+
+class SparseUpdates:
+    """Lets an optimizer change rows of the tables of ``training.embedding``.
+
+    To the optimizer, the rows of a batch are the whole table: it clips, scales and checks their gradients, [rows,
+    width], and its own update step gets the rows and what it keeps of them in place of the variables.
+
+    Args:
+        model: Built, with its optimizer.
+
+    Raises:
+        TrainingError: the optimizer cannot change rows alone.
+    """
+
+    def __init__(self, model: keras.Model):
+        layers = [layer for layer in model._flatten_layers() if isinstance(layer, Embedding)]
+        self._tables = {id(table) for layer in layers for table in layer.tables if table.trainable}
+        if not self._tables:
+            return
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        rows_alone = isinstance(optimizer, ROW_WISE)
+        of_all = [name for name in OF_ALL_ROWS if getattr(optimizer, name)] if rows_alone else []
+        if not rows_alone or of_all:
+            named = " with ".join([type(optimizer).__name__, *of_all[:1]])
+            kinds, options = ", ".join(kind.__name__ for kind in ROW_WISE), " or ".join(OF_ALL_ROWS)
+            raise TrainingError(
+                f"training.embedding changes single rows, and {named} changes a table as a whole; compile the model "
+                f"with one of {kinds}, without {options}, or take keras.layers.Embedding"
+            )
+        self._optimizer, self._update_whole = optimizer, optimizer.update_step
+        self._places: dict[int, tf.Tensor] = {}  # of the step that is being compiled, by index of the variable
+        optimizer.update_step = self._update
+        optimizer._use_weight_decay = self._without_tables(optimizer._use_weight_decay)
+
+    def kept(self, variable: keras.Variable, gradient: Gradient) -> Gradient:
+        """Return the gradient of a variable as it is for a table, else dense."""
+        return gradient if id(variable) in self._tables else tf.convert_to_tensor(gradient)
+
+    def rows_for_optimizer(
+        self, variables: list[keras.Variable], gradients: list[Gradient | None]
+    ) -> list[tf.Tensor | None]:
+        """Return the gradients as ``optimizer.apply`` is to get them, and keep the places of the rows for it."""
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
+                self._places[self._optimizer._get_variable_index(variable)] = gradient.indices
+        return [values_of(gradient) for gradient in gradients]
+
+    def _update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any) -> None:
+        """Change a variable as ``Optimizer.update_step`` does; of a table the rows alone."""
+        index = self._optimizer._get_variable_index(variable)
+        if index not in self._places:
+            self._update_whole(gradient, variable, learning_rate)
+            return
+        places, key = self._places[index], self._optimizer._var_key(variable)
+        rows = [_Rows(variable, places, key)]
+        # Its copy, below Keras' own way of copying and of following attributes.
+        on_rows = object.__new__(type(self._optimizer))
+        vars(on_rows).update(vars(self._optimizer))
+        for name, states in vars(self._optimizer).items():
+            if _is_state(states, index, variable):
+                rows.append(_Rows(states[index].value, places, key))
+                vars(on_rows)[name] = {index: rows[-1]}
+        type(on_rows).update_step(on_rows, gradient, rows[0], learning_rate)
+        for changed in rows:
+            changed.write()
+
+    def _without_tables(self, decays: Any) -> Any:
+        key = self._optimizer._var_key
+        tables = {key(variable) for variable in self._optimizer._trainable_variables if id(variable) in self._tables}
+        return lambda variable: key(variable) not in tables and decays(variable)
+
+
+class _Rows:
+    """Rows of a variable, which an optimizer reads and assigns as if they were all of it."""
+
+    def __init__(self, variable: Any, places: tf.Tensor, key: Any):
+        self._variable, self._places = variable, places
+        self._unique_id = key  # by which an optimizer knows the variable
+        self._rows = tf.gather(variable, places)
+        self.dtype, self.shape = self._rows.dtype, self._rows.shape
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return self._rows if dtype is None else tf.cast(self._rows, dtype)
+
+    def assign(self, value: tf.Tensor) -> None:
+        self._rows = value
+
+    def assign_add(self, value: tf.Tensor) -> None:
+        self._rows = self._rows + value
+
+    def assign_sub(self, value: tf.Tensor) -> None:
+        self._rows = self._rows - value
+
+    def write(self) -> None:
+        """Put the rows back."""
+        self._variable.scatter_update(tf.IndexedSlices(self._rows, self._places))
+
+
+def _is_state(states: Any, index: int, variable: tf.Variable) -> bool:
+    """Say whether an attribute of an optimizer holds what it keeps of each variable, and so of this one."""
+    if not isinstance(states, list) or index >= len(states):
+        return False
+    state = states[index]
+    return isinstance(state, keras.Variable) and not state.trainable and state.shape == tuple(variable.shape)
+
+
+def values_of(gradient: Gradient | None) -> tf.Tensor | None:
+    """Return the numbers of a gradient: all, or those of its rows."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def summed(gradient: Gradient | None) -> Gradient | None:
+    """Return a gradient whose rows occur once: the sum of each place's, after which their norm is the gradient's."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    places, which = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, which, tf.size(places))
+    return tf.IndexedSlices(values, places, gradient.dense_shape)
+
+
+def divided(gradient: Gradient | None, by: float) -> Gradient | None:
+    """Return a gradient divided by a number."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / by
+
+
+def added(one: Gradient, other: Gradient) -> Gradient:
+    """Return the sum of two gradients of a variable; rows of both occur twice in it."""
+    if isinstance(one, tf.IndexedSlices):
+        values = tf.concat([one.values, other.values], 0)
+        return tf.IndexedSlices(values, tf.concat([one.indices, other.indices], 0), one.dense_shape)
+    return one + other
+
+
+def any_number_of_rows(gradient: Gradient) -> list[tf.TensorShape]:
+    """Return the shapes of a gradient's tensors in a loop that adds rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return [tf.TensorShape([None, *gradient.values.shape[1:]]), tf.TensorShape([None]), gradient.dense_shape.shape]
+    return [gradient.shape]

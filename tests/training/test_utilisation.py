@@ -1,0 +1,97 @@
+"""How busy the machine is while something trains: real loads, and a stand-in for nvidia-smi."""
+
+import math
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.training.accelerators import Accelerators
+from pipeline.training.utilisation import Utilisation, usable_cores
+
+pytestmark = pytest.mark.slow
+
+# Prints what `nvidia-smi --help-query-gpu` documents for these options, and refuses others, as the program does.
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+  "--query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits --loop-ms=1000"*) ;;
+  *) echo "ERROR: Option not recognized: $*"; exit 6 ;;
+esac
+echo "$*" > "$0.asked"
+while true; do
+  echo "80, 4096, 16384"
+  echo "[N/A], 1638, 16384"
+  sleep 0.2
+done
+"""
+
+
+def sampled(work, seconds: float = 4.0) -> dict[str, float]:
+    with Utilisation() as utilisation:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            work()
+        return utilisation.take()
+
+
+def test_a_busy_process_is_told_from_an_idle_one():
+    busy = sampled(lambda: sum(math.sqrt(number) for number in range(100_000)))
+    idle = sampled(lambda: time.sleep(0.1))
+    assert 0 < busy["cpu_used"] <= busy["cpu_used_peak"] <= 1
+    assert busy["cpu_used"] > 5 * idle["cpu_used"]
+    assert busy["machine_cpu_used"] >= 0.8 * busy["cpu_used"]
+    assert 50e6 < busy["memory_bytes"] < 1e12
+    assert busy["memory_bytes_free"] > 0
+
+
+def test_memory_that_a_process_takes_is_seen_until_the_columns_are_taken():
+    with Utilisation() as utilisation:
+        time.sleep(1.5)
+        before = utilisation.take()["memory_bytes"]
+        held = bytearray(os.urandom(1 << 20) * 300)
+        time.sleep(2.5)
+        assert utilisation.take()["memory_bytes"] > before + 0.9 * len(held)
+        assert utilisation.take() == {}
+
+
+def test_without_nvidia_smi_there_are_no_columns_of_accelerators(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    columns = sampled(lambda: time.sleep(0.1), 2.5)
+    assert columns
+    assert not [name for name in columns if name.startswith("accelerator")]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch) -> Path:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(NVIDIA_SMI)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return program
+
+
+def test_accelerators_are_asked_by_nvidia_smi_and_what_they_do_not_count_is_left_out(program):
+    columns = sampled(lambda: time.sleep(0.1), 3.0)
+    assert columns["accelerator_used"] == columns["accelerator_used_peak"] == pytest.approx(0.8)
+    assert columns["accelerator_memory_used"] == pytest.approx((0.25 + 0.1) / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(("visible", "asked"), [("0,2", "--id=0,2"), ("-1", None), ("", None)])
+def test_only_the_gpus_of_this_process_are_asked(program, monkeypatch, visible, asked):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    accelerators = Accelerators()
+    time.sleep(1)
+    accelerators.close()
+    file = Path(f"{program}.asked")
+    assert (file.read_text().split()[-1] if file.exists() else None) == asked
+
+
+def test_the_limit_of_a_container_counts_as_its_cores(tmp_path):
+    assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert usable_cores(tmp_path) == 0.5
