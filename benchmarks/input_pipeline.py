@@ -71,6 +71,7 @@ class OneBatch:
     rows: Rows
     examples: int
     chunk: tf.Tensor
+    cache: str = "memory"
 
     @classmethod
     def of(cls, split: Split, batch_size: int) -> "OneBatch":

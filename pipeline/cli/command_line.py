@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import re
+import resource
 import shlex
 import signal
 import sys
@@ -22,6 +23,8 @@ from pipeline.settings.repository import shown
 
 PIPELINE = "flights"
 SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
+# Address space after the imports of a run (VmPeak), and what a run of a small table gets on with.
+IMPORTED, LEAST_MEMORY = int(2.1 * 2**30), 4 << 30
 ENOUGH_READ = 128 + signal.SIGPIPE  # the exit code of Unix tools
 
 
@@ -129,6 +132,21 @@ def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
     if arguments.tuning:
         config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
     return config
+
+
+def check_memory() -> None:
+    """Check that TensorFlow and TFX can be imported; short of memory, some of their modules import without their parts.
+
+    Raises:
+        UserError: the limit on this process' memory is too small for that.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_MEMORY:
+        raise UserError(
+            f"this shell limits a process to {limit / 2**30:.1f} GiB of memory (ulimit -v), of which TensorFlow and "
+            f"TFX take {IMPORTED / 2**30:.1f} GiB by themselves; allow {LEAST_MEMORY >> 30} GiB or more: "
+            f"ulimit -v {LEAST_MEMORY >> 10}"
+        )
 
 
 def check_files(config: PipelineConfig) -> None:

@@ -16,9 +16,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 def catch_signals() -> None:
-    """Let each of the signals raise Interrupted, wherever this process is."""
+    """Let each of the signals raise Interrupted, wherever this process is.
+
+    One that is ignored stays so: nohup ignores SIGHUP, and a shell without job control SIGINT of what it starts with &.
+    """
     for number in SIGNALS:
-        signal.signal(number, _raise)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _raise)
+
+
+def catch_ctrl_c() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, unless it is ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def check() -> None:

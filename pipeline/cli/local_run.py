@@ -20,6 +20,7 @@ from pipeline.cli.printing import say
 from pipeline.cli.terminal import Screen
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
+from pipeline.packaging.user_code import searches
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 
@@ -48,6 +49,7 @@ class LocalRun:
         results: Metrics and verdict; None when no model was judged.
         exit_code: Of the runner.
         outcome: For verdict.json: the verdict and the metrics; of a failed run "failed" alone, the reasons.
+        is_announced: Whether that is in verdict.json, and stays whatever happens to the report.
     """
 
     config: PipelineConfig
@@ -61,6 +63,7 @@ class LocalRun:
     results: Results | None = None
     exit_code: int = FAILED
     outcome: Mapping[str, Any] = field(default_factory=dict)
+    is_announced: bool = False
 
     @property
     def name(self) -> str:
@@ -88,6 +91,8 @@ class LocalRun:
         try:
             yield
         except (UserError, Interrupted) as error:
+            if self.is_announced:
+                raise
             sentence = str(error)
             if isinstance(error, Interrupted):
                 self.exit_code = error.exit_code
@@ -103,7 +108,6 @@ class LocalRun:
         Raises:
             UserError: the run cannot start, or its results cannot be used.
         """
-        from pipeline.graph import searches
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
@@ -145,6 +149,7 @@ class LocalRun:
             filesystem.write(self.output / VERDICT, json.dumps(verdict, indent=2) + "\n")
         except OSError as error:
             note(f"note: {VERDICT} could not be written: {error.strerror}")
+        self.is_announced = True
         problem = self.webhook and self.webhook.tell(self.config.name, self.name, verdict)
         if problem:
             note(f"note: the webhook was not told: {problem}")

@@ -9,6 +9,7 @@ python local_runner.py --pipeline NAME trains and pushes a model.
 import argparse
 import importlib.util
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -144,9 +145,10 @@ def targets_of(name: str, replace: bool) -> tuple[Path, Path, Path]:
         UserError: the name cannot be one, or is taken.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,48}", name):
+        hint = f". Give a name and this file: new NAME --data {shlex.quote(name)}" if Path(name).exists() else ""
         raise UserError(
             f"{name!r} cannot be a pipeline's name; expected at most 49 lower-case letters, digits and underscores, a "
-            "letter first"
+            f"letter first{hint}"
         )
     root = find_root()
     targets = (root / f"configs/{name}.py", root / f"models/{name}.py", root / f"schema/{name}/schema.pbtxt")

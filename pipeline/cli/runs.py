@@ -14,10 +14,12 @@ from pipeline.cli import command_line
 from pipeline.cli.command_line import positive
 from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import print_table
+from pipeline.costs.bill import dollars
 from pipeline.errors import UserError
-from pipeline.runs import cleaning, store
+from pipeline.runs import cleaning, store, watched_jobs
 from pipeline.runs.record import flat
 from pipeline.runs.store import Run
+from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.target import only_run_in
 from pipeline.settings.tasks import METRICS
@@ -35,12 +37,16 @@ def main(argv: list[str]) -> int:
         with store.opened(output) as metadata:
             runs = store.runs_of(metadata)
     run_it = f"{runner()}{command_line.pipeline_flags(arguments)}"
-    if not runs:
+    jobs = watched_jobs.read_all(output)
+    if not runs and not (jobs and arguments.command == "list"):
         raise UserError(f"no runs below {shown(output)} yet; start the first one: {run_it}")
     if arguments.command == "clean":
         return clean(console, output, arguments.keep, arguments.yes)
     if arguments.command == "list":
         list_runs(console, runs)
+        if runs and jobs:
+            console.print()
+        list_jobs(console, jobs)
     elif arguments.command == "show":
         show(console, store.find(runs, arguments.run), output)
     else:
@@ -75,6 +81,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def list_runs(console: Terminal, runs: list[Run]) -> None:
     """Print a line for each run, the oldest first."""
+    if not runs:
+        return
     measured = {name for run in runs for name in run.record.metrics}
     names = [name for name, metric in METRICS.items() if metric.listed and name in measured]
     rows = []
@@ -84,6 +92,17 @@ def list_runs(console: Terminal, runs: list[Run]) -> None:
         executed = f"{states.count('ran')} of {len(states)}"
         rows.append((run.name, _data(run), run.verdict, *values, f"{run.seconds:,.0f} s", executed))
     print_table(console, ("run", "data", "verdict", *names, "took", "executed"), rows, left=3)
+
+
+def list_jobs(console: Terminal, jobs: list[WatchedJob]) -> None:
+    """Print a line for each job on Vertex AI that was watched from here, with what it has cost."""
+    if not jobs:
+        return
+    rows = [
+        (job.id, job.started.replace("T", " "), job.state, f"{job.seconds:,.0f} s", dollars(job.bill.total))
+        for job in jobs
+    ]
+    print_table(console, ("on Vertex AI", "started (UTC)", "ended", "took", "cost"), rows, left=3)
 
 
 def show(console: Terminal, run: Run, output: Path) -> None:
@@ -100,6 +119,7 @@ def show(console: Terminal, run: Run, output: Path) -> None:
         "data": _fingerprint(run).replace("\n", "; "),
         "code": run.record.code,
         "report": shown(report) if report.is_file() else "",
+        "cost": f"{dollars(run.record.cost['total'])} on Vertex AI" if run.record.cost else "",
         "log": shown(log) if (log := output / "logs" / f"{run.name}.log").is_file() else "",
     }
     for name, value in facts.items():
@@ -107,8 +127,7 @@ def show(console: Terminal, run: Run, output: Path) -> None:
             console.print(f"  {name:<11}{value}", soft_wrap=True)
     console.print()
     for node, execution in run.executions.items():
-        seconds = (execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
-        console.print(f"  {node:<20}{run.state(node):<12}{seconds:7.1f} s")
+        console.print(f"  {node:<20}{run.state(node):<12}{store.seconds_of(execution):7.1f} s")
     console.print()
     for name, metric in run.record.metrics.items():
         console.print(f"  {name:<24}{_number(metric)}")

@@ -149,7 +149,8 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         with silence_stderr():
             import uvicorn
 
-            from pipeline.serving.app import Limits, create_app
+            from pipeline.serving.app import create_app
+            from pipeline.serving.bodies import Limits
             from pipeline.serving.connections import Connection
             from pipeline.serving.current import Current
             from pipeline.serving.guard import LOOPBACK, Guard
@@ -174,7 +175,12 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
         guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
         config = uvicorn.Config(
-            guard, http=Connection, log_config=None, access_log=False, timeout_graceful_shutdown=arguments.grace_seconds
+            guard,
+            http=Connection,
+            ws="none",  # or whoever asks for an upgrade has a connection without limits
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=arguments.grace_seconds,
         )
         # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -202,6 +202,11 @@ class Screen:
         """Show how far the running step is, on a terminal only."""
         self._running.progress(topic, text)
 
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+        """Show a table; see ``print_table``."""
+        self._running.stop()
+        print_table(self._console, header, rows, left)
+
     def finding(self, name: str, state: str, text: str, remedy: str) -> None:
         """Show the result of a check, and below it what to do."""
         self._print(assembled(f"  {name:<17}", (f"{state:<14}", STATE_STYLES[state]), text))

@@ -1,6 +1,7 @@
 """The command lines: one form of help, and an answer to a wrong command, from any folder."""
 
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,25 @@ def test_a_python_without_the_packages_says_how_to_get_them(command):
     assert found.stderr.count("\n") == 1
     assert "make setup" in found.stderr
     assert "source .venv/bin/activate" in found.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no limit on address space")
+@pytest.mark.parametrize("command", [["local_runner.py"], ["vertex_runner.py", "rehearse"]])
+def test_a_limit_on_memory_in_which_the_packages_have_no_place_is_named_before_they_are_imported(command):
+    limit = 2 << 30
+    found = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr == (
+        f"{command[0]}: this shell limits a process to 2.0 GiB of memory (ulimit -v), of which TensorFlow and TFX take "
+        "2.1 GiB by themselves; allow 4 GiB or more: ulimit -v 4194304\n"
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.interruption import Interrupted
+from pipeline.cli.local_run import LocalRun
+from pipeline.runs.webhook import Webhook
+from pipeline.settings.config import load_config
+from tests.fakes.webhook import KEY, receiving, verified
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # The DoFn's thread is another one, and Beam raises what it wants of what ends it.
@@ -29,7 +35,7 @@ try:
         with beam.Pipeline() as pipeline:
             pipeline | beam.Create([1]) | beam.Map(end)
     except Exception:
-        pass
+        pass  # Beam wraps what ends it in an error of its own, and the next line must still know
     interruption.check()
 except interruption.Interrupted as told:
     print(told)
@@ -37,6 +43,7 @@ except interruption.Interrupted as told:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_told_to_end_within_beam_it_ends(name, code):
     program = WITHIN_BEAM.format(name=name)
@@ -74,3 +81,52 @@ def test_ctrl_c_while_tensorflow_is_imported_is_the_outcome(tmp_path):
     sentence = "local_runner.py: interrupted (SIGINT); finished steps are kept, run again to go on"
     assert errors.splitlines()[-1] == sentence
     assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 130
+
+
+IGNORED = """
+import os, signal, sys
+from pipeline.cli import interruption
+for number in interruption.SIGNALS:
+    signal.signal(number, signal.SIG_IGN)
+interruption.catch_signals()
+interruption.catch_ctrl_c()
+for number in interruption.SIGNALS:
+    os.kill(os.getpid(), number)
+print("goes on")
+"""
+
+
+def test_what_nohup_or_a_shell_lets_be_ignored_stays_ignored():
+    done = subprocess.run([sys.executable, "-c", IGNORED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+
+
+@pytest.mark.parametrize("command", [["local_runner.py"], ["vertex_runner.py"], ["-m", "pipeline"]])
+def test_a_command_that_a_shell_has_put_into_the_background_ignores_ctrl_c_from_the_start(command):
+    with subprocess.Popen(
+        [sys.executable, *command, "--help"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    ) as process:
+        for _ in range(20):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        process.communicate()
+    assert process.returncode == 0
+
+
+def test_an_outcome_that_was_announced_stays_when_the_report_is_interrupted(tmp_path):
+    with receiving() as receiver:
+        run = LocalRun(load_config(ROOT / "configs/flights.py"), tmp_path, [], Webhook(receiver.url, KEY))
+        run.exit_code, run.outcome = 0, {"failed": [], "blessed": True, "pushed_to": "/serving/1"}
+
+        def announce_and_be_interrupted() -> None:
+            with run.announcing_errors():
+                run.announce(print)
+                raise Interrupted(signal.SIGTERM)
+
+        with pytest.raises(Interrupted):
+            announce_and_be_interrupted()
+        assert [verified(got, KEY)["data"]["pushed_to"] for got in receiver.got] == ["/serving/1"]
+    assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 0

@@ -30,6 +30,7 @@ def new(*arguments: str | Path) -> subprocess.CompletedProcess:
     ("name", "message"),
     [
         ("My Model", "lower-case letters, digits"),
+        ("README.md", "a letter first. Give a name and this file: new NAME --data README.md"),
         ("flights", "configs/flights.py, models/flights.py, schema/flights/schema.pbtxt exist; take another name"),
         ("json", "'json' is the name of a Python package; take another, such as json_model"),
         ("fine", "no data at nowhere.csv"),

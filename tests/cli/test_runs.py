@@ -13,8 +13,10 @@ from rich.console import Console
 
 from pipeline.__main__ import main
 from pipeline.cli.runs import list_runs
-from pipeline.runs import store
+from pipeline.costs.bill import Bill, Line
+from pipeline.runs import store, watched_jobs
 from pipeline.runs.record import Record
+from pipeline.runs.watched_jobs import WatchedJob
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +24,17 @@ ROOT = Path(__file__).resolve().parents[2]
 def runs(output: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "pipeline", "runs", *arguments, "--output", str(output)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_jobs_on_vertex_ai_that_were_watched_are_listed_with_their_cost(tmp_path, capsys):
+    bill = Bill((Line("Trainer", "task", "m", 3600.0, 1.25),), 0.03, (), "2026-01-01")
+    name = "projects/1/locations/r/pipelineJobs/flights-1"
+    watched_jobs.keep(tmp_path, WatchedJob(name, "succeeded", "2026-01-01T10:00:00", 4000.0, bill))
+    assert main(["runs", "list", "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        " on Vertex AI  started (UTC)        ended         took   cost",
+        " flights-1     2026-01-01 10:00:00  succeeded  4,000 s  $1.28",
+    ]
 
 
 @pytest.mark.parametrize("command", [("list",), ("show",), ("diff",), ("clean", "--keep", "1")])

@@ -69,7 +69,7 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
     ):
         buckets = GuardedStorage(lambda: rest.project, PROJECT)
         with buckets.serve() as address:
-            rest.requests = lambda: vertex.serving.observed()
+            rest.requests = lambda endpoint: vertex.serving.observed(endpoint)
             account = write_service_account(folder, PROJECT, rest.token_uri)
             client = storage.Client(
                 project=PROJECT, credentials=AnonymousCredentials(), client_options={"api_endpoint": address}

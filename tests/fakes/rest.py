@@ -16,6 +16,8 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     zero        a number that is 0 is left out of JSON (protobuf.dev/programming-guides/json)
     metrics     names of quotas: vertex-ai/docs/training/schedule-jobs-dws#quota, and Google's samples
     pages       lists come in pages: google.aip.dev/158; here with one item each
+    catalog     /billing/docs/reference/rest/v1/services.skus/list: at most 5000 SKUs a page, the next one by its token;
+                prices are in US dollars unless currencyCode says otherwise
     warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
 """
 
@@ -46,6 +48,7 @@ SERVICES = (
     "monitoring",
     "secretmanager",
     "artifactregistry",
+    "cloudbilling",
 )
 # rule: metrics
 GPUS = "t4|p4|p100|v100|a100|a100_80gb|l4|h100|h100_mega|h200|b200"
@@ -82,14 +85,14 @@ class FakeRest:
         project: What there is.
         asked: Paths of all requests.
         saw_token: Scheme and host of all that were shown Google's access token.
-        requests: Requests as (code, milliseconds), by deployed model.
+        requests: Requests as (code, milliseconds) by deployed model, of an endpoint by its id.
     """
 
     def __init__(self, project: str, number: str, certificate: Path, key: Path) -> None:
         self.project = Project()
         self.asked: list[str] = []
         self.saw_token: set[str] = set()
-        self.requests: Callable[[], Mapping[str, Sequence[tuple[int, float]]]] = dict
+        self.requests: Callable[[str], Mapping[str, Sequence[tuple[int, float]]]] = lambda endpoint: {}
         self._id, self._number = project, number
         self._registry = ImageRegistry(lambda: self.project)
         self._server = ThreadingHTTPServer(("localhost", 0), _handler(self, "http"))
@@ -165,6 +168,7 @@ class FakeRest:
             f"POST {accounts}:testIamPermissions": self._permissions_of_account,
             f"POST {accounts}:getIamPolicy": self._policy_of_account,
             f"GET /artifactregistry/v1/{project}/locations/[^/]+/repositories/([^/:]+):getIamPolicy": self._repository,
+            "GET /cloudbilling/v1/services/([0-9A-F-]+)/skus": self._catalog,
             f"GET /compute/compute/v1/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             f"POST /bigquery/bigquery/v2/{project}/queries": self._query,
             f"GET /monitoring/v3/{project}/timeSeries": self._time_series,
@@ -274,6 +278,22 @@ class FakeRest:
         answer: dict[str, Any] = {"items": {f"zones/{zone}": {kind: found} if found else nothing}}  # rule: warning
         return answer | ({"nextPageToken": str(number + 1)} if number + 1 < len(zones) else {})
 
+    def _catalog(self, asked: Asked, service: str) -> dict[str, Any]:
+        if "cloudbilling.googleapis.com" not in self.project.apis:
+            raise Refused(403, "Cloud Billing API has not been used in project before or it is disabled.")
+        if service not in self.project.skus:
+            raise Refused(404, f"Service {service} not found.")
+        if not 1 <= int(asked.one("pageSize", "5000")) <= 5000:  # rule: catalog
+            raise Refused(400, "The page size must be between 1 and 5000.")
+        assert asked.one("currencyCode", "USD") == "USD", "no other currency is in this catalog"
+        start, most = (
+            int(asked.one("pageToken", "0")),
+            40,
+        )  # a service may return fewer than asked for: google.aip.dev/158
+        skus = self.project.skus[service]
+        more = str(start + most) if start + most < len(skus) else ""
+        return {"skus": skus[start : start + most], "nextPageToken": more}
+
     def _query(self, asked: Asked) -> dict[str, Any]:
         self._require("bigquery.jobs.create", "project")
         for table in re.findall(r"`([^`]+)`", asked.body["query"]):
@@ -299,18 +319,23 @@ class FakeRest:
         return {**answer, "schema": {"fields": fields}, "rows": rows, "totalRows": str(len(rows))}
 
     def _time_series(self, asked: Asked) -> dict[str, Any]:
-        """Both metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
+        """Two metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
         if not self.project.monitored:
             raise Refused(403, "Permission monitoring.timeSeries.list denied")
         (conditions,), groups = asked.query["filter"], asked.query["aggregation.groupByFields"]
         if int(asked.one("aggregation.alignmentPeriod").removesuffix("s")) < 60:
             raise Refused(400, "The alignment period must be 60s at least")
+        endpoint = re.search(r'resource\.labels\.endpoint_id="([^"]+)"', conditions)
+        if not endpoint:
+            raise Refused(400, "the fake has the metrics of one endpoint at a time")
         series = []
-        for deployed, requests in self.requests().items():
+        for deployed, requests in self.requests(endpoint[1]).items():
             labels = {"deployed_model_id": deployed}
-            if "/response_count" in conditions and "metric.labels.response_code" in groups:
-                for code, count in Counter(code for code, _ in requests).items():
-                    series.append(({**labels, "response_code": str(code)}, {"int64Value": str(count)}))
+            if "/response_count" in conditions:
+                by_code = "metric.labels.response_code" in groups  # what is not grouped by is summed up
+                for code, count in Counter(code if by_code else None for code, _ in requests).items():
+                    of_code = {"response_code": str(code)} if by_code else {}
+                    series.append((labels | of_code, {"int64Value": str(count)}))
             elif "/prediction_latencies" in conditions and 'latency_type="total"' in conditions and requests:
                 taken = sorted(milliseconds for _, milliseconds in requests)
                 series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))

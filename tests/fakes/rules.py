@@ -1,7 +1,8 @@
 """Rules that hold for every resource of Vertex AI, read from Google's own comments where they are written there."""
 
+import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import proto
@@ -76,3 +77,30 @@ def newest_first(kept: Mapping[str, Any], ask: Any) -> list[Any]:
     require(ask.order_by in ("", "create_time desc"), f"order_by {ask.order_by!r} is not understood here")
     found = [one for name, one in kept.items() if name.startswith(f"{ask.parent}/")]
     return sorted(found, key=lambda one: one.create_time, reverse=True)
+
+
+def matching(found: Iterable[Any], ask: Any, fields: Collection[str]) -> list[Any]:
+    """The resources that fulfil all conditions of a filter, joined by AND.
+
+    ``state``, ``display_name`` and labels "support =", ``create_time`` also > in RFC 3339 format, with the value in
+    double quotes (ListCustomJobsRequest.filter, ListPipelineJobsRequest.filter); google.aip.dev/160 has more.
+    """
+    conditions = ask.filter.split(" AND ") if ask.filter else []
+    kept = list(found)
+    for condition in conditions:
+        parts = re.fullmatch(r'(labels\.)?([\w-]+)(=|>)"([^"\\]*)"', condition)
+        require(parts and (parts[1] or parts[2] in fields), f"filter {ask.filter!r} is not understood")
+        assert parts
+        label, name, sign, value = parts.groups()
+        require(sign == "=" or name == "create_time", f"filter {ask.filter!r}: {name} has no {sign}")
+        kept = [one for one in kept if _holds(one, label, name, value)]
+    return kept
+
+
+def _holds(one: Any, label: str | None, name: str, value: str) -> bool:
+    if label:
+        return bool(one.labels.get(name) == value)
+    if name == "create_time":
+        return bool(one.create_time > datetime.datetime.fromisoformat(value))
+    found = getattr(one, name)
+    return bool((found.name if name == "state" else found) == value)

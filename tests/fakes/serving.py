@@ -1,5 +1,6 @@
 """Models, endpoints and predictions of the fake Vertex AI: what is registered and deployed, and who answers."""
 
+import datetime
 import itertools
 import random
 import re
@@ -136,12 +137,13 @@ class FakeServing:
         """Aliases by version id."""
         return {one.version_id: set(one.version_aliases) for one in self.models.values()}
 
-    def observed(self) -> dict[str, list[tuple[int, float]]]:
-        """Requests as (code, milliseconds), by deployed model, those of others with them."""
-        found = {key: list(requests) for key, requests in self.seen.items()}
+    def observed(self, endpoint_id: str) -> dict[str, list[tuple[int, float]]]:
+        """Requests to an endpoint as (code, milliseconds), by deployed model, those of others with them."""
+        found: dict[str, list[tuple[int, float]]] = {}
         for endpoint in self.endpoints.values():
-            for one in endpoint.deployed_models:
-                found.setdefault(one.id, []).extend(self.of_others.get(one.model_version_id, []))
+            for one in endpoint.deployed_models if endpoint.name.endswith(f"/{endpoint_id}") else ():
+                others = self.of_others.get(one.model_version_id, [])
+                found[one.id] = [*self.seen.get(one.id, []), *others]
         return found
 
     # Models.
@@ -369,6 +371,7 @@ class FakeServing:
         deployed.display_name = deployed.display_name or model.display_name
         deployed.model = f"{model.name}@{model.version_id}" if self.version_in_name else model.name
         deployed.model_version_id = model.version_id
+        deployed.create_time = datetime.datetime.now(datetime.UTC)
         # "To refer to the ID of the just being deployed Model, a "0" should be used" (traffic_split).
         traffic = {deployed.id if key == "0" else key: one for key, one in ask.traffic_split.items()}
         self._check_split(endpoint, traffic, deployed.id)
@@ -390,7 +393,8 @@ class FakeServing:
         kind = machine.machine_type or "n1-standard-2"
         require(checks.MACHINE.fullmatch(kind), f"machine_type {machine.machine_type!r} unknown")
         checks.check_accelerator(machine, "deployed_model")
-        # "greater than or equal to 1"; "If this value is not provided, will use min_replica_count".
+        # "greater than or equal to 1": 0 is of v1beta1 only, where "scale-to-zero" has fields of its own
+        # (DedicatedResources); "If this value is not provided, will use min_replica_count".
         require(least >= 1, f"min_replica_count is {least}, at least 1")
         require(not most or most >= least, f"max_replica_count is {most} and min_replica_count {least}")
         names = [metric.metric_name for metric in resources.autoscaling_metric_specs]

@@ -27,6 +27,7 @@ from tests.fakes.jobs import FakeJobs
 from tests.fakes.operations import Busy, FakeOperations
 from tests.fakes.script import Fault, Script
 from tests.fakes.serving import Conflict, FakeServing
+from tests.fakes.standing import FakeStanding
 
 PACKAGE = "google.cloud.aiplatform.v1"
 # In this form the SDK looks for what validations have found (aiplatform/pipeline_jobs.py, submit).
@@ -48,6 +49,7 @@ class FakeVertex:
         operations: Long-running operations.
         jobs: Training, tuning and batch jobs.
         serving: Models, endpoints and predictions.
+        standing: TensorBoards and persistent resources.
         children: Contexts in a context.
     """
 
@@ -73,6 +75,7 @@ class FakeVertex:
         self.operations = FakeOperations(self.script, self._numbers)
         self.serving = FakeServing(self._parent, self._numbers, self.operations, self.script, self._projects)
         self.jobs = FakeJobs(self._new, self.script, self.serving)
+        self.standing = FakeStanding(self._canonical, self.script)
         self.schedules: dict[str, v1.Schedule] = {}
         self.stores: dict[str, v1.MetadataStore] = {}
         self.contexts: dict[str, v1.Context] = {}
@@ -133,7 +136,7 @@ class FakeVertex:
                 f"{PACKAGE}.{service}": {
                     name: (request, self._of(part, service, name)) for name, (request, _) in methods.items()
                 }
-                for part in ("serving", "jobs")
+                for part in ("serving", "jobs", "standing")
                 for service, methods in getattr(self, part).services().items()
             },
         }
@@ -246,13 +249,7 @@ class FakeVertex:
         return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=next(self._numbers))
 
     def _list_pipeline_jobs(self, ask: v1.ListPipelineJobsRequest) -> v1.ListPipelineJobsResponse:
-        wanted = checks.re.fullmatch(r'labels\.([\w-]+)="([\w-]*)"', ask.filter)
-        require(wanted or not ask.filter, f"filter {ask.filter!r} is not understood")
-        found = [
-            job
-            for job in rules.newest_first(self.pipeline_jobs, ask)
-            if not wanted or job.labels.get(wanted[1]) == wanted[2]
-        ]
+        found = rules.matching(rules.newest_first(self.pipeline_jobs, ask), ask, ("display_name", "create_time"))
         jobs, token = rules.page(found, ask, self.script.page_size)
         jobs = [v1.PipelineJob(job) for job in jobs]
         for job in jobs:

@@ -121,7 +121,8 @@ def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
         process = subprocess.run(
             [sys.executable, "vertex_runner.py", command, *flags, *arguments],
             cwd=ROOT,
-            env={**os.environ, **there.environment, **variables},
+            # With the internet: google-auth asks Google about the account behind the program's back.
+            env={**os.environ, **there.environment, **there.internet, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

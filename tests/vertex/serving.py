@@ -79,12 +79,13 @@ class Pushes:
         pushed = standard_artifacts.PushedModel()
         pushed.uri = f"{root}/Pusher_1/pushed_model"
         setting = pusher.setting_for(self.vertex, endpoint, "flights")
+        custom = {"keep": 2, "fingerprints": {"run_fn": "0123456789abcdef"}, pusher.SETTING: setting}
         pusher.EndpointPusherExecutor().Do(
             {"model": [model], "model_blessing": [blessing], "infra_blessing": [infra]},
             {"pushed_model": [pushed]},
             {
                 "push_destination": json.dumps({"filesystem": {"base_directory": to}}),
-                "custom_config": json_utils.dumps({pusher.SETTING: setting}),
+                "custom_config": json_utils.dumps(custom),
             },
         )
         return pushed

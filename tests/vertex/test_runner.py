@@ -1,6 +1,8 @@
 """vertex_runner.py as a user calls it, against the fake Google Cloud."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -32,8 +34,44 @@ def test_a_run_is_checked_uploaded_submitted_and_waited_for(runner, there: Googl
     assert "page  https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/flights-" in text
     assert "  Trainer             ran          90.0 s" in text
     assert "pushed to gs://demo-bucket/flights/serving/17" in text
+    assert "costs an hour; no earlier run shows how long it takes" in text
+    # 90 seconds on the fake's clock, at the price of e2-standard-8 and its disk.
+    assert re.search(r" Trainer +e2-standard-8 +0.03 +\$0.01", text)
+    assert re.search(r" together +\$0.1\d", text)
     (job,) = there.vertex.pipeline_jobs.values()
     assert job.labels["team"] == "flights"
+
+
+def test_the_next_run_is_estimated_from_the_job_that_was_watched_and_refused_above_the_limit(
+    runner, there: GoogleCloud, tmp_path: Path
+):
+    there.vertex.script.outputs = PUSHED
+    code, text = runner("run")
+    assert code == 0, text
+    uploaded, (job,) = there.files(), there.vertex.pipeline_jobs
+    code, text = runner("run", "--max-cost=0.05")
+    assert code == 1, text
+    assert f"costs, estimated from the job {job.rpartition('/')[2]} on Vertex AI" in text
+    assert re.search(r"budget +wrong +the run is estimated at \$0.1\d, between .* above the limit of \$0.05", text)
+    assert text.endswith("1 of these must be put right first. Nothing was submitted.\n")
+    assert (there.files(), list(there.vertex.pipeline_jobs)) == (uploaded, [job])
+    listed = subprocess.run(
+        [sys.executable, "-m", "pipeline", "runs", "list", f"--output={tmp_path / 'output'}"],
+        cwd=Path(__file__).resolve().parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.search(rf" {job.rpartition('/')[2]} +2026-01-01 .* succeeded .* \$0.1\d", listed)
+
+
+def test_a_limit_refuses_what_no_earlier_run_has_shown(runner, there: GoogleCloud):
+    code, text = runner("check", "--max-cost=5")
+    assert code == 1, text
+    assert "what the run costs is not known, so the limit of $5.00" in text
+    code, text = runner("run", "--max-cost=five")
+    assert code == 2, text
+    assert "--max-cost: must be US dollars, a number above 0, got 'five'" in text
 
 
 def test_submitting_without_waiting_returns_with_the_name_and_page_of_the_job(runner, there: GoogleCloud):

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ COMMANDS = {
     "check": Command("run", "list what a run needs and lacks, and submit nothing", JOB, BUCKET, True),
     "compile": Command("run", "write the job and its files to a folder, without credentials", JOB, BUCKET, True),
     "rehearse": Command("rehearse", "run the compiled job here, without Google Cloud", MACHINES, (), True),
+    "advise": Command(
+        "advise", "measure the pipeline here, and say what it takes and costs where", (*PLACE, "machines"), ()
+    ),
     "watch": Command("run", "wait for a job that was submitted before"),
     "schedule": Command("run", "start the pipeline at given times", JOB, BUCKET, True),
     "schedules": Command("schedules", "list the schedules"),
@@ -70,6 +74,12 @@ COMMANDS = {
         "compare what the endpoint is asked with the training data, at given times",
         (*BUCKET, *TASK, "machines", "endpoint"),
         (*BUCKET, "endpoint"),
+    ),
+    "costs": Command(
+        "idle",
+        "list what is paid for and not used, with its price a month and the command that ends it",
+        (*BUCKET, "machines", "endpoint"),
+        BUCKET,
     ),
 }
 
@@ -126,12 +136,20 @@ def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
     parsers["run"].add_argument("--no-wait", action="store_true", help="return as soon as the job is submitted")
     parsers["compile"].add_argument("out", metavar="OUT", help="folder for the job, its files and their list")
     parsers["rehearse"].set_defaults(**REHEARSAL)
+    _add_arguments_of_advise(parsers["advise"])
     parsers["watch"].add_argument("job", metavar="JOB", help="id or resource name of the job")
     for name in ("run", "watch", "batch-predict"):
         parsers[name].add_argument("--poll", type=float, default=10.0, help="seconds between two looks (%(default)g)")
     for name in ("run", "watch"):
         parsers[name].add_argument(
             "--patience", type=float, default=900.0, help="seconds without an answer to give up after (%(default)g)"
+        )
+    for name in ("run", "check", "schedule"):
+        parsers[name].add_argument(
+            "--max-cost",
+            metavar="USD",
+            type=_dollars,
+            help="refuse a run that is estimated to cost more US dollars (max_cost in the table of machines)",
         )
     for name in ("schedule", "monitor"):
         parsers[name].add_argument("cron", metavar="CRON", type=_cron, help="times: 'TZ=Europe/Berlin 0 3 * * 1'")
@@ -150,6 +168,41 @@ def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
         "--to", metavar="PLACE", help="gs://bucket/folder or bq://project.dataset (the pipeline's folder in the bucket)"
     )
     parsers["monitor"].add_argument("--retrain", action="store_true", help="a crossed limit starts the pipeline")
+    parsers["costs"].add_argument(
+        "--days", type=_days, default=30, help="days without use after which something is listed (%(default)s)"
+    )
+    parsers["costs"].add_argument(
+        "--all", action="store_true", help="look at all of the project, region and bucket, not only at this pipeline's"
+    )
+
+
+def _add_arguments_of_advise(parser: argparse.ArgumentParser) -> None:
+    positive = command_line.positive
+    parser.add_argument("--rows", type=positive, help="rows of all splits to predict for (those of the last run)")
+    parser.add_argument("--epochs", type=positive, help="passes over the train split (the config's)")
+    parser.add_argument("--batch-size", type=positive, help="examples per replica and step (the config's)")
+    parser.add_argument("--within", metavar="TIME", type=_seconds, help="deadline, such as 8h or 90m")
+    parser.add_argument(
+        "--machine",
+        metavar="TYPE[+ACCELERATOR[xCOUNT]]",
+        action="append",
+        help="ask about this one, such as n1-standard-8+NVIDIA_TESLA_T4x2; several times: about several",
+    )
+    parser.add_argument("--spot", action="store_true", help="judge by the prices of spot machines")
+    parser.add_argument("--measure", action="store_true", help="measure anew, also when nothing has changed")
+    parser.add_argument(
+        "--refresh",
+        action="store_true",
+        help="bring configs/prices.toml up to date first, from Google's Cloud Billing Catalog: needs a project",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the predictions to a file, too")
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text.strip())
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"must be a time above 0, such as 90m, 8h or 2d, got {text!r}")
+    return float(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _cron(text: str) -> str:
@@ -159,3 +212,20 @@ def _cron(text: str) -> str:
             f"'TZ=Europe/Berlin 0 3 * * 1' for Mondays at 3:00, got {text!r}"
         )
     return text.strip()
+
+
+def _days(text: str) -> int:
+    # Cloud Monitoring keeps 24 months: cloud.google.com/monitoring/quotas#data_retention_policy
+    if not text.isdecimal() or not 1 <= int(text) <= 730:
+        raise argparse.ArgumentTypeError(f"expected whole days from 1 to 730, got {text!r}")
+    return int(text)
+
+
+def _dollars(text: str) -> float:
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise argparse.ArgumentTypeError(f"must be US dollars, a number above 0, got {text!r}")
+    return amount

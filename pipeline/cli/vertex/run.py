@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cli.command_line import FAILED, SUCCEEDED
+from pipeline.cli.vertex import estimates
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import NOT_BLESSED
 from pipeline.filesystem import is_remote
+from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
-from pipeline.vertex.pipelines import preflight, schedules, submit
+from pipeline.vertex.pipelines import bills, preflight, schedules, submit
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -48,7 +50,9 @@ def _check(session: Session) -> tuple[int, Session]:
     for finding in checked.findings:
         screen.finding(finding.subject, finding.state, finding.text, finding.remedy)
     screen.note("")
-    wrong = sum(finding.state == "wrong" for finding in checked.findings)
+    within_budget = estimates.show(replace(session, vertex=checked.vertex))
+    screen.note("")
+    wrong = sum(finding.state == "wrong" for finding in checked.findings) + (not within_budget)
     if wrong:
         screen.note(f"{wrong} of these must be put right first. Nothing was submitted.")
     return FAILED if wrong else SUCCEEDED, replace(session, vertex=checked.vertex)
@@ -100,7 +104,7 @@ def _compile(session: Session) -> Path:
     shutil.rmtree(session.folder / "upload", ignore_errors=True)
     target = Target.on_vertex(session.vertex, session.config.name, session.folder / "upload")
     try:
-        return compile(session.config, target, session.folder)
+        return compile(session.config, target, session.folder, estimates.compiled_rates(session))
     except UserError:
         raise
     except Exception as error:
@@ -127,6 +131,10 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
         screen.note(f"\nreport {outcome.page}")
     else:
         _report_here(outcome, cloud, session)
+    bill = bills.bill_of_job(outcome.job)
+    if bill:
+        estimates.show_bill(bill, screen)
+        watched_jobs.keep(session.output, bills.watched(job, outcome.state, outcome.job, bill))
     if outcome.state != "succeeded":
         screen.note(f"\n{watching.report(job, outcome)}")
         return FAILED

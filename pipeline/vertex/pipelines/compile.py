@@ -13,6 +13,7 @@ from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRu
 from tfx.orchestration.pipeline import Pipeline
 
 from pipeline import filesystem
+from pipeline.costs.rates import Rates
 from pipeline.data import image_sources
 from pipeline.data.files import Files
 from pipeline.data.location import find_files
@@ -32,13 +33,14 @@ EXAMPLE_GEN_DRIVER = ["python", "-m", "pipeline.components.example_gen_driver"]
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 
 
-def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
+def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | None = None) -> Path:
     """Write the PipelineJob of the config's graph, and the list of files to upload before it can run.
 
     Args:
         config: WHAT. Data on this machine gets an address below a remote ``target.pipeline_root``, by its content.
         target: WHERE, with ``target.vertex``. The user's code and the schema are written to ``target.staging``.
         out: Folder for ``pipeline_job.json`` and ``uploads.json``, which holds {file here: address}.
+        rates: What the parts of the run cost an hour, for the bill at its end; None: it will have none.
 
     Returns:
         The path of the PipelineJob.
@@ -59,7 +61,7 @@ def compile(config: PipelineConfig, target: Target, out: Path) -> Path:
     if config.data.images:
         reading = job["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
         reading["lifecycle"]["preCacheCheck"]["command"] = EXAMPLE_GEN_DRIVER
-    report_task.add_to(job["pipelineSpec"], config, target.vertex)
+    report_task.add_to(job["pipelineSpec"], config, target.vertex, rates)
     job["runtimeConfig"]["failurePolicy"] = POLICIES[target.vertex.failure_policy]
     return write_compiled(out, job, uploads | staged_uploads(target))
 

@@ -25,6 +25,8 @@ from google.protobuf import json_format
 from tfx import types
 
 from pipeline import filesystem
+from pipeline.costs.bill import to_dict
+from pipeline.costs.rates import Rates, to_json
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.report import page
@@ -36,7 +38,7 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
 from pipeline.vertex.cloud import Cloud
-from pipeline.vertex.pipelines import container_tasks
+from pipeline.vertex.pipelines import bills, container_tasks
 from pipeline.vertex.pipelines.artifacts import as_tfx
 from pipeline.vertex.pipelines.watch import seconds_of, tasks_of
 
@@ -82,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "--webhook-url", help="version of a secret in Secret Manager with the address that receives the outcome"
     )
     parser.add_argument("--webhook-secret", help="the same, to sign with")
+    parser.add_argument(bills.FLAG, help="what the parts of the run cost an hour, as JSON")
     return parser
 
 
@@ -129,7 +132,8 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
         command = ["python", "vertex_runner.py", "watch", job.name]
         kept = record.make(run, command, config, started, code, outcome, outcomes.steps, outcomes.failed)
-        kept = dataclasses.replace(kept, config=settings)
+        bill = bills.bill_of_job(job)
+        kept = dataclasses.replace(kept, config=settings, cost=to_dict(bill) if bill else {})
         with tempfile.TemporaryDirectory() as folder:
             page_here = page.write(
                 FinishedRun(kept, config, outcomes.steps, outcomes.failed, results, Path(folder) / run)
@@ -217,7 +221,7 @@ def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineCon
     return {name: float(value) for name, value in finite.items()}
 
 
-def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex) -> None:
+def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, rates: Rates | None = None) -> None:
     """Add the task to a compiled pipeline as its exit handler, in the form of kfp's ExitHandler and TFX's exit_handler.
 
     All other tasks become those of one task, which ends in any case. A task that waited for each of them would not be
@@ -226,6 +230,8 @@ def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex) -> None
     spec["components"][ALL_NODES] = {"dag": spec["root"]["dag"]}
     spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
     arguments = ["--job", JOB_NAME, "--config", container_tasks.config_to_json(config), "--executor-input", "{{$}}"]
+    if rates:
+        arguments += [bills.FLAG, to_json(rates)]
     if vertex.webhook_url:
         arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
     module = "pipeline.vertex.pipelines.report_task"

@@ -101,7 +101,7 @@ def watch(
     except LostContact as error:
         raise LostContact(f"{error}; take it up again with python vertex_runner.py watch {name}") from error
     state = job.state.name.removeprefix("PIPELINE_STATE_").lower()
-    return JobOutcome(state, _pushed_to(job), job.error.message, _page(job), job)
+    return JobOutcome(state, pushed_to(job), job.error.message, _page(job), job)
 
 
 def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
@@ -142,7 +142,8 @@ def _artifacts(job: v1.PipelineJob, task: str, output: str) -> list[v1.Artifact]
     ]
 
 
-def _pushed_to(job: v1.PipelineJob) -> str | None:
+def pushed_to(job: v1.PipelineJob) -> str | None:
+    """Return where a job has pushed its model, in words; None: it has pushed none."""
     for artifact in _artifacts(job, "Pusher", "pushed_model"):
         if artifact.metadata and artifact.metadata.get("pushed"):
             folder = str(artifact.metadata.get("pushed_destination") or artifact.uri)

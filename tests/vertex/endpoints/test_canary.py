@@ -1,6 +1,7 @@
 """A new version that does something wrong never stays: everything is put back, and the task says why."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -12,13 +13,14 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.endpoint import Canary
+from pipeline.vertex.endpoints import canary as canary_module
 from pipeline.vertex.endpoints.canary import CanaryFailed, judged, split
 from pipeline.vertex.endpoints.endpoint import HOLDER, UNTIL, EndpointTaken
 from pipeline.vertex.endpoints.observation import Observed, p95
 from tests.fakes.checks import InvalidArgument
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
-from tests.vertex.serving import ENDPOINT, QUICK, Pushes, answer
+from tests.vertex.serving import ENDPOINT, INSTANCES, QUICK, Pushes, answer
 
 # Each pushes at least once, with all that belongs to it: together half a minute.
 pytestmark = pytest.mark.slow
@@ -115,9 +117,40 @@ def test_a_version_that_answers_our_own_rows_slowly_is_put_back_though_nobody_el
         return answer(instance)
 
     there.vertex.serving.answers["2"] = slow
-    with pytest.raises(CanaryFailed, match="of our rows, the 95th percentile of the latency is .* ms, at most 50 ms"):
+    with pytest.raises(CanaryFailed, match="of our rows, the 95th percentile of the latency is") as failed:
         pushed_once.push(2, slowly(max_latency_ms=50))
+    (milliseconds,) = re.findall(r"latency is (\S+) ms, at most 50 ms", str(failed.value))
+    assert 100 <= float(milliseconds.replace(",", "")) < 2_000
     as_before(there)
+
+
+def test_a_version_that_has_all_the_traffic_is_left_as_it_is(pushed_once: Pushes, there: GoogleCloud):
+    splits = list(there.vertex.serving.splits)
+    pushed_once.push(1, run="run-2")
+    assert there.vertex.serving.splits == splits
+    as_before(there)
+
+
+def test_what_fails_before_the_time_of_its_step_is_over_is_put_back_at_once(
+    pushed_once, there: GoogleCloud, monkeypatch
+):
+    monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.2)
+    there.vertex.serving.of_others = {"1": [(200, 5)] * 900, "2": [(200, 5)] * 80 + [(500, 5)] * 21}
+    started = time.monotonic()
+    with pytest.raises(CanaryFailed, match=r"at 10 % of the traffic, of all requests, 21 of 1\d\d failed"):
+        pushed_once.push(2, slowly(minutes=1, probe_seconds=0.05))
+    assert time.monotonic() - started < 30
+    as_before(there)
+
+
+def test_while_a_step_lasts_what_users_see_is_looked_at_now_and_then(pushed_once, there: GoogleCloud, monkeypatch):
+    looks = []
+    seen = canary_module.monitored
+    monkeypatch.setattr(canary_module, "monitored", lambda *given: looks.append(time.monotonic()) or seen(*given))
+    monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.5)
+    pushed_once.push(2, slowly(steps=(50,), minutes=0.03, probe_seconds=0.01))
+    # Before it is deployed, every half second of the 1.8 that the step takes, and at its end.
+    assert 3 <= len(looks) <= 5
 
 
 def test_what_cannot_be_watched_is_not_deployed(pushed_once: Pushes, there: GoogleCloud):
@@ -134,23 +167,39 @@ def test_rows_that_the_version_before_refuses_do_not_count_against_the_new_one(p
     assert there.vertex.serving.traffic() == {"2": 100}
 
 
+def test_a_row_that_the_new_version_never_answers_ends_the_smoke_test(pushed_once: Pushes, there: GoogleCloud):
+    def all_but_the_last(instance: dict) -> dict:
+        return refuses(instance) if instance == INSTANCES[-1] else answer(instance)
+
+    there.vertex.serving.answers |= {"1": refuses, "2": all_but_the_last}
+    asked = there.vertex.count("Predict")
+    with pytest.raises(CanaryFailed, match="the smoke test failed, it has answered only 11 of 12 rows"):
+        pushed_once.push(2)
+    # One row to see that version 1 refuses, then ten times as often as a share of 10 % makes likely.
+    assert there.vertex.count("Predict") - asked == 1 + 10 * 12 * 10
+    as_before(there)
+
+
 def test_without_steps_the_new_version_gets_all_the_traffic_and_the_smoke_test(pushed_once: Pushes, there: GoogleCloud):
     pushed_once.push(2, slowly(steps=()))
     assert there.vertex.serving.splits[1:] == [{"2": 100}]
 
 
 def test_the_version_before_stays_for_the_grace_period_and_not_longer(pushed_once: Pushes, there: GoogleCloud):
-    deployed = []
+    deployed, due = [], []
 
     def look() -> None:
         wait_until(lambda: there.vertex.serving.traffic() == {"2": 100} and not holder(there))
         deployed.append(there.vertex.serving.deployed())
+        (endpoint,) = there.vertex.serving.endpoints.values()
+        due.extend(int(at) - time.time() for name, at in endpoint.labels.items() if name.startswith("undeploy-after-"))
 
     started = time.monotonic()
     with in_a_thread(threading.Thread(target=look)):
         pushed_once.push(2, slowly(grace_minutes=0.02))
     assert time.monotonic() - started > 1.2
     assert deployed == [["1", "2"]]
+    assert [-2 < seconds < 3 for seconds in due] == [True]
     assert there.vertex.serving.deployed() == ["2"]
 
 
@@ -234,7 +283,12 @@ def test_the_traffic_of_the_others_keeps_its_proportions():
     [
         (Observed(0, 0, None), Observed(9, 0, 5), None),
         (Observed(100, 1, 10), Observed(900, 0, 10), None),
-        (Observed(100, 2, 10), Observed(900, 0, 10), "2 of 100 failed"),
+        (Observed(100, 2, 10), Observed(0, 0, None), "2 of 100 failed (2.0 %), 0.0 % with the version before"),
+        (
+            Observed(100, 30, 10),
+            Observed(900, 90, 10),
+            "30 of 100 failed (30.0 %), 10.0 % with the version before, at most 1 % more",
+        ),
         (Observed(100, 5, 10), Observed(900, 45, 10), None),
         (Observed(100, 0, 16), Observed(900, 0, 10), "1.6 times"),
         (Observed(3, 0, 16), Observed(900, 0, 10), None),

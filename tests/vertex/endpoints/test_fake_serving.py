@@ -204,3 +204,8 @@ def test_an_operation_pends_and_what_it_makes_is_there_when_it_has_ended(cloud, 
     with pytest.raises(exceptions.NotFound):
         client.get_endpoint(name=f"{cloud.parent}/endpoints/late")
     assert operation.result().name == f"projects/{NUMBER}/locations/us-central1/endpoints/late"
+
+
+def test_version_1_of_the_api_has_no_scaling_to_zero():
+    """Where this fails, docs/serving_vertex.md and the refusal of ``min_replicas=0`` are out of date."""
+    assert not {"scale_to_zero_spec", "initial_replica_count"} & set(v1.DedicatedResources.meta.fields)

@@ -107,6 +107,7 @@ tune.report_hyperparameter_tuning_metric("val_auc", value - 1, global_step=2)
 """
 
 
+@pytest.mark.slow
 def test_trials_below_the_median_are_ended_and_count_with_their_best_measurement():
     # The first three are 0.13, 0.85 and 0.76: the running averages at step 1 have the median 0.76.
     search = search_of(

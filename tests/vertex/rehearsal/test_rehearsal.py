@@ -15,7 +15,7 @@ from pipeline.vertex import REHEARSAL_VARIABLE
 from pipeline.vertex.jobs import launch, vizier
 from pipeline.vertex.pipelines import worker_pools
 from pipeline.vertex.rehearsal.comparison import differences
-from tests.e2e.run import ROOT, Run, copy_repository, edit, run
+from tests.e2e.run import ROOT, Run, copy_repository, edit, run, with_few_features
 from tests.training.worker import SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    return copy_repository(tmp_path_factory.mktemp("rehearsal") / "clone", few_flights)
+    return with_few_features(copy_repository(tmp_path_factory.mktemp("rehearsal") / "clone", few_flights))
 
 
 @pytest.fixture(scope="module")

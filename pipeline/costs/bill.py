@@ -1,0 +1,84 @@
+"""Reckon what a run on Vertex AI has cost from the times of its tasks."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.costs.estimate import FROM_VERTEX, Times
+from pipeline.costs.rates import Rates
+
+CAVEAT = "About, at list prices in US dollars; discounts, taxes and other currencies are left out."
+
+
+def dollars(amount: float) -> str:
+    """Return an amount of US dollars as text."""
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Cost of one part of a run: its task, its machines, seconds of the task and US dollars."""
+
+    task: str
+    part: str
+    machine: str
+    seconds: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Cost of a run that has ended.
+
+    Attributes:
+        lines: By part of a task that was executed.
+        run_fee: US dollars for the run itself.
+        unpriced: A sentence for each part without a price.
+        date: Day of the prices, ISO 8601.
+    """
+
+    lines: tuple[Line, ...]
+    run_fee: float
+    unpriced: tuple[str, ...]
+    date: str
+
+    @property
+    def total(self) -> float:
+        """Return the sum in US dollars."""
+        return self.run_fee + sum(line.cost for line in self.lines)
+
+
+def bill_of(rates: Rates, seconds: Mapping[str, float]) -> Bill:
+    """Return what the tasks of a run have cost.
+
+    Args:
+        rates: Prices of the parts, as they were when the job was compiled.
+        seconds: By task that was executed, from its start to its end; a cached task is not among them. A job that a
+            task waits for has the time of the task. Workers of Dataflow come and go by themselves, and the job says
+            nothing of them: they are not in the bill.
+    """
+    parts = [rate for rate in rates.rates if rate.task in seconds and rate.part != "dataflow"]
+    lines = (
+        Line(rate.task, rate.part, rate.machine, seconds[rate.task], rate.per_hour * seconds[rate.task] / 3600)
+        for rate in parts
+    )
+    left_out = ("the workers of Dataflow are not in it",) if any(r.part == "dataflow" for r in rates.rates) else ()
+    return Bill(tuple(lines), rates.run_fee, (*rates.unpriced, *left_out), rates.date)
+
+
+def to_dict(bill: Bill) -> dict[str, Any]:
+    """Return a bill as the record of a run has it, with its total."""
+    return {**dataclasses.asdict(bill), "total": bill.total}
+
+
+def from_dict(values: Mapping[str, Any]) -> Bill:
+    """Return the bill that ``to_dict`` wrote."""
+    lines = tuple(Line(**line) for line in values["lines"])
+    return Bill(lines, values["run_fee"], tuple(values["unpriced"]), values["date"])
+
+
+def times_of(bill: Bill, source: str) -> Times:
+    """Return the times of the tasks of a run, and what they ran on, for the estimate of the next."""
+    machines = {f"{line.task} {line.part}": line.machine for line in bill.lines}
+    return Times(source, {line.task: line.seconds for line in bill.lines}, machines, *FROM_VERTEX)

@@ -1,0 +1,120 @@
+"""Estimate what a run on Vertex AI takes and costs, from rates and from the times of earlier runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.costs.rates import Rate, Rates
+
+# Between the time of a step here and on Vertex AI lie other processors, and buckets in the place of a disk; between two
+# runs on the same machines the data and the neighbours. Assumptions, as factors: no run on Google Cloud was at hand.
+FROM_HERE = (0.5, 2.0)
+FROM_VERTEX = (0.8, 1.25)
+# Seconds until a machine is there and has the image, which is paid for: least, likely and most. "You are charged ...
+# from the moment when resources are provisioned for a job until the job finishes" (cloud.google.com/vertex-ai/pricing).
+# An assumption until a job was watched: a watched task's time has it in it.
+START = (30.0, 120.0, 300.0)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Durations of the tasks of an earlier run.
+
+    Attributes:
+        source: The run, for the one who reads the estimate.
+        seconds: By task, as the machine of then did the work; of a task that was cached, of the run that did it.
+        machines: By task, what it ran on at Vertex AI; empty: the run was on this machine.
+        low: Factor of the seconds for the lower end of the interval, on the same machine.
+        high: The same for the upper end.
+    """
+
+    source: str
+    seconds: Mapping[str, float]
+    machines: Mapping[str, str] = field(default_factory=dict)
+    low: float = FROM_HERE[0]
+    high: float = FROM_HERE[1]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Estimate of one part: hours and US dollars, each with its interval (low, high)."""
+
+    task: str
+    part: str
+    machine: str
+    hours: float
+    hours_between: tuple[float, float]
+    price: float
+    price_between: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimate of the time and cost of a run.
+
+    Attributes:
+        parts: Those whose times are known.
+        unknown: Tasks that no earlier run has shown.
+        rates: The prices that it was made from.
+        sources: The earlier runs whose times were taken.
+    """
+
+    parts: tuple[Part, ...]
+    unknown: tuple[str, ...]
+    rates: Rates
+    sources: tuple[str, ...]
+
+    @property
+    def price(self) -> float:
+        """Return the sum in US dollars, with the fee of the run; nothing that is paid by the month."""
+        return self.rates.run_fee + sum(part.price for part in self.parts)
+
+    @property
+    def price_between(self) -> tuple[float, float]:
+        """Return the interval of the sum: that all parts are at its lower end, or all at its upper end."""
+        low, high = (sum(part.price_between[end] for part in self.parts) for end in (0, 1))
+        return self.rates.run_fee + low, self.rates.run_fee + high
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Return a sentence for each thing that keeps the sum from being whole."""
+        untimed = f"no earlier run shows how long {', '.join(self.unknown) if self.parts else 'it'} takes"
+        return (*self.rates.unpriced, *([untimed] if self.unknown else []))
+
+
+def estimate(rates: Rates, earlier: Sequence[Times], start: tuple[float, float, float] = START) -> Estimate:
+    """Return what a run will take and cost, if no task is cached.
+
+    Args:
+        rates: Prices of the parts.
+        earlier: Times of earlier runs; of a task, the first that has it counts.
+        start: Seconds until a machine is there: least, likely, most.
+    """
+    parts, unknown, sources = [], [], []
+    for rate in rates.rates:
+        times = next((times for times in earlier if rate.task in times.seconds), None)
+        if times is None:
+            # The report comes last and only on Vertex AI: until a job was watched, it is taken to be its start.
+            times = Times("", {rate.task: 0.0}) if rate.task == "Report" and earlier else None
+        if times is None:
+            unknown.append(rate.task)
+            continue
+        parts.append(_part(rate, times, start))
+        sources.append(times.source)
+    return Estimate(
+        tuple(parts), tuple(dict.fromkeys(unknown)), rates, tuple(dict.fromkeys(source for source in sources if source))
+    )
+
+
+def _part(rate: Rate, times: Times, start: tuple[float, float, float]) -> Part:
+    seconds = times.seconds[rate.task]
+    if times.machines:
+        same = times.machines.get(f"{rate.task} {rate.part}") == rate.machine
+        low, high = (times.low, times.high) if same else FROM_HERE
+        least, likely, most = seconds * low, seconds, seconds * high
+    else:
+        least = start[0] + seconds * times.low * min(rate.share, rate.best_share)
+        likely, most = start[1] + seconds * rate.share, start[2] + seconds * times.high * rate.share
+    hours, between = likely / 3600, (least / 3600, most / 3600)
+    price = rate.per_hour * hours
+    prices = rate.per_hour * between[0], rate.per_hour * between[1]
+    return Part(rate.task, rate.part, rate.machine, hours, between, price, prices)

@@ -1,0 +1,1 @@
+"""What is paid for on Google Cloud and not used."""
