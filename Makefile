@@ -47,7 +47,7 @@ tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--po
 gauntlet: setup ## Take 76 awkward tables through new, run, predict and serve, for hours: make gauntlet ARGS="iris taxi"
 	$(BIN)/python benchmarks/gauntlet.py $(ARGS)
 
-faults: setup ## Break runs in 240 ways and look whether the next one is right, for hours: make faults ARGS="kill --jobs 2"
+faults: setup ## Break runs in 256 ways and look whether the next one is right, for an hour: make faults ARGS="kill --jobs 2"
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 mutants: setup ## Change lines of important behaviour and look whether tests notice: make mutants ARGS="canary --sample 20"

@@ -6,7 +6,7 @@ the two, runs it step by step, and shows and keeps the outcome.
 
 import signal
 
-if __name__ == "__main__":
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
 import argparse
@@ -23,7 +23,7 @@ from pipeline.cli.scratch import scratch_folder
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.runs import webhook
-from pipeline.settings.target import Target, only_run_in
+from pipeline.settings.target import KEEP_VERSIONS, Target, only_run_in
 
 ROOT = Path(__file__).resolve().parent
 
@@ -37,6 +37,7 @@ def main() -> int:
     del sys.argv[1:]
     try:
         config = command_line.configured(arguments, ROOT)
+        command_line.check_memory()
         command_line.check_files(config)
         output = command_line.output_folder(arguments, ROOT, config)
         target = Target.local(output, config.name, arguments.keep_versions)
@@ -67,7 +68,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     command_line.add_arguments(parser)
     parser.add_argument(
-        "--keep-versions", type=int, default=5, help="pushed versions that stay, the newest ones (%(default)s)"
+        "--keep-versions",
+        type=int,
+        default=KEEP_VERSIONS,
+        help="pushed versions that stay, the newest ones (%(default)s)",
     )
     parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()

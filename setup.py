@@ -58,6 +58,7 @@ EXTRAS_REQUIRE = {
         "pytest-xdist>=3.6",  # tests on two cores at once
         "ruff>=0.8",
         "uv>=0.9",  # installs and writes requirements.lock
+        "xprof>=2.21",  # the profile plug-in of make tensorboard, once tensorboard-plugin-profile
     ],
 }
 

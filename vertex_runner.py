@@ -6,7 +6,7 @@ its machines and its endpoint). The command, ``run`` if none is named, does its 
 
 import signal
 
-if __name__ == "__main__":
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from pipeline.cli import command_line, terminal
+from pipeline.cli import command_line, interruption, terminal
 from pipeline.cli.printing import say
 from pipeline.cli.vertex import settings
 from pipeline.cli.vertex.arguments import COMMANDS, parse_arguments
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> int:
     """Run the command that the command line names; return its exit code."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interruption.catch_ctrl_c()
     arguments = parse_arguments(sys.argv[1:], os.environ)
     # TFX hands the rest of the command line to its executors as options of Beam.
     del sys.argv[1:]
@@ -65,6 +65,7 @@ def read_config(arguments: argparse.Namespace) -> PipelineConfig:
     if not COMMANDS[arguments.command].graph:
         return command_line.chosen_config(arguments, ROOT)
     config = command_line.configured(arguments, ROOT)
+    command_line.check_memory()
     command_line.check_files(config)
     prepare(config)
     if not is_remote(config.data.path):

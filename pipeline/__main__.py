@@ -2,7 +2,7 @@
 
 import signal
 
-if __name__ == "__main__":
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
 import difflib
@@ -10,6 +10,7 @@ import importlib
 import sys
 
 from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS, until_enough_read
+from pipeline.cli.interruption import catch_ctrl_c
 from pipeline.cli.printing import say
 from pipeline.errors import UserError
 
@@ -26,7 +27,7 @@ COMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    catch_ctrl_c()
     name, *rest = argv or ["--help"]
     return until_enough_read(lambda: _run(name, rest))
 

@@ -88,13 +88,6 @@ def create_pipeline(config: PipelineConfig, target: Target) -> Pipeline:
     )
 
 
-def searches(config: PipelineConfig) -> bool:
-    """Return whether the graph has a Tuner: the config asks for it and the module file has a ``tuner_fn``."""
-    return config.tuning.mode == "search" and "tuner_fn" in user_code.defined_names(
-        user_code.read_module(Path(config.module))
-    )
-
-
 def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
     """Return the steps that read, describe and check the data."""
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
@@ -166,8 +159,9 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     settings = {**dataclasses.asdict(config.training), "objective": config.objective, **label}
     if config.training.backbone_weights:
         settings["weights_fingerprint"] = _weights_fingerprint(config.training.backbone_weights)
-    # A search is for the network, from its first weights.
-    of_answers = {name: settings.pop(name) for name in ("members", "calibration", "explain_rows", "warm_start")}
+    # A search is for the network, from its first weights, and is not profiled.
+    not_searched = ("members", "calibration", "explain_rows", "warm_start", "profile")
+    of_trainer = {name: settings.pop(name) for name in not_searched}
     classes = {"classes": list(config.label.classes)} if config.training.class_weight else {}
     inputs: dict[str, Any] = {
         "examples": transform.outputs["transformed_examples"],
@@ -179,7 +173,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
     }
 
     # The best hyperparameters, judged on the eval split: searched for now, of the last search, or none.
-    if searches(config):
+    if user_code.searches(config):
         tuner = Tuner(
             module_path=_module_path(_package(["tuner_fn"], config, target), target),
             custom_config={
@@ -216,7 +210,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
         module_path=_module_path(running, target),
         custom_config={
             **settings,
-            **of_answers,
+            **of_trainer,
             "classes": list(config.label.classes),
             "threshold": dataclasses.asdict(config.evaluation)["threshold"],
             "coverage": config.evaluation.coverage,

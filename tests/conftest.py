@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,12 @@ import pytest
 
 from tests.e2e.run import Run, copy_repository, run
 from tests.scripts import load_script
+
+# In the background of a shell, or under nohup, these are ignored, and so in every process that a test starts: none
+# would end as it does for a user. What has a handler here is as usual there.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

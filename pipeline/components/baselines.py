@@ -19,7 +19,7 @@ from pipeline.components.artifacts import BASELINES
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
 from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
-from pipeline.evaluation.baselines import measure, rows_to_fit
+from pipeline.evaluation.baselines import MOST_IMAGES, measure, rows_to_fit
 from pipeline.settings.config import Label
 from pipeline.settings.images import facts
 from pipeline.settings.names import SERVING
@@ -28,8 +28,6 @@ from pipeline.validation.statistics import image_column
 
 # Of the test split; an AUC is certain to 0.003 then.
 MOST_TEST_ROWS = 200_000
-# Rows that hold an image, which no baseline sees.
-MOST_IMAGES = 2_000
 # Rows that are read for one that is kept, and files of a split: a file in a bucket is fetched as a whole.
 READ, MOST_FILES = 8, 16
 BLOCK = 16_384
@@ -45,9 +43,8 @@ class BaselinesExecutor(BaseExecutor):
         schema = read_schema(input_dict["schema"])
         columns = served_columns(schema, settings["label"])
         started = time.monotonic()
-        most = {"train": rows_to_fit(len(columns)), "test": MOST_TEST_ROWS}
-        if image_column(schema):
-            most = dict.fromkeys(most, MOST_IMAGES)
+        images = image_column(schema) is not None
+        most = {"train": rows_to_fit(len(columns), images), "test": MOST_IMAGES if images else MOST_TEST_ROWS}
         samples = [spread(files_of(examples, split), wanted) for split, wanted in most.items()]
         weight = settings.get("weight")
         train, test = single_valued(samples, [*columns, settings["label"], *([weight] if weight else ())])

@@ -48,6 +48,7 @@ from pipeline.evaluation.tfma_config import (
 from pipeline.evaluation.verdict import GateResult, judge
 from pipeline.serving.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
 from pipeline.serving.model import read_signatures
+from pipeline.serving.outside_operations import outside_operations
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
@@ -244,6 +245,8 @@ def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
     name = f"the baseline {baseline}"
     if changed := changes(artifact_utils.get_single_instance(inputs["baseline_model"]), thorough=True):
         return f"{name} is not as its run has written it, {changed}", None
+    if reached := outside_operations(baseline)[0]:
+        return f"{name} is not loaded: it {' and '.join(reached)}, which no model may", None
     try:
         signatures = tf.saved_model.load(baseline).signatures
     except Exception as error:

@@ -31,9 +31,9 @@ from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
-from pipeline.components.outside_operations import outside_operations
 from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.export_format import read_inputs, threshold_of
+from pipeline.serving.outside_operations import outside_operations
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of
@@ -79,7 +79,12 @@ class ModelCheckExecutor(BaseExecutor):
             "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
             "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
         }
-        problems, notes = outside_operations(folder)
+        reached, notes = outside_operations(folder)
+        problems = [
+            f"the exported model {what}, and would do so in every server; a model computes from its rows, variables "
+            "and vocabularies only: take the call out of the module file"
+            for what in reached
+        ]
         # One with problems is not even loaded, which runs its initializers.
         report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
         report["notes"] += notes

@@ -47,7 +47,7 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
         if not self.CheckBlessing(input_dict):
             super().Do(input_dict, output_dict, exec_properties)  # which marks it as not pushed
             return
-        custom = json_utils.loads(exec_properties.get("custom_config") or "null") or {}
+        custom = json_utils.loads(exec_properties["custom_config"])
         versions = Versions(Path(destination.filesystem.base_directory))
         with versions.staging() as staging:
             destination.filesystem.base_directory = str(staging)
@@ -60,8 +60,8 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
             version = versions.publish(
                 staged,
                 int(staged.name),
-                manifest(input_dict, run_id, custom.get("fingerprints", {})),
-                custom.get("keep", 5),
+                manifest(input_dict, run_id, custom["fingerprints"]),
+                custom["keep"],
             )
         pushed.set_string_custom_property("pushed_destination", str(version))
         pushed.set_string_custom_property("pushed_version", version.name)
@@ -112,8 +112,8 @@ def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, 
         run_id: Run that pushes.
         fingerprints: Fingerprint of the user code by entry point.
     """
-    blessings = input_dict.get("model_blessing", [])
-    measured = read_measured(blessings[0].uri) if blessings else {}
+    blessings = input_dict.get("model_blessing")
+    measured = read_measured(artifact_utils.get_single_uri(blessings)) if blessings else {}
     return {
         "run": run_id,
         "pushed_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -197,11 +197,11 @@ def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None
     """Return the block's fields as text, those of the wanted columns; an empty field is null."""
     if not len(block.numbers):
         return pa.table({name: pa.array([], pa.string()) for name in wanted or names})
+    # pyarrow leaves a mark at the beginning out, which is that of a file; in a row it belongs to the value.
+    data = _BYTE_ORDER_MARK + block.data if block.data.startswith(_BYTE_ORDER_MARK) else block.data
     table = pa_csv.read_csv(
-        pa.BufferReader(block.data),
-        read_options=pa_csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=max(len(block.data) + 1, 1 << 16)
-        ),
+        pa.BufferReader(data),
+        read_options=pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=max(len(data) + 1, 1 << 16)),
         parse_options=pa_csv.ParseOptions(newlines_in_values=b'"' in block.data, ignore_empty_lines=len(names) > 1),
         convert_options=pa_csv.ConvertOptions(
             include_columns=wanted or names,

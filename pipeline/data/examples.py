@@ -17,7 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import LARGEST, TIMES, Rows, as_integers, is_list, one_array, too_large, type_name
+from pipeline.data.table import (
+    IN_AN_EXAMPLE,
+    LARGEST,
+    TIMES,
+    Rows,
+    as_integers,
+    is_list,
+    one_array,
+    too_large,
+    type_name,
+)
 from pipeline.errors import UserError, first_line
 
 
@@ -86,6 +96,4 @@ def _values(values: pa.Array) -> pa.Array:
         return values.cast(pa.large_binary())
     if kind in TIMES:
         return as_integers(values)
-    raise _NoPlace(
-        f"of type {values.type}; expected integers, floats, booleans, text, bytes, timestamps, dates or lists of these"
-    )
+    raise _NoPlace(f"of type {values.type}; expected {IN_AN_EXAMPLE}")

@@ -13,10 +13,13 @@ from pyarrow import parquet
 from pipeline import filesystem
 from pipeline.data.table import (
     BYTES_AT_ONCE,
+    IN_AN_EXAMPLE,
     MOST_ROW_BYTES,
     Rows,
     Unit,
     check_decoded,
+    has_place,
+    is_list,
     is_text,
     rows_at_once,
     type_name,
@@ -24,8 +27,11 @@ from pipeline.data.table import (
 from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 16_384
-# Bytes of a value in memory, by its type in the file.
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "INT96": 8, "DOUBLE": 8}
+# Bytes of a value in memory, by its type in the file; of text, those of its place in the dictionary.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "INT96": 8, "DOUBLE": 8, "BYTE_ARRAY": 4}
+_DECIMAL_WIDTH = 32
+# pyarrow's words for a delta encoding, which it does not read as a dictionary.
+_NO_DICTIONARY = "DecodeArrow of DictAccumulator"
 
 
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
@@ -43,7 +49,7 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
             types[column.name] = type_name(column.type)
         units, row, decoded = [], 1, 0
         for group in range(opened.metadata.num_row_groups):
-            rows, values = opened.metadata.row_group(group).num_rows, _bytes(opened.metadata.row_group(group))
+            rows, values = opened.metadata.row_group(group).num_rows, _bytes(opened, group)
             size = max(opened.metadata.row_group(group).total_byte_size, 8 * rows * len(types))
             decoded += values
             _check(file, decoded)
@@ -58,26 +64,33 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
     """Read the rows of a unit in batches.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: a column is of a type that has no place in a tf.Example, or the file is damaged.
     """
     with filesystem.open_file(unit.file) as stream:
         opened = _open(stream, unit.file)
-        schema = pa.schema([(field.name, _plain(field.type)) for field in opened.schema_arrow])
-        schema = schema if columns is None else pa.schema([field for field in schema if field.name in columns])
-        opened = _open(stream, unit.file, _repeating(opened))
+        names = opened.schema_arrow.names if columns is None else columns
+        _check_types(opened, names, unit.file)
+        opened = _open(stream, unit.file, _text_paths(opened))
         groups = range(unit.start, opened.metadata.num_row_groups if unit.length is None else unit.start + unit.length)
         first = unit.first_row
-        metadata = [opened.metadata.row_group(group) for group in groups]
-        at_once = rows_at_once(BATCH_ROWS, sum(group.num_rows for group in metadata), sum(map(_bytes, metadata)))
+        rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
+        at_once = rows_at_once(BATCH_ROWS, rows, sum(_bytes(opened, group) for group in groups))
         decoded = 0
         try:
             for batch in opened.iter_batches(at_once, row_groups=list(groups), columns=columns, use_threads=False):
-                for part in _in_parts(batch, schema, unit.file, first):
+                # pyarrow takes "a" for "a.b", too.
+                wanted = batch.select([name for name in batch.schema.names if name in names])
+                for part in _in_parts(wanted, unit.file, first):
                     decoded += part.nbytes
                     _check(unit.file, decoded)
                     yield Rows(part, np.arange(first, first + part.num_rows))
                     first += part.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            if _NO_DICTIONARY in str(error):
+                raise UserError(
+                    f"{unit.file}: found text in a delta encoding, which may stand for any number of bytes; expected a "
+                    "dictionary or plain text, as pandas, pyarrow and Spark write it by default"
+                ) from error
             raise UserError(
                 f"{unit.file} is damaged after row {first - 1}, in row group {unit.start}: {first_line(error)}; "
                 "write or copy it again"
@@ -113,16 +126,24 @@ def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
     return replace(rows, table=table)
 
 
-def _bytes(group: Any) -> int:
+def _bytes(opened: parquet.ParquetFile, group: int) -> int:
     """Return the bytes of a row group's values by its metadata, where a text that is repeated counts once.
 
-    Its ``total_byte_size`` does not tell: a run of a million equal numbers is stored in some bytes.
+    Its ``total_byte_size`` does not tell: a run of a million equal numbers is stored in some bytes, and so is one of
+    values of a fixed size, of which each takes its own in memory.
     """
-    columns = [group.column(at) for at in range(group.num_columns)]
+    metadata = opened.metadata.row_group(group)
+    columns = [metadata.column(at) for at in range(metadata.num_columns)]
     return sum(
-        max(column.total_uncompressed_size, column.num_values * _WIDTHS.get(column.physical_type, 0))
-        for column in columns
+        max(column.total_uncompressed_size, column.num_values * _width(opened.schema.column(at)))
+        for at, column in enumerate(columns)
     )
+
+
+def _width(column: Any) -> int:
+    if column.logical_type.type == "DECIMAL":
+        return _DECIMAL_WIDTH
+    return int(column.length) if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[column.physical_type]
 
 
 def _check(file: str, decoded: int) -> None:
@@ -132,63 +153,73 @@ def _check(file: str, decoded: int) -> None:
         raise UserError(f"{file}: {error}") from error
 
 
-def _in_parts(batch: pa.RecordBatch, schema: pa.Schema, file: str, row: int) -> Iterator[pa.Table]:
+def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -> None:
+    """Refuse what has no place in a tf.Example before any of its values is read, whose bytes nothing limits."""
+    for field in opened.schema_arrow:
+        # pyarrow takes "a" for "a.b", too.
+        asked = any(field.name == name or field.name.startswith(f"{name}.") for name in names)
+        if asked and not has_place(field.type):
+            raise UserError(
+                f"{file}, column {field.name!r}: of type {str(field.type)[:200]}; expected {IN_AN_EXAMPLE}; "
+                "leave the column out, or write its parts as columns of their own"
+            )
+
+
+def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
     """Yield the rows in parts that stay small when each text, which the file may hold once for all, is written out.
 
     Raises:
         UserError: a row takes more than ``MOST_ROW_BYTES``.
     """
-    sizes: np.ndarray = sum((_text_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
+    sizes: np.ndarray = sum((_row_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
     if len(sizes) and sizes.max() > MOST_ROW_BYTES:
         raise UserError(_too_large(file, row + int(sizes.argmax()), int(sizes.max())))
     starts = np.flatnonzero(np.diff(np.cumsum(sizes) // BYTES_AT_ONCE, prepend=0)).tolist()
     for start, end in itertools.pairwise(sorted({0, *starts, len(batch)})):
         columns = [_written_out(column) for column in batch.slice(start, end - start).columns]
-        names = batch.schema.names  # in the order asked for
-        yield pa.table(columns, names=names).cast(pa.schema([schema.field(name) for name in names]))
+        yield pa.table(columns, names=batch.schema.names)
 
 
 def _written_out(column: pa.Array) -> pa.Array:
     """Return a column with each text written out, of a part's rows only."""
-    if _is_repeating(column.type):
+    if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
-    if pa.types.is_list(column.type) and _is_repeating(column.type.value_type):
-        offsets = np.asarray(column.offsets)
-        values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        return pa.ListArray.from_arrays(
-            pa.array(offsets - offsets[0]), _written_out(values), mask=column.is_null() if column.null_count else None
-        )
+    if is_list(column.type) and pa.types.is_dictionary(column.type.value_type):
+        offsets = pa.array(_offsets(column), pa.int32())
+        missing = column.is_null() if column.null_count else None
+        return pa.ListArray.from_arrays(offsets, _written_out(column.flatten()), mask=missing)
     return column
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if _is_repeating(type_) else type_
-
-
-def _is_repeating(type_: pa.DataType) -> bool:
-    return pa.types.is_dictionary(type_) and is_text(type_.value_type)
-
-
-def _text_bytes(column: pa.Array) -> np.ndarray:
-    """Return the bytes that each row's text takes, int64 [rows]; 0 where it is stored for each row anyway."""
-    if pa.types.is_list(column.type):
-        ends = np.concatenate([[0], np.cumsum(_text_bytes(column.values))])
-        return np.asarray(np.diff(ends[np.asarray(column.offsets)]))
-    if not _is_repeating(column.type):
-        return np.zeros(len(column), np.int64)
+def _row_bytes(column: pa.Array) -> np.ndarray:
+    """Return the bytes that each row takes once text is written out, int64 [rows]."""
+    if is_list(column.type):
+        ends = np.concatenate([[0], np.cumsum(_row_bytes(column.flatten()))])
+        return np.asarray(np.diff(ends[_offsets(column)]))
+    if not pa.types.is_dictionary(column.type):
+        return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)
     lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).cast(pa.int64())
     return np.asarray(pc.fill_null(lengths.take(column.indices), 0))
 
 
-def _repeating(opened: parquet.ParquetFile) -> list[str]:
+def _offsets(lists: pa.Array) -> np.ndarray:
+    """Return where each row's values begin among all, and where the last ones end, int64 [rows + 1]."""
+    return np.concatenate([[0], np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(lists), 0)), dtype=np.int64)])
+
+
+def _text_paths(opened: parquet.ParquetFile) -> list[str]:
     """Return the paths of columns of text, whose values the file may hold once for many rows."""
-    paths = [opened.schema.column(at).path for at in range(len(opened.schema))]
-    text = [
-        field.name
-        for field in opened.schema_arrow
-        if is_text(field.type) or (pa.types.is_list(field.type) and is_text(field.type.value_type))
-    ]
-    return [path for path in paths if path in text or path.removesuffix(".list.element") in text]
+    types = [leaf for field in opened.schema_arrow for leaf in _leaves(field.type)]
+    return [opened.schema.column(at).path for at, type_ in enumerate(types) if is_text(type_)]
+
+
+def _leaves(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types of the columns in which a Parquet file holds the parts of a column."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaves(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return _leaves(type_.value_type)
+    return [leaf for at in range(type_.num_fields) for leaf in _leaves(type_.field(at).type)] or [type_]
 
 
 def _too_large(file: str, row: int, size: int) -> str:

@@ -150,6 +150,14 @@ def is_text(type_: pa.DataType) -> bool:
     return any(kind(type_) for kind in kinds)
 
 
+def has_place(type_: pa.DataType) -> bool:
+    """Return whether values of a type have a place in a tf.Example; see ``pipeline.data.examples``."""
+    if pa.types.is_dictionary(type_):
+        return has_place(type_.value_type)
+    value = type_.value_type if is_list(type_) else type_
+    return not is_list(value) and type_name(value) in _NAMES
+
+
 def single_values(column: pa.ChunkedArray) -> Any:
     """Return the one value of every row; null where there is none, or several, which is as wrong."""
     values = one_array(column)
@@ -159,6 +167,7 @@ def single_values(column: pa.ChunkedArray) -> Any:
     return pc.list_element(pc.if_else(single, values, pa.scalar([None], values.type)), 0)
 
 
+IN_AN_EXAMPLE = "integers, floats, booleans, text, bytes, timestamps, dates or lists of these"
 TIMES = ("timestamps", "dates", "times of day", "durations")
 _NAMES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "nothing": (pa.types.is_null,),

@@ -19,6 +19,10 @@ from pipeline.data.table import MOST_ROW_BYTES, Rows, Unit, check_decoded, rows_
 from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 8_192
+# Features of an example: each takes some kilobytes once it is a column, and a hundred thousand take a minute.
+MOST_FEATURES = 20_000
+# A record of fewer bytes cannot hold more features, or become a row that is too large.
+_SMALL = 64 << 10
 # By the first records of a file, the size of the others is judged.
 RECORDS_WEIGHED = 16
 _GZIP = b"\x1f\x8b"
@@ -42,13 +46,15 @@ def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_
     """Read the records in batches, as columns of lists of int64, float32 or binary.
 
     Raises:
-        UserError: see ``read_records``; or a record is no tf.Example.
+        UserError: see ``scan`` and ``read_records``; or a record is no tf.Example, or has too many features.
     """
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
     row = 1
-    for records in read_records(unit.file, at_once):
+    longest = _check_lengths(unit.file)
+    for records in read_records(unit.file, rows_at_once(at_once, 1, longest)):
+        _check_examples(records, unit.file, row)
         try:
             table = pa.table(decoder.DecodeBatch(records))
         except Exception as error:
@@ -60,6 +66,76 @@ def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_
             table = table.select([name for name in table.column_names if name in columns])
         yield Rows(table, np.arange(row, row + len(records)))
         row += len(records)
+
+
+def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
+    """Refuse large examples that would take far more memory as columns, before they become some.
+
+    Raises:
+        UserError: an example has more than ``MOST_FEATURES``, or takes more than ``MOST_ROW_BYTES`` as a row.
+    """
+    for number, record in enumerate(records, row):
+        if len(record) < _SMALL:
+            continue
+        count = size = 0
+        with contextlib.suppress(ValueError, IndexError):  # it is no tf.Example, as decoding it says
+            for feature in _features(record):
+                count += 1
+                size += feature
+                if count > MOST_FEATURES or size > MOST_ROW_BYTES:
+                    break
+        if count > MOST_FEATURES:
+            raise UserError(
+                f"{file}, row {number}: found more than {MOST_FEATURES:,} features; expected no more: write values of "
+                "one kind as one feature with several values"
+            )
+        if size > MOST_ROW_BYTES:
+            raise UserError(
+                f"{file}, row {number}: found {size >> 20:,} MB in a row; expected at most {MOST_ROW_BYTES >> 20}"
+            )
+
+
+def _features(record: bytes) -> Iterator[int]:
+    """Yield for each feature of a serialized tf.Example about the bytes that its values take as a column.
+
+    Of a column each integer takes 8 bytes, of which the record has at least one; each text 4 bytes beside its own.
+    """
+    for start, end in _fields(record, 0, len(record)):  # Example.features
+        for entry, entry_end in _fields(record, start, end):  # Features.feature, by name
+            size = 0
+            for value, value_end in _fields(record, entry, entry_end, 2):
+                for list_, list_end in _fields(record, value, value_end, 3):  # Feature.int64_list
+                    size += 8 * (list_end - list_)
+                for list_, list_end in _fields(record, value, value_end, 1):  # Feature.bytes_list
+                    size += 3 * (list_end - list_)
+            yield size
+
+
+def _fields(record: bytes, at: int, end: int, number: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the fields of a message that have a number and a length, in the wire format.
+
+    Raises:
+        ValueError: another field than those of a tf.Example.
+    """
+    while at < end:
+        tag = record[at]
+        if tag & 7 != 2 or tag >> 3 > 3:
+            raise ValueError(tag)
+        length, at = _varint(record, at + 1)
+        if tag >> 3 == number:
+            yield at, min(at + length, end)
+        at += length
+
+
+def _varint(record: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = record[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 63:
+            return value, at
+        shift += 7
 
 
 def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
@@ -101,12 +177,12 @@ def _whole_records(path: str, kind: str) -> int:
     return whole
 
 
-def _check_lengths(file: str) -> None:
-    """Refuse a length that TensorFlow would take memory for at once, or end the process on.
+def _check_lengths(file: str) -> int:
+    """Refuse a length that TensorFlow would take memory for at once, or end the process on; return the greatest.
 
     Whatever else is wrong, such as a checksum or the end, is left to ``read_records``.
     """
-    row, decoded, stored = 1, 0, filesystem.size(file)
+    row, decoded, longest, stored = 1, 0, 0, filesystem.size(file)
     with filesystem.open_file(file) as stored_stream:
         is_gzip = stored_stream.read(2) == _GZIP
         stored_stream.seek(0)
@@ -120,12 +196,14 @@ def _check_lengths(file: str) -> None:
                         f"{MOST_ROW_BYTES >> 20} MB; if they are none, write or copy it again"
                     )
                 decoded += len(header) + length
+                longest = max(longest, length)
                 try:
                     check_decoded(decoded, stored)
                 except UserError as error:
                     raise UserError(f"{file}: {error}") from error
                 stream.seek(length + _CHECKSUM_BYTES, io.SEEK_CUR)
                 row += 1
+    return longest
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path
 from pipeline.errors import UserError
 from pipeline.filesystem import new_file
 from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_files, normalised, repository_modules
+from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY
 
 # Code that looks names up at run time cannot be cut by reading it.
@@ -97,6 +98,11 @@ def read_module(module_file: Path) -> str:
 def defined_names(source: str) -> set[str]:
     """Return the names that a module's top level binds."""
     return {name for statement in ast.parse(source).body for name in _bound(statement)}
+
+
+def searches(config: PipelineConfig) -> bool:
+    """Return whether the graph has a Tuner: the config asks for it and the module file has a ``tuner_fn``."""
+    return config.tuning.mode == "search" and "tuner_fn" in defined_names(read_module(Path(config.module)))
 
 
 def cut(source: str, entry_points: Sequence[str]) -> str:

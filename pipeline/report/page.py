@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.packaging.fingerprints import fingerprint_of
-from pipeline.report import data, evaluation, graph, images, overview, scoring, training
+from pipeline.report import costs, data, evaluation, graph, images, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.run import FinishedRun
 
@@ -38,6 +38,9 @@ def write(run: FinishedRun) -> Path:
         "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
         "reproducibility": ("Reproducibility", lambda: overview.reproducibility(run)),
     }
+    if run.record.cost:
+        parts["costs"] = ("Costs", lambda: costs.costs(run))
+        parts["reproducibility"] = parts.pop("reproducibility")
     if run.config.data.images:
         parts["images"] = ("Images", lambda: images.contact_sheet(run))
         parts["reproducibility"] = parts.pop("reproducibility")  # stays the last

@@ -15,6 +15,7 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.report.images import thumbnail
 from pipeline.serving.export_format import examples_signature, read_inputs, threshold_of
+from pipeline.serving.outside_operations import check_inward
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.images import facts
@@ -182,6 +183,7 @@ def _records(examples: str, total: int) -> list[bytes]:
 
 def _signature(model: str, logits: bool) -> Any:
     """Return the signature that takes serialized tf.Examples; the model lives as long as it."""
+    check_inward(model)
     loaded = tf.saved_model.load(model)
     signature = examples_signature(loaded.signatures)
     signature.keeps = loaded

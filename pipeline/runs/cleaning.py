@@ -78,13 +78,13 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     needed |= set([id_ for id_, artifact in artifacts.items() if artifact.type == "HyperParameters"][-1:])
 
     root = output / "artifacts"
-    still_used = {_folder(artifacts[id_]).resolve() for id_ in needed if id_ in artifacts}
+    still_used = {_real(_folder(artifacts[id_])) for id_ in needed if id_ in artifacts}
     unneeded = [
         artifact
         for id_, artifact in artifacts.items()
         if id_ not in needed
         and _is_below(_folder(artifact), given, output)
-        and _folder(artifact).resolve() not in still_used
+        and _real(_folder(artifact)) not in still_used
     ]
     # What to delete, and where it must be.
     candidates = [
@@ -101,7 +101,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     for kind, path, place in dict.fromkeys(candidates):
         if not os.path.lexists(path):
             continue
-        if (real := path.resolve()) == place and place.parent != output:
+        if (real := _real(path)) == place and not path.is_symlink() and place.parent != output:
             folders.setdefault(kind, []).append(real)
         else:
             left_alone[path] = real
@@ -161,11 +161,11 @@ def _is_below(folder: Path, *outputs: Path) -> bool:
 
 def _of_no_run(root: Path, artifacts: Iterable[Artifact], kept: Sequence[Run]) -> Iterator[tuple[str, Path]]:
     """Yield what steps have left that were killed, with its kind: nobody runs while the lock is held."""
-    known = {_folder(artifact).resolve() for artifact in artifacts}
+    known = {_real(_folder(artifact)) for artifact in artifacts}
     # TFX leaves an empty folder of every execution there, which is not worth a word.
     working = [path for path in root.glob("[!_]*/.system/*/*") if any(file.is_file() for file in path.rglob("*"))]
     for path in [*numbered_folders(root), *working]:
-        if path.resolve() not in known:
+        if _real(path) not in known:
             yield "of no run", path
     oldest = min((run.started.timestamp() for run in kept), default=0)
     for path in root.glob("[!_]*/checkpoints/*"):
@@ -177,6 +177,11 @@ def _folder(artifact: Artifact) -> Path:
     """Return the folder of an artifact; a value's address is a file in it."""
     path = Path(artifact.uri)
     return path.parent if path.name == "value" else path
+
+
+def _real(path: Path) -> Path:
+    """Return a path without links; of one that leads to itself, that link. ``Path.resolve`` raises an error there."""
+    return Path(os.path.realpath(path))
 
 
 def _text(artifact: Artifact, name: str) -> str:

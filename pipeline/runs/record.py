@@ -49,6 +49,7 @@ class Record:
         code: Fingerprint of the library.
         packages: Versions of those that decide a result; "lock" is the digest of all.
         machine: What it ran on.
+        cost: Its bill on Vertex AI, as ``pipeline.costs.bill.to_dict`` writes it; empty of a run on this machine.
     """
 
     run: str
@@ -65,6 +66,7 @@ class Record:
     code: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def main_gate(self) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ class Run:
         times = (execution.last_update_time_since_epoch for execution in self.executions.values())
         return max(0.0, max(times, default=0) / 1000 - self.started.timestamp())
 
+    @property
+    def seconds_of_steps(self) -> dict[str, float]:
+        """Return the seconds of the steps that ran; of a cached one, those of the execution that made its artifacts."""
+        return {node: seconds_of(maker) for node, maker in self.makers.items() if self.state(node) in ("ran", "cached")}
+
     def artifact(self, node: str, output: str) -> Artifact | None:
         """Return the first artifact of an output; None when there is none."""
         return next(iter(self.outputs.get(node, {}).get(output, [])), None)
@@ -72,6 +78,11 @@ class Run:
         return {name: getattr(value, str(value.WhichOneof("value"))) for name, value in properties.items()}
 
 
+def seconds_of(execution: Execution) -> float:
+    """Return the seconds of an execution from its start to its last sign of life."""
+    return float(execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
+
+
 def numbered_folders(artifacts: Path) -> list[Path]:
     """Return the folders that executions have written, <step>/<output>/<number>, below the one of all artifacts."""
     # Folders whose name begins with "_" are of no step: the versions in them are numbered by the clock.
@@ -86,6 +97,7 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
         UserError: the file is damaged.
     """
     file = output / FILE
+    _roll_back(file)
     config = metadata_store_pb2.ConnectionConfig()
     config.sqlite.filename_uri = str(file)
     mode = metadata_store_pb2.SqliteMetadataSourceConfig
@@ -100,6 +112,17 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
             "the next run then starts a new one and executes every step; models pushed before stay where they are"
         ) from error
     yield store
+
+
+def _roll_back(file: Path) -> None:
+    """Roll back what a killed run has left half-written: who opens a store only to read it cannot, and fails.
+
+    https://www.sqlite.org/atomiccommit.html#_rollback: whoever opens the file next and may write does it. While a run
+    is writing, its lock keeps the journal from being taken for a killed one's.
+    """
+    if file.with_name(f"{file.name}-journal").exists():
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
 def check(output: Path) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import http.client
 import random
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -91,10 +92,25 @@ class Webhook:
                     break
                 time.sleep(pause)
             left = min(SECONDS_FOR_AN_ANSWER, max(0.1, until - time.monotonic()))
-            problem, again = self._post(f"{pipeline}_{run}", body, left)
+            problem, again = self._post_within(left, f"{pipeline}_{run}", body)
             if not problem or not again:
                 break
         return f"{urllib.parse.urlsplit(self.url).hostname}: {problem}" if problem else None
+
+    def _post_within(self, seconds: float, id_: str, body: bytes) -> tuple[str, bool]:
+        """Try once, as ``_post``, for no longer than that: its time-out begins anew with every byte of an answer."""
+        results: list[tuple[str, bool]] = []
+
+        def attempt() -> None:
+            try:
+                results.append(self._post(id_, body, seconds))
+            except Exception as error:
+                results.append((f"{type(error).__name__}: {error}", False))
+
+        thread = threading.Thread(target=attempt, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        return results[0] if results else (f"no whole answer within {seconds:.0f} s", True)
 
     def _post(self, id_: str, body: bytes, seconds: float) -> tuple[str, bool]:
         """Try once; return the problem, "" for none, and whether another try may help."""

@@ -7,10 +7,10 @@ https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirement
 import asyncio
 import base64
 import contextlib
-import json
+import functools
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,43 +18,23 @@ import orjson
 import tensorflow as tf
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pipeline.serving import explanations, refusals
 from pipeline.serving.batching import Overloaded
+from pipeline.serving.bodies import RETRY, Bodies, Limits
 from pipeline.serving.current import Current, Served
 from pipeline.serving.description import describe
 from pipeline.serving.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
 from pipeline.serving.features import Refused, from_columns, from_instances, row_count
-from pipeline.serving.images import facts_by_row, without_images
-from pipeline.serving.inputs import IMAGE, quoted
+from pipeline.serving.images import facts_by_row, with_checked_images, without_images
+from pipeline.serving.inputs import IMAGE, quoted, take_examples
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 
-# A larger body is parsed in a thread, for the event loop to answer others meanwhile.
-LARGE_BODY = 64 << 10
 EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of requests.
-
-    Attributes:
-        body_bytes: Size of its body.
-        instances: Rows in it.
-        rows_waiting: Rows of all requests that may wait for the model.
-        bytes_reading: Bytes of all bodies that are being read.
-        body_seconds: Until a body is whole.
-    """
-
-    body_bytes: int
-    instances: int
-    rows_waiting: int = 50_000
-    bytes_reading: int = 256 << 20
-    body_seconds: float = 60.0
 
 
 def create_app(
@@ -78,7 +58,8 @@ def create_app(
         request_log: Gets a sample of requests and answers.
         look_every: Seconds between two looks for another version.
     """
-    service = _Service(current, metrics, limits, request_log)
+    bodies = Bodies(limits)
+    service = _Service(current, metrics, limits, request_log, bodies)
     model = "/v1/models/{name}"
     version = model + "/versions/{version}"
 
@@ -89,6 +70,7 @@ def create_app(
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
+        bodies.close()
         current.close()
 
     return Starlette(
@@ -114,19 +96,21 @@ def create_app(
 
 @dataclass(frozen=True)
 class _Call:
-    """What a body asks: columns of a signature; rows as they came, facts in place of images, None for columns."""
+    """Content of a request body, checked.
+
+    Attributes:
+        signature: To call.
+        columns: Of the signature.
+        by_row: Whether rows came, and an answer for each is expected.
+        instances: The rows for the log, with facts in place of images; None where they are not logged.
+        explained: Whether the answers are.
+    """
 
     signature: str
     columns: dict[str, np.ndarray]
+    by_row: bool
     instances: list[Any] | None
     explained: bool
-
-
-@dataclass
-class _Reading:
-    """Bytes of all bodies that are not yet whole."""
-
-    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,7 +119,7 @@ class _Service:
     metrics: Metrics
     limits: Limits
     request_log: RequestLog | None
-    reading: _Reading = field(default_factory=_Reading)
+    bodies: Bodies
 
     async def predict(self, request: Request) -> Response:
         """Answer instances."""
@@ -160,27 +144,27 @@ class _Service:
 
     async def _answered(self, request: Request, to_explain: bool) -> Response:
         served = self._served(request)
-        body = await self._body(request)
+        async with self.bodies.read(request) as body:
+            return await self._answer(body, served, to_explain)
+
+    async def _answer(self, body: bytearray, served: Served, to_explain: bool) -> Response:
         started = time.monotonic()
         try:
-            if len(body) > LARGE_BODY:
-                call = await asyncio.get_running_loop().run_in_executor(None, self._parse, body, served, to_explain)
-            else:
-                call = self._parse(body, served, to_explain)
+            call = await self.bodies.parse(body, functools.partial(self._check, served=served, to_explain=to_explain))
             outputs = await served.batchers[call.signature].predict(call.columns)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused
         except tf.errors.OpError as error:
             raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
         except Overloaded as error:
-            raise HTTPException(503, "too many rows wait for an answer; try again", {"Retry-After": "1"}) from error
+            raise HTTPException(503, "too many rows wait for an answer; try again", RETRY) from error
         explaining = served.explains(call.signature)
         if call.explained:
             response = _Answer({"explanations" if to_explain else "predictions": explanations.by_row(outputs)})
-        elif call.instances is None:
-            response = _Answer({"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs})
-        else:
+        elif call.by_row:
             response = _Answer({"predictions": _by_row(outputs)})
+        else:
+            response = _Answer({"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs})
         if self.request_log is not None and call.instances is not None:
             # Answers alone: monitoring compares them with those for the test split.
             answers = explanations.split(outputs)[0] if explaining else outputs
@@ -235,43 +219,13 @@ class _Service:
             raise HTTPException(404, f"version {version[:40]!r} is not served; {number} is")
         return served
 
-    async def _body(self, request: Request) -> bytes:
-        seconds = self.limits.body_seconds
-        try:
-            return await asyncio.wait_for(self._read(request), seconds)
-        except TimeoutError as error:
-            raise HTTPException(408, f"the body was not whole after {seconds:g} s") from error
-        except ClientDisconnect as error:
-            raise HTTPException(400, "the client has gone") from error
-
-    async def _read(self, request: Request) -> bytes:
-        limit = self.limits.body_bytes
-        body = bytearray()
-        try:
-            async for chunk in request.stream():
-                body += chunk
-                self.reading.bytes += len(chunk)
-                if len(body) > limit:
-                    raise HTTPException(
-                        413, f"the body is larger than {limit:,} bytes; send fewer instances, or use pipeline predict"
-                    )
-                if self.reading.bytes > self.limits.bytes_reading:
-                    raise HTTPException(503, "too many bodies are being read; try again", {"Retry-After": "1"})
-            return bytes(body)
-        finally:
-            self.reading.bytes -= len(body)
-
-    def _parse(self, body: bytes, served: Served, to_explain: bool) -> _Call:
-        """Check a body.
+    def _check(self, content: Any, served: Served, to_explain: bool) -> _Call:
+        """Check the content of a body.
 
         Raises:
             HTTPException: it is no valid request.
             Refused: a row or a column is not valid.
         """
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error
         if not isinstance(content, dict):
             raise HTTPException(400, f"the body is no JSON object; {EXPECTED}")
         explained = to_explain or self._asks_to_explain(content)
@@ -285,18 +239,21 @@ class _Service:
         if ("instances" in content) == ("inputs" in content):
             raise HTTPException(400, f'expected either "instances" or "inputs"; {EXPECTED}')
         inputs, instances = served.model.signatures[name].inputs, content.get("instances")
-        if "inputs" in content:
-            columns = from_columns(content["inputs"], inputs)
+        by_row = "instances" in content
+        if not by_row:
+            columns = from_columns(content["inputs"], inputs, most_cells=self.limits.cells)
             self._check_number(row_count(columns), served.explains(name))
         elif not isinstance(instances, list):
             raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
         else:
             self._check_number(len(instances), served.explains(name))
-            columns = from_instances(instances, inputs)
+            columns = from_instances(instances, inputs, most_cells=self.limits.cells)
         if any(column.kind == IMAGE for column in inputs.values()):
             known = facts_by_row(columns, inputs)
             instances = instances and without_images(instances, inputs, known)
-        return _Call(name, columns, instances, explained)
+        elif take_examples(inputs):
+            columns = with_checked_images(columns, served.model.rows.inputs)
+        return _Call(name, columns, by_row, instances if self.request_log else None, explained)
 
     def _asks_to_explain(self, content: dict[str, Any]) -> bool:
         """Return whether the parameters of a request, which Vertex AI passes on, ask for explanations."""

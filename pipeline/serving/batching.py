@@ -14,10 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.serving.features import Columns, joined, row_count
-from pipeline.serving.inputs import IMAGE
+from pipeline.serving.inputs import EXAMPLES, IMAGE
 from pipeline.serving.model import Signature
 
 MAX_ROWS = 4_096  # of a call
+VALUE_BYTES = 8  # of a list
 
 
 class Overloaded(Exception):
@@ -25,10 +26,32 @@ class Overloaded(Exception):
 
 
 @dataclass(frozen=True)
+class _Size:
+    """Size of the columns of one request, or of several that are joined.
+
+    Attributes:
+        rows: Of the columns.
+        widths: Of the inputs that take lists, which are filled up to the longest.
+        encoded_bytes: Of images and tf.Examples.
+    """
+
+    rows: int
+    widths: tuple[int, ...]
+    encoded_bytes: int
+
+    def __add__(self, other: "_Size") -> "_Size":
+        widths = tuple(map(max, self.widths, other.widths))
+        return _Size(self.rows + other.rows, widths, self.encoded_bytes + other.encoded_bytes)
+
+    @property
+    def weight(self) -> int:
+        return self.rows + (self.rows * sum(self.widths) * VALUE_BYTES + self.encoded_bytes) // 1024
+
+
+@dataclass(frozen=True)
 class _Request:
     columns: Columns
-    rows: int
-    weight: int
+    size: _Size
     answer: asyncio.Future[dict[str, np.ndarray]]
 
 
@@ -38,8 +61,8 @@ class Batcher:
     Args:
         signature: To call.
         pool: Of one thread: TensorFlow uses all cores for a call.
-        max_waiting: Rows that may wait, to refuse at once what would be answered too late; a KiB of an image counts as
-            a row, there and in a call.
+        max_waiting: Rows that may wait, to refuse at once what would be answered too late; a KiB of lists, images and
+            tf.Examples counts as a row, there and in a call, in which lists are as long as the longest of all.
         on_call: Called with the rows of each call.
         most_rows: Of a call, but for a single request of more.
     """
@@ -59,7 +82,8 @@ class Batcher:
         self._most_rows = most_rows
         self._queue: deque[_Request] = deque()
         self._waiting = 0
-        self._images = [name for name, column in signature.inputs.items() if column.kind == IMAGE]
+        self._lists = [name for name, column in signature.inputs.items() if column.values is not None]
+        self._encoded = [name for name, column in signature.inputs.items() if column.kind in (IMAGE, EXAMPLES)]
         self._worker: asyncio.Task[None] | None = None
 
     async def predict(self, columns: Columns) -> dict[str, np.ndarray]:
@@ -69,13 +93,16 @@ class Batcher:
             Overloaded: too many rows wait.
             tf.errors.OpError: the model refuses a row.
         """
-        rows = row_count(columns)
-        weight = rows + sum(len(image) for name in self._images for image in columns[name]) // 1024
-        if self._waiting and self._waiting + weight > self._max_waiting:
+        size = _Size(
+            row_count(columns),
+            tuple(columns[name].shape[1] for name in self._lists),
+            sum(len(value) for name in self._encoded for value in columns[name]),
+        )
+        if self._waiting and self._waiting + size.weight > self._max_waiting:
             raise Overloaded
-        request = _Request(columns, rows, weight, asyncio.get_running_loop().create_future())
+        request = _Request(columns, size, asyncio.get_running_loop().create_future())
         self._queue.append(request)
-        self._waiting += weight
+        self._waiting += size.weight
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await request.answer
@@ -84,11 +111,11 @@ class Batcher:
         """Call the model until no request waits."""
         while self._queue:
             batch = [self._queue.popleft()]
-            weight = batch[0].weight
-            while self._queue and weight + self._queue[0].weight <= self._most_rows:
+            size = batch[0].size
+            while self._queue and (joint := size + self._queue[0].size).weight <= self._most_rows:
                 batch.append(self._queue.popleft())
-                weight += batch[-1].weight
-            self._waiting -= weight
+                size = joint
+            self._waiting -= sum(request.size.weight for request in batch)
             await self._call(batch)
 
     async def _call(self, batch: list[_Request]) -> None:
@@ -121,6 +148,6 @@ class Batcher:
         for request in batch:
             if not request.answer.done():
                 request.answer.set_result(
-                    {name: values[start : start + request.rows] for name, values in answers.items()}
+                    {name: values[start : start + request.size.rows] for name, values in answers.items()}
                 )
-            start += request.rows
+            start += request.size.rows

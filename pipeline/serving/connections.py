@@ -9,6 +9,9 @@ CONNECTIONS = 1_000
 HEADERS = 100
 HEADER_BYTES = 64 << 10
 HEADER_SECONDS = 10.0
+# Requests of a connection that wait for the answer to one before them. uvicorn stops reading at the first, but what it
+# has read by then may hold 7,000.
+PIPELINED = 16
 
 
 class Connection(HttpToolsProtocol):
@@ -18,6 +21,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._header_bytes = self._number_of_headers = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self._in_body = self._body_came = False
+        self._bytes_beside_body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, if there are not too many."""
@@ -42,6 +47,11 @@ class Connection(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._header_bytes > HEADER_BYTES:
                 self._refuse_headers()
+        elif self._in_body:
+            self._count_beside_body(len(data))
+        elif self.cycle is not None and self.cycle.response_complete and not self.transport.is_closing():
+            # Empty lines begin no message, but uvicorn has ended its own wait for one.
+            self._expect_headers()
 
     def on_message_begin(self) -> None:
         """Expect headers; of the first message they were expected before."""
@@ -50,7 +60,9 @@ class Connection(HttpToolsProtocol):
             self._expect_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header."""
+        """Count a header; refuse one behind a body (a trailer)."""
+        if self._in_body:
+            raise ValueError("a header behind a body")  # uvicorn answers 400 and closes
         self._number_of_headers += 1
         if self._number_of_headers <= HEADERS:
             super().on_header(name, value)
@@ -58,11 +70,31 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Answer."""
         self._expect_no_headers()
+        if len(self.pipeline) >= PIPELINED:
+            raise ValueError("too many requests at once")  # as above
         if self._number_of_headers > HEADERS:
             self._refuse_headers()
         else:
             super().on_headers_complete()
-        self._header_bytes = self._number_of_headers = 0
+        self._header_bytes = self._number_of_headers = self._bytes_beside_body = 0
+        self._in_body = True
+
+    def on_body(self, body: bytes) -> None:
+        """Read on."""
+        self._body_came = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a message."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def _count_beside_body(self, number: int) -> None:
+        """Refuse many bytes without a body's: httptools keeps a trailer until it ends, and copies it with each part."""
+        self._bytes_beside_body = 0 if self._body_came else self._bytes_beside_body + number
+        self._body_came = False
+        if self._bytes_beside_body > HEADER_BYTES:
+            self._refuse_headers()
 
     def _expect_headers(self) -> None:
         self._deadline = self.loop.call_later(HEADER_SECONDS, lambda: self.transport.close())

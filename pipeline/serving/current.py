@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.errors import UserError
+import tensorflow as tf
+
+from pipeline.errors import UserError, first_line
 from pipeline.serving.batching import Batcher
 from pipeline.serving.explanations import MOST_WAITING
 from pipeline.serving.export_format import EXPLAIN_SIGNATURE
@@ -16,6 +18,8 @@ from pipeline.serving.model import Model, load
 from pipeline.serving.versions import Versions
 
 logger = logging.getLogger("pipeline.serve")
+# A broken disk, a link that leads nowhere; a model that refuses its own example, or whose graph does not run.
+FAILURES = (UserError, OSError, tf.errors.OpError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ class Current:
             UserError: there is none.
         """
         if isinstance(self._model, str):
-            self._switch_to(load(self._model))
+            try:
+                self._switch_to(load(self._model))
+            except FAILURES as error:
+                raise UserError(_problem(self._model, error)) from error
         else:
             self._model.resolve("latest")
             self._update(self._model)
@@ -93,21 +100,20 @@ class Current:
         for number in reversed(versions.numbers()):
             if self.served and self.served.model.number == number:
                 return
+            changed = _state(versions.path(number))
+            if self._broken.get(number) == changed:
+                continue
             try:
-                changed = _state(versions.path(number))
-                if self._broken.get(number) == changed:
-                    continue
                 self._switch_to(load(str(versions.path(number)), number, versions.manifest(number)))
                 return
-            except FileNotFoundError:
-                continue  # removed meanwhile; the next update knows
-            except UserError as error:
+            except FAILURES as error:
                 if not versions.path(number).is_dir():
-                    continue
+                    continue  # removed meanwhile; the next update knows
                 self._broken[number] = changed
                 self._metrics.load_failures.inc()
-                logger.error("%s", error)
-                self.problems.append(str(error))
+                problem = _problem(str(versions.path(number)), error)
+                logger.error("%s", problem)
+                self.problems.append(problem)
 
     def _switch_to(self, model: Model) -> None:
         started = time.monotonic()
@@ -133,8 +139,24 @@ class Current:
             logger.info("version %d answers in place of %d (warmed up in %.1f s)", *numbers, seconds)
 
 
+def _problem(folder: str, error: Exception) -> str:
+    """Return why a model is not served."""
+    if isinstance(error, UserError):
+        return str(error)
+    return f"the model in {folder} is not served: {first_line(error)[:300]}; push it again"
+
+
 def _state(folder: Path) -> object:
-    """Return what changes when a file in a folder does."""
-    return [
-        (path, status.st_size, status.st_mtime_ns) for path in sorted(folder.rglob("*")) for status in [path.stat()]
-    ]
+    """Return what changes when a file in a folder does; an error's number for what cannot be looked at."""
+    try:
+        return [(path, _facts(path)) for path in sorted(folder.rglob("*"))]
+    except OSError as error:
+        return error.errno
+
+
+def _facts(path: Path) -> object:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return error.errno
+    return status.st_size, status.st_mtime_ns

@@ -5,7 +5,7 @@ A missing value is ``null`` or left out; a signature takes NaN for it or, for te
 
 import difflib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +37,11 @@ class Refused(Exception):
 
 
 def from_instances(
-    instances: Sequence[Any], inputs: Mapping[str, Input], *, ignore_others: bool = False
+    instances: Sequence[Any],
+    inputs: Mapping[str, Input],
+    *,
+    ignore_others: bool = False,
+    most_cells: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Convert rows from JSON to columns.
 
@@ -45,12 +49,13 @@ def from_instances(
         instances: Objects of feature and value; for a signature of one input, bare values too.
         inputs: Of the signature.
         ignore_others: Whether to ignore features that are no input, instead of refusing the row.
+        most_cells: Values of all columns together, with those that fill rows up; None: any number.
 
     Returns:
         By input, [rows] or [rows, values].
 
     Raises:
-        Refused: a row has an unknown, missing or mistyped feature.
+        Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
     """
     if len(inputs) == 1:
         (only,) = inputs
@@ -60,11 +65,21 @@ def from_instances(
             raise Refused(number, f"expected an object of features and their values, got {quoted(row)}")
         if not ignore_others and not row.keys() <= inputs.keys():
             raise Refused(number, _unknown(row, inputs))
+    widths = (_width(column, (row.get(name) for row in instances)) for name, column in inputs.items())
+    _check_cells(len(instances), sum(widths), most_cells)
     return {name: _column(column, [row.get(name) for row in instances]) for name, column in inputs.items()}
 
 
-def from_columns(values: Any, inputs: Mapping[str, Input]) -> dict[str, np.ndarray]:
+def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | None = None) -> dict[str, np.ndarray]:
     """Convert columns from JSON, TensorFlow Serving's "inputs".
+
+    Args:
+        values: Lists of values by feature; for a signature of one input, a bare list, too.
+        inputs: Of the signature.
+        most_cells: See ``from_instances``.
+
+    Returns:
+        By input, [rows] or [rows, values].
 
     Raises:
         Refused: see ``from_instances``; or the columns are of different length.
@@ -83,6 +98,7 @@ def from_columns(values: Any, inputs: Mapping[str, Input]) -> dict[str, np.ndarr
         (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
         raise Refused(None, f"features of different length: {shortest!r} has {fewest} values, {longest!r} has {most}")
     missing = [None] * (lengths[0][0] if lengths else 0)
+    _check_cells(len(missing), sum(_width(column, values.get(name, ())) for name, column in inputs.items()), most_cells)
     return {name: _column(column, values.get(name, missing)) for name, column in inputs.items()}
 
 
@@ -142,6 +158,22 @@ def joined(parts: Sequence[np.ndarray], column: Input) -> np.ndarray:
 def row_count(columns: Columns) -> int:
     """Return the number of rows in columns."""
     return len(next(iter(columns.values()))) if columns else 0
+
+
+def _width(column: Input, values: Iterable[Any]) -> int:
+    """Return the values in a row of a column's tensor."""
+    if column.values != ANY:
+        return column.values or 1
+    return max((len(value) for value in values if isinstance(value, list)), default=1)
+
+
+def _check_cells(rows: int, width: int, most: int | None) -> None:
+    if most is not None and rows * width > most:
+        raise Refused(
+            None,
+            f"{rows:,} rows of {width:,} values, each list filled up to the longest, are {rows * width:,} values; "
+            f"expected at most {most:,}: send fewer rows, or those with long lists apart",
+        )
 
 
 def _column(column: Input, values: Sequence[Any]) -> np.ndarray:

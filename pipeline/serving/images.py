@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from pipeline.data.images import BadImage, Facts, facts_of
 from pipeline.serving.features import Columns, Refused
@@ -32,6 +33,44 @@ def facts_by_row(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str
                 raise Refused(row, f"feature {name!r}: {error}") from error
         known.append(of_row)
     return known
+
+
+def with_checked_images(columns: Columns, rows: Mapping[str, Input]) -> dict[str, np.ndarray]:
+    """Check the images in serialized tf.Examples.
+
+    Args:
+        columns: Of a signature that takes tf.Examples.
+        rows: Inputs of the signature for rows, which say which features are images.
+
+    Returns:
+        The columns, with each tf.Example written anew if there are images: of a field that is there twice TensorFlow's
+        parser may take another than protobuf's, which is the one that was checked.
+
+    Raises:
+        Refused: a tf.Example is none, or an image in it is broken or over its limits.
+    """
+    images = {name: column.limits for name, column in rows.items() if column.kind == IMAGE and column.limits}
+    if not images:
+        return dict(columns)
+    ((name, records),) = columns.items()
+    from tensorflow.train import Example  # pipeline.vertex imports this file, without TensorFlow
+
+    checked = []
+    for row, record in enumerate(records):
+        try:
+            example = Example.FromString(record)
+        except DecodeError as error:
+            raise Refused(row, f"feature {name!r}: it is no serialized tf.Example") from error
+        example.DiscardUnknownFields()
+        features = example.features.feature
+        for image, limits in images.items():
+            for data in features[image].bytes_list.value if image in features else ():
+                try:
+                    facts_of(data, limits)
+                except BadImage as error:
+                    raise Refused(row, f"feature {image!r} of the tf.Example: {error}") from error
+        checked.append(example.SerializeToString())
+    return {name: np.array(checked, object)}
 
 
 def named(column: str, found: Facts) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Inputs of a signature: kinds of values, and the conversion of values from JSON."""
 
 import base64
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ def quoted(value: Any) -> str:
 
 
 def _integer(value: Any, dtype: np.dtype) -> int:
+    # A float of -2**63 may be a whole number below it, which the parser of JSON has rounded.
+    fits = -_INT64 < value < _INT64 if type(value) is float else True
     if type(value) is bool or (type(value) is float and value.is_integer()):
         value = int(value)  # booleans are read as 0 and 1
     if type(value) is not int:
         raise ValueError(quoted(value))
-    if not -_INT64 <= value < _INT64:
+    if not fits or not -_INT64 <= value < _INT64:
         raise ValueError(f"{quoted(value)}, which does not fit into 64 bits")
     return value
 
@@ -38,9 +41,16 @@ def _integer(value: Any, dtype: np.dtype) -> int:
 def _float(value: Any, dtype: np.dtype) -> float:
     if type(value) is not float and type(value) is not int:
         raise ValueError(quoted(value))
-    if not abs(value) <= float(np.finfo(dtype).max):
+    if not abs(value) < _too_large(dtype):
         raise ValueError(f"{quoted(value)}, which is too large")
     return float(value)
+
+
+@functools.cache
+def _too_large(dtype: np.dtype) -> int:
+    """Return the least number that becomes infinity: half a step above the greatest, which answers write rounded up."""
+    floats = np.finfo(dtype)
+    return int(floats.max) + 2 ** (floats.maxexp - floats.nmant - 2)
 
 
 def _text(value: Any, dtype: np.dtype) -> bytes:

@@ -20,6 +20,7 @@ from pipeline.serving.export_format import (
 )
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
+from pipeline.serving.outside_operations import check_inward
 from pipeline.serving.versions import changed_since_push, not_signed
 from pipeline.settings.images import Images
 
@@ -106,12 +107,13 @@ def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None
     """Load a SavedModel, here or gs://bucket/folder.
 
     Raises:
-        UserError: it is not what was pushed, does not load, or has no signature to call.
+        UserError: it is not what was pushed, reaches out of itself, does not load, or has no signature to call.
     """
     if changed := changed_since_push(folder):
         raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
     if why := not_signed(folder):
         raise UserError(f"the model in {folder} is not served: {why}")
+    check_inward(folder)
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:

@@ -175,6 +175,11 @@ class Versions:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
+        for link in filter(Path.is_symlink, (self.folder / name for name in (STAGING, WITHDRAWN, LOCK))):
+            raise UserError(
+                f"{link} is a link to {os.readlink(link)}, and what a push or a rollback moves and deletes there would "
+                "be moved and deleted elsewhere; remove the link"
+            )
         with (self.folder / LOCK).open("a", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,7 +223,8 @@ def changed_since_push(version: str | Path) -> str:
 def not_signed(version: str | Path) -> str:
     """Return why a version's files are not those that were signed with our key, for the end of a message; or nothing.
 
-    Without a key nothing is asked for. Files that were added are not signed.
+    Without a key nothing is asked for. Files that were added are not signed. A folder whose name is a number must be
+    the version that was signed: an older one that was copied there would be served as the newest.
 
     Raises:
         UserError: the key is too short.
@@ -235,6 +241,9 @@ def not_signed(version: str | Path) -> str:
         return f"it has no signature, which ${MANIFEST_KEY} asks for; push it with the key set"
     if not hmac.compare_digest(signature.encode(), _signature(manifest, key).encode()):
         return f"its {MANIFEST} was changed, or signed with another key than that in ${MANIFEST_KEY}"
+    folder = Path(version).name
+    if folder.isdecimal() and folder != str(manifest.get("version")):
+        return f"it was signed as version {manifest.get('version')}, and its folder is {folder}; push it again"
     added = sorted(filesystem.digests(version).keys() - manifest.get("files", {}).keys() - {MANIFEST})
     return f"{shortened(added, 3)} is not signed" if added else ""
 

@@ -90,7 +90,7 @@ class Endpoint:
         machine_type: Of a replica.
         accelerator: Of a replica, such as "NVIDIA_L4"; None: none.
         accelerators: How many each replica has.
-        min_replicas: Fewest machines for a version; they are paid for also when nobody asks.
+        min_replicas: Fewest machines for a version, 1 or more; they are paid for also when nobody asks.
         max_replicas: Most machines for a version.
         cpu_target: Percent of the CPUs above which a replica is added.
         accelerator_target: The same of the accelerators.
@@ -132,6 +132,14 @@ class Endpoint:
     canary: Canary = field(default_factory=Canary)
 
     def __post_init__(self) -> None:
+        if self.min_replicas == 0:
+            # "greater than or equal to 1" (DedicatedResources.min_replica_count of v1); limitations of the preview:
+            # docs.cloud.google.com/vertex-ai/docs/predictions/autoscaling, "Scale To Zero".
+            raise ConfigError(
+                "endpoint.min_replicas is 0: Vertex AI scales to zero in a preview only (v1beta1), which takes one "
+                "model an endpoint, and a canary has two; take 1, or deploy nothing and answer with "
+                "python vertex_runner.py batch-predict (docs/serving_vertex.md, Scale to zero)"
+            )
         check_settings("endpoint.", self)
         if is_tpu(self.machine_type):
             raise ConfigError(

@@ -48,6 +48,7 @@ GPU_COUNTS = (1, 2, 4, 8, 16)
 Disk = Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"]
 Hours = Annotated[float, number("above 0 and at most 168", lambda value: 0 < value <= 168)]
 MachineType = Annotated[str, text("a machine type, such as n2-standard-4", r"[a-z0-9]+-[a-z0-9-]+")]
+Dollars = Annotated[float, number("US dollars, a number above 0", lambda value: value > 0)]
 ServiceAccount = Annotated[
     str, text("its e-mail address, ...gserviceaccount.com", r"[^@\s]+@[^@\s]+\.gserviceaccount\.com")
 ]
@@ -175,12 +176,15 @@ class Machines:
         search_with: Who chooses the values of the Tuner's job. "keras_tuner": KerasTuner, whose chief hands trials out
             to the replicas. "vizier": Vertex AI Vizier, by a HyperparameterTuningJob with ``tuning.replicas`` trials
             side by side.
+        max_cost: US dollars that one run may be estimated at; one that is dearer is not submitted. What an endpoint and
+            storage cost a month does not count. None: no limit. --max-cost goes first.
     """
 
     tasks: Mapping[str, Resources] = field(default_factory=dict)
     training: Job | None = None
     tuning: Job | None = None
     search_with: SearchService = "keras_tuner"
+    max_cost: Dollars | None = None
 
     def __post_init__(self) -> None:
         check_settings("", self)

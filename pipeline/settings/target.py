@@ -18,6 +18,7 @@ from pipeline.settings.endpoint import IMAGE_NAME, Endpoint
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
+KEEP_VERSIONS = 5
 # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
 # TensorFlow again.
 # Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and only without
@@ -93,13 +94,13 @@ class Target:
     staging: str | None = None
     caching: bool = True
     vertex: "Vertex | None" = None
-    keep_versions: Versions = 5
+    keep_versions: Versions = KEEP_VERSIONS
 
     def __post_init__(self) -> None:
         check_settings("", self)
 
     @classmethod
-    def local(cls, output: Path, name: str, keep_versions: int = 5) -> "Target":
+    def local(cls, output: Path, name: str, keep_versions: int = KEEP_VERSIONS) -> "Target":
         """Return this machine, everything below one folder; ``name`` is the model's name below ``output/serving``."""
         return cls(
             pipeline_root=str(output / "artifacts"),
@@ -282,6 +283,8 @@ def only_run_in(output: Path) -> Iterator[None]:
     lock = output / ".lock"
     try:
         output.mkdir(parents=True, exist_ok=True)
+        if lock.is_dir():
+            _check_place(lock, is_folder=False)
         # Append: opening must not wipe the number of the process that holds it.
         file = lock.open("a+", encoding="utf-8")
     except OSError as error:

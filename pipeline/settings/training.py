@@ -1,9 +1,9 @@
 """Settings of a training; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import InitVar, dataclass
+from typing import Annotated, Any, Literal
 
-from pipeline.settings.checks import ConfigError, Count, check_settings, number
+from pipeline.settings.checks import ConfigError, Count, Rule, check_settings, number
 
 Schedule = Literal["cosine", "constant"]
 StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
@@ -13,6 +13,17 @@ Members = Literal["network", "trees", "both"]
 Calibration = Literal["none", "sigmoid", "isotonic", "temperature"]
 ClassWeight = Literal["balanced"]
 Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value: value > 0)]
+
+
+def _is_profile(value: Any) -> bool:
+    is_range = isinstance(value, tuple) and len(value) == 2 and all(type(step) is int for step in value)
+    return 0 <= value[0] < value[1] if is_range else value in ("auto", "off")
+
+
+Profile = Annotated[
+    str | tuple[int, int],
+    Rule('"auto", "off", or the first step to trace and the one after the last, such as (100, 110)', _is_profile),
+]
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,9 @@ class Training:
         seed: Of initial weights, dropout and order; None takes another one in every run.
         steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
         checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
-        profile_steps: First step to profile for TensorBoard and the one after the last.
+        profile: "auto" measures where the time goes and how busy the machine is, and says in a sentence what would make
+            the training faster; "off" does not. The first step and the one after the last, such as (100, 110), also
+            write a trace of these steps for TensorBoard.
         sequence_length: Values kept of a feature whose number varies, such as the words of a text; fewer are filled up.
         backbone_weights: For ``training.backbone``: "imagenet", a .weights.h5 file, or the folder of a pushed model
             whose backbone is taken; here or gs://. Others make the Tuner and the Trainer run again.
@@ -77,7 +90,7 @@ class Training:
     seed: int | None = 1
     steps_per_call: Count = 32
     checkpoint_steps: Count | None = 1000
-    profile_steps: tuple[int, int] | None = None
+    profile: Profile = "auto"
     sequence_length: Count = 128
     backbone_weights: str | None = None
     head_epochs: Annotated[int, number("0 or more", lambda value: value >= 0)] = 0
@@ -89,8 +102,11 @@ class Training:
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None
+    profile_steps: InitVar[tuple[int, int] | None] = None  # its name until ``profile`` took it in
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, profile_steps: tuple[int, int] | None) -> None:
+        if profile_steps is not None:
+            raise ConfigError(f"training.profile_steps is now training.profile: write profile={profile_steps!r}")
         check_settings("training.", self)
         if self.class_weight and self.calibration == "temperature":
             raise ConfigError(
@@ -107,10 +123,3 @@ class Training:
                 f"training.head_epochs must be fewer than training.epochs, which is {self.epochs}, got "
                 f"{self.head_epochs}"
             )
-        if self.profile_steps is not None:
-            first, last = self.profile_steps
-            if not 0 <= first < last:
-                raise ConfigError(
-                    f"training.profile_steps must be the first step and the one after the last, such as (100, 110), "
-                    f"got {self.profile_steps!r}"
-                )

@@ -10,7 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from pipeline import filesystem
+from pipeline.errors import UserError, first_line
 from pipeline.validation.statistics import Statistics
 
 MANIFEST = "manifest.json"
@@ -40,11 +43,18 @@ def versions(root: str) -> list[str]:
 
 
 def read_newest(root: str) -> dict[str, Statistics]:
-    """Read the statistics by split of the version pushed last; empty when there is none."""
+    """Read the statistics by split of the version pushed last; empty when there is none.
+
+    Raises:
+        UserError: a file of them is damaged.
+    """
     if not (kept := versions(root)):
         return {}
     folder = f"{root}/{kept[-1]}"
-    splits = json.loads(filesystem.read_bytes(f"{folder}/{MANIFEST}"))["splits"]
+    try:
+        splits = list(json.loads(filesystem.read_bytes(f"{folder}/{MANIFEST}"))["splits"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(_damaged(f"{folder}/{MANIFEST}", error)) from error
     return {split: _read(f"{folder}/{split}.pb") for split in splits}
 
 
@@ -61,4 +71,14 @@ def read_predictions(root: str, version: str) -> Statistics | None:
 
 
 def _read(path: str) -> Statistics:
-    return Statistics.FromString(filesystem.read_bytes(path))
+    try:
+        return Statistics.FromString(filesystem.read_bytes(path))
+    except (OSError, DecodeError) as error:
+        raise UserError(_damaged(path, error)) from error
+
+
+def _damaged(path: str, error: Exception) -> str:
+    return (
+        f"{path} does not hold the statistics of a pushed model's data: it is damaged or cut short "
+        f"({first_line(error)[:200]}); copy it back, or delete its folder: then nothing is compared with that version"
+    )

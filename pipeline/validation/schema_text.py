@@ -10,7 +10,7 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, first_line
 from pipeline.settings.images import facts
 from pipeline.settings.names import SERVING, TRAINING
 from pipeline.validation.statistics import Statistics, features_of, listed_values, present
@@ -26,8 +26,10 @@ def parse(schema_file: Path) -> schema_pb2.Schema:
     """
     try:
         return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{schema_file} is not a schema in text format: {error}; expected UTF-8") from error
     except text_format.ParseError as error:
-        raise UserError(f"{schema_file} is not a schema in text format: line {error}") from error
+        raise UserError(f"{schema_file} is not a schema in text format: line {first_line(error)[:300]}") from error
 
 
 def to_text(message: schema_pb2.Schema) -> str:

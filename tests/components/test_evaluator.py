@@ -1,6 +1,7 @@
 """Columns that the Evaluator leaves out before it takes batches apart, and baselines that it compares with."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 from tfx.orchestration import metadata
@@ -120,6 +122,23 @@ def test_a_baseline_that_no_longer_loads_is_reported(inputs):
     assert "no longer loads: " in problem
 
 
+def test_a_baseline_that_reaches_out_is_not_loaded(inputs, tmp_path):
+    found = inputs(["day"], ["day"])
+    (baseline,) = found["baseline_model"]
+    copy = tmp_path / "baseline"
+    shutil.copytree(baseline.uri, copy)
+    baseline.uri = str(copy)
+    file = copy / "Format-Serving/saved_model.pb"
+    graph = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    graph.meta_graphs[0].graph_def.node.add(name="hidden", op="WriteFile")
+    file.write_bytes(graph.SerializeToString())
+    problem, _ = examine_baseline(found)
+    expected = (
+        f"the baseline {copy}/Format-Serving is not loaded: it reads or writes files (WriteFile), which no model may"
+    )
+    assert problem == expected
+
+
 def test_a_baseline_whose_files_changed_since_its_run_is_reported_though_it_loads(inputs, tmp_path):
     found = inputs(["day", "tail", "year"], ["day"])
     (baseline,) = found["baseline_model"]
@@ -152,6 +171,7 @@ def test_a_baseline_with_other_columns_that_still_answers_is_compared_with_and_r
     assert differs.endswith("takes other columns: month are gone since, year are new")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
 def test_the_test_split_is_measured_and_no_other(inputs, tmp_path):
     given = inputs(["month"], ["month"])

@@ -12,7 +12,7 @@ from tfx.proto import pusher_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
-from pipeline.components.pusher import AtomicPusherExecutor
+from pipeline.components.pusher import AtomicPusherExecutor, await_free_version, check_pushed
 from pipeline.errors import UserError
 from pipeline.filesystem import digests, write
 from pipeline.serving.versions import STAGING, Versions
@@ -83,6 +83,38 @@ def test_a_model_that_changed_since_it_was_checked_is_not_pushed(folder, change)
         push(folder, 1, checked)
     assert versions_in(folder) == []
     assert not (folder / "versions" / STAGING).exists()
+
+
+def test_of_many_files_that_changed_the_first_five_are_named(folder):
+    checked = digests(folder / "model/Format-Serving")
+    for number in range(7):
+        (folder / f"model/Format-Serving/more{number}").write_text("")
+    with pytest.raises(UserError, match="^more0, more1, more2, more3, more4, and 2 more of the copy to push is not"):
+        push(folder, 1, checked)
+
+
+def test_a_copy_in_a_bucket_that_is_not_what_was_checked_is_deleted_again(folder):
+    # The same functions on a folder: a bucket's copy lies where it is served from.
+    pushed = push(folder, blessed=1)
+    (version,) = versions_in(folder)
+    model, check = standard_artifacts.Model(), standard_artifacts.InfraBlessing()
+    model.uri, check.uri = str(folder / "model"), str(folder / "check")
+    inputs = {"model": [model], "infra_blessing": [check]}
+    (version / "manifest.json").unlink()  # which a bucket's has not
+    check_pushed(pushed, inputs)
+    assert version.is_dir()
+    (version / "variables/variables.index").write_text("weighty")
+    with pytest.raises(UserError, match="variables/variables.index of the copy to push is not what ModelCheck"):
+        check_pushed(pushed, inputs)
+    assert not version.exists()
+
+
+def test_a_push_waits_for_a_second_whose_version_is_free(tmp_path):
+    now = int(time.time())
+    for second in (now, now + 1):
+        (tmp_path / str(second)).mkdir()
+    await_free_version(str(tmp_path))
+    assert now + 1 < time.time() < now + 3
 
 
 def test_a_model_that_is_not_blessed_is_not_pushed(folder):

@@ -153,6 +153,11 @@ def test_latin_1_bytes_are_named_with_row_and_field(written):
     assert "row 2: field 2: found the byte 0xe9, which is not UTF-8 ('2,café' if it is Latin-1)" in str(bad[0])
 
 
+def test_a_byte_order_mark_that_begins_a_row_is_a_part_of_its_value(written):
+    assert read(written(b"a\r\n\xef\xbb\xbf"))[1] == {"a": ["\ufeff"]}
+    assert read(written(b"a,b\n\xef\xbb\xbfx,1\n"))[1] == {"a": ["\ufeffx"], "b": [1]}
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_name(written):
     assert read(written(b"\xef\xbb\xbfa,b\n1,2\n"))[1] == {"a": [1], "b": [2]}
 

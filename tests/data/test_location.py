@@ -169,7 +169,7 @@ def test_an_output_folder_that_cannot_be_written(data, tmp_path):
     ("name", "make"),
     [
         *((name, Path.touch) for name in ("artifacts", "logs", "runs")),
-        *((name, Path.mkdir) for name in ("verdict.json", "metadata.sqlite")),
+        *((name, Path.mkdir) for name in (".lock", "verdict.json", "metadata.sqlite")),
     ],
 )
 def test_something_in_the_way_of_what_a_run_writes_is_named_before_anything_runs(data, output, name, make):

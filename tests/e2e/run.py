@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.preloaded import Preloaded
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a clone needs to run; tests and README are here because editing them must re-run nothing.
 CODE = (
@@ -91,15 +93,20 @@ def with_few_features(repository: Path) -> Path:
     return repository
 
 
-def run(
-    repository: Path, *arguments: str | Path, runner: str = "local_runner.py", config: str = "configs/small.py"
-) -> Run:
-    """Runs a config there, the small one if none is named."""
-    command = [sys.executable, runner, *map(str, arguments), "--config", config]
+def call(repository: Path, *command: str | Path, preloaded: bool = True) -> Run:
+    """Calls Python there; local_runner.py in a process that has TFX imported already, unless not wanted.
+
+    There ``tf.keras`` may be Keras 2, as tensorflow_transform is imported before anybody asks for it.
+    """
+    script, *arguments = map(str, command)
     # tensorflow_transform sets it where a test imports it; a user's shell does not have it.
     environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    process = subprocess.run(
-        command,
+    if script == "local_runner.py" and preloaded:
+        process = Preloaded(script, arguments, repository, environment)
+        with process.stdout:
+            return Run(text=process.stdout.read(), code=process.wait())
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
         cwd=repository,
         env=environment,
         stdout=subprocess.PIPE,
@@ -107,7 +114,18 @@ def run(
         text=True,
         check=False,
     )
-    return Run(process.returncode, process.stdout)
+    return Run(done.returncode, done.stdout)
+
+
+def run(
+    repository: Path,
+    *arguments: str | Path,
+    runner: str = "local_runner.py",
+    config: str = "configs/small.py",
+    preloaded: bool = True,
+) -> Run:
+    """Runs a config there, the small one if none is named; see ``call``."""
+    return call(repository, runner, *arguments, "--config", config, preloaded=preloaded)
 
 
 def runs(repository: Path, *arguments: str) -> subprocess.CompletedProcess:

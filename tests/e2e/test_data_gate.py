@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.run import Run, copy_repository, run
+from tests.e2e.run import Run, copy_repository, run, with_few_features
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def changed(flights: Path, to: Path, months: str, change: Change) -> Path:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
     """A clone of its own with one run: other tests read the runs of theirs."""
-    own = copy_repository(tmp_path_factory.mktemp("data_gate"), few_flights)
+    own = with_few_features(copy_repository(tmp_path_factory.mktemp("data_gate"), few_flights))
     first = run(own)
     assert first.code == 0, first.text
     return own

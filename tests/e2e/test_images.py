@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipeline.data.images import facts_of
 from pipeline.settings.images import Images
 from pipeline.training.predictions import PREDICTIONS
-from tests.e2e.run import ROOT, Run, copy_repository
+from tests.e2e.run import ROOT, Run, call, copy_repository
 from tests.training.processes import Data, finish, run, start, weights
 
 pytestmark = pytest.mark.slow
@@ -43,15 +43,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def digits(clone: Path) -> Run:
     """The first run of the digits."""
-    return call(clone, "local_runner.py", "--pipeline", "digits")
+    return finished(clone, "local_runner.py", "--pipeline", "digits")
 
 
-def call(clone: Path, *command: str) -> Run:
-    process = subprocess.run(
-        [sys.executable, *command], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert process.returncode == 0, process.stdout
-    return Run(process.returncode, process.stdout)
+def finished(clone: Path, *command: str) -> Run:
+    done = call(clone, *command)
+    assert done.code == 0, done.text
+    return done
 
 
 def answers(clone: Path, pushed: Run, files: list[Path]) -> list[str]:
@@ -67,7 +65,7 @@ def test_digits_are_pushed_with_nearly_all_right_and_answer_png_files(clone, dig
     files = [sorted((clone / f"data/digits/{digit}").iterdir())[0] for digit in range(10)]
     given = answers(clone, digits, files)
     assert sum(label == str(digit) for digit, label in enumerate(given)) >= 9
-    again = call(clone, "local_runner.py", "--pipeline", "digits")
+    again = finished(clone, "local_runner.py", "--pipeline", "digits")
     assert not again.ran
 
 
@@ -142,12 +140,12 @@ def test_a_training_killed_in_the_second_epoch_ends_with_the_same_weights(clone,
 def test_what_new_writes_for_a_folder_of_images_is_pushed(clone):
     for digit in (0, 1, 7):
         shutil.copytree(clone / f"data/digits/{digit}", clone / f"data/some/number {digit}")
-    made = call(clone, "-m", "pipeline", "new", "some", "--images", "data/some")
+    made = finished(clone, "-m", "pipeline", "new", "some", "--images", "data/some")
     assert "  label     label: 3 classes, number 0" in made.text
     assert "  sizes     8 x 8 pixels, grey" in made.text
     config = clone / "configs/some.py"
     config.write_text(re.sub(r"epochs=\d+", "epochs=12", config.read_text()))
-    pushed = call(clone, "local_runner.py", "--pipeline", "some")
+    pushed = finished(clone, "local_runner.py", "--pipeline", "some")
     assert json.loads((clone / "output/some/verdict.json").read_text())["metrics"]["accuracy"] > 0.9
     files = [sorted((clone / f"data/some/number {digit}").iterdir())[5] for digit in (0, 1, 7)]
     assert "number 0" in answers(clone, pushed, files)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import tfx
 
 from pipeline.serving.export_format import read_fitted
 from pipeline.settings.names import plain_names
-from tests.e2e.run import Run, copy_repository
+from tests.e2e.run import Run, call, copy_repository
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +21,6 @@ pytestmark = pytest.mark.slow
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone of this repository, without the flights."""
     return copy_repository(tmp_path_factory.mktemp("clone"))
-
-
-def call(clone: Path, *command: str) -> Run:
-    process = subprocess.run(
-        [sys.executable, *command], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    return Run(process.returncode, process.stdout)
 
 
 ON_EVAL = """

@@ -35,11 +35,11 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     pd.concat([pd.read_parquet(file) for file in sorted(few_flights.glob("*/*.parquet"))]).to_csv(flights, index=False)
 
     # Nothing has ever been searched there, so there are no best values to reuse.
-    reuse = run(clone, "--data", flights, "--tuning", "reuse")
+    reuse = run(clone, "--data", flights, "--tuning", "reuse", preloaded=False)
     assert reuse.code == 1
     assert "LastSearch failed: tuning mode 'reuse' found no earlier search in this output folder" in reuse.text
 
-    first = run(clone, "--data", flights)
+    first = run(clone, "--data", flights, preloaded=False)
 
     assert first.code == 0, first.text
     assert {"Tuner", "Trainer"} <= first.ran
@@ -53,7 +53,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     assert "pipeline.progress.training: epoch 1 of 1" in log
     assert "pipeline.progress.search: trial 2 of 2" in log
 
-    second = run(clone, "--data", flights)
+    second = run(clone, "--data", flights, preloaded=False)
     assert (second.code, second.ran) == (0, set()), second.text
 
     # Without the steps, Keras would go on for ever.
@@ -62,7 +62,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
         "        train_dataset,\n        steps_per_epoch=fn_args.train_steps,\n",
         "        train_dataset,\n",
     )
-    endless = run(clone, "--data", flights)
+    endless = run(clone, "--data", flights, preloaded=False)
     assert endless.code == 1
     assert (
         "Trainer failed: Model.fit would never end: its training data repeats for ever and steps_per_epoch is not set; "
@@ -151,7 +151,7 @@ def test_the_modules_that_tfx_ships_run_unchanged(
         f'CONFIG = PipelineConfig("shipped", Data("data/{rows.name}"), module="models/{copy.name}", label={settings})\n'
     )
 
-    done = run(clone, config="configs/shipped.py")
+    done = run(clone, config="configs/shipped.py", preloaded=False)
 
     assert done.code == 0, done.text
     assert ("Tuner" in done.ran) == ("tuner_fn" in copy.read_text())

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from tests.e2e.run import ROOT, Run, copy_repository
+from tests.e2e.run import ROOT, Run, call, copy_repository
 
 pytestmark = pytest.mark.slow
 EACH = 600
@@ -66,13 +66,10 @@ def routes() -> pd.DataFrame:
 
 def run(clone: Path, name: str, *options: str) -> tuple[Run, dict[str, float]]:
     """Runs a pipeline; returns what it said, and its metrics on the test split."""
-    command = [sys.executable, "local_runner.py", "--pipeline", name, *options]
-    process = subprocess.run(
-        command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert process.returncode == 0, process.stdout
+    done = call(clone, "local_runner.py", "--pipeline", name, *options)
+    assert done.code == 0, done.text
     verdict = json.loads((clone / f"output/{name}/verdict.json").read_text())
-    return Run(process.returncode, process.stdout), verdict["metrics"]
+    return done, verdict["metrics"]
 
 
 def ask(clone: Path, pushed: Run, **inputs: tf.Tensor) -> list[str]:

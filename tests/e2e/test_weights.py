@@ -1,8 +1,6 @@
 """A column of weights, from `new --weight` to the gates, on a public table."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_diabetes
 
-from tests.e2e.run import copy_repository
+from tests.e2e.run import call, copy_repository
 
 pytestmark = pytest.mark.slow
 SURE = """
@@ -21,12 +19,10 @@ CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, coverage=0.8))
 """
 
 
-def call(clone: Path, *command: str) -> str:
-    process = subprocess.run(
-        [sys.executable, *command], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert process.returncode == 0, process.stdout
-    return process.stdout
+def said(clone: Path, *command: str) -> str:
+    done = call(clone, *command)
+    assert done.code == 0, done.text
+    return done.text
 
 
 def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_nobody_is_asked_for_it(tmp_path: Path):
@@ -36,7 +32,7 @@ def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_no
     frame["visits"] = np.where(frame["target"] > 200, 4, np.where(frame["s5"] > 4.6, 1, 2))
     frame.to_csv(clone / "data/diabetes.csv", index=False)
 
-    made = call(
+    made = said(
         clone,
         *("-m", "pipeline", "new", "diabetes", "--data", "data/diabetes.csv", "--label", "target"),
         *("--weight", "visits"),
@@ -44,7 +40,7 @@ def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_no
     assert "visits: 1 to 4" in made
     with (clone / "configs/diabetes.py").open("a") as config:
         config.write(SURE)
-    ran = call(clone, "local_runner.py", "--pipeline", "diabetes", "--tuning", "off")
+    ran = said(clone, "local_runner.py", "--pipeline", "diabetes", "--tuning", "off")
 
     verdict = json.loads((clone / "output/diabetes/verdict.json").read_text())
     examples = next((clone / "output/diabetes/artifacts/ExampleGen/examples").iterdir())
@@ -66,7 +62,7 @@ def test_a_weight_counts_in_the_test_metric_as_often_as_the_row_was_there_and_no
     assert 60 < 100 * within.mean() < 95
 
     assert "visits" not in model.signatures["serving_default"].structured_input_signature[1]
-    answered = call(
+    answered = said(
         clone,
         *("-m", "pipeline", "predict", "--config", "configs/diabetes.py", "--data", "data/diabetes.csv"),
         *("--to", "answers.parquet"),

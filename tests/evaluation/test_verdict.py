@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr
 from sklearn.metrics import roc_auc_score
 
 from pipeline.evaluation.intervals import interval
@@ -107,6 +108,12 @@ def test_the_largest_gap_between_the_values_of_a_column_is_fairness():
     assert "gap of recall by carrier was not judged: fewer than two values are left" in only_one.passed_over
 
 
+def test_of_rows_of_one_class_precision_is_undefined_for_want_of_the_other():
+    values = {"precision": math.nan, "example_count": 40, "true_positives": 0, "false_negatives": 40}
+    found = judge(Evaluation((Gate("precision", 0.5),)), {"overall": {**values, "false_positives": 0}}, None)
+    assert found.failed == ("precision on all rows is undefined for want of rows of both classes (40 examples)",)
+
+
 def test_what_is_undefined_fails_on_all_rows_and_is_passed_over_in_a_slice():
     undefined = {**SLICES["overall"], "auc": math.nan}
     slices = {"overall": undefined, "carrier=MQ": {**SLICES["carrier=MQ"], "auc": math.nan}}
@@ -192,6 +199,7 @@ def test_of_errors_lower_is_better_and_their_limits_are_in_the_unit_of_the_label
         "at most 2 (400 examples)",
     )
     assert judge(Evaluation(gates=(Gate("accuracy", floor=0.75),)), MULTICLASS, None).blessed
+    assert judge(Evaluation(gates=(Gate("rmse", ceiling=55.0),)), REGRESSION, None).blessed
 
 
 def test_slices_of_numbers_and_of_several_classes_are_given_the_benefit_of_chance():
@@ -319,6 +327,27 @@ def test_intervals_of_numbers_cover_as_often_as_they_say():
             low, high = interval(metric, values, 0.95)
             covered[metric] += low <= truth[metric] <= high
     assert all(0.92 <= count / 400 <= 0.98 for count in covered.values()), covered
+
+
+def test_the_interval_of_a_squared_correlation_is_the_square_of_scipys():
+    x, noise = np.random.default_rng(1).normal(size=(2, 40))
+    found = pearsonr(x, x + 2 * noise)
+    values = {"squared_correlation": found.statistic**2, "example_count": 40.0}
+    expected = found.confidence_interval(0.9)
+    assert expected.low > 0
+    assert interval("squared_correlation", values, 0.9) == pytest.approx((expected.low**2, expected.high**2), rel=1e-6)
+
+
+def test_the_interval_of_the_calibration_covers_1_as_often_as_it_says():
+    random, covered = np.random.default_rng(0), 0
+    predicted = random.uniform(0.25, 0.35, 500)  # as good as they can be: labels are drawn with these probabilities
+    for _ in range(400):
+        labels = random.random(500) < predicted
+        counts = {"true_positives": labels.sum(), "false_negatives": 0, "false_positives": 0}
+        values = {"calibration": predicted.sum() / labels.sum(), "true_negatives": (~labels).sum(), **counts}
+        low, high = interval("calibration", values, 0.95)
+        covered += low <= 1 <= high
+    assert 0.92 <= covered / 400 <= 0.98
 
 
 def test_weights_are_no_evidence_of_their_own():

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.serving.versions import changed_since_push
+from tests.faults.servers import STRIKES as SERVER_STRIKES
 from tests.faults.workplace import EMPTY, END, NAME, START, Broken, Ended, Strike, Workplace, readable, send
+from tests.programs import require
 
 # Exit codes of a run that a fault may end, or not.
 FAILED, INTERRUPTED = 1, 130
@@ -43,7 +46,7 @@ class Fault:
 
 def faults(workplace: Workplace, seed: int = 1) -> list[Fault]:
     """All faults, of a workplace that is prepared; the same in every one, but for the instants of kills."""
-    makers = (kills, signals, full_disks, files, stores, together, surroundings, pushed)
+    makers = (kills, signals, full_disks, files, stores, together, surroundings, permissions, pushed, servers)
     return [fault for maker in makers for fault in maker(workplace, random.Random(seed))]
 
 
@@ -106,6 +109,18 @@ def signals(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
                 return expecting(ended, code, 0, words="" if ended.code == 0 else "run again")
 
             yield Fault(number.name, step, before, strike)
+    for number, (group, code) in told.items():
+
+        def strike_report(
+            workplace: Workplace, number: signal.Signals = number, group: bool = group, code: int = code
+        ) -> Ended:
+            ended = workplace.run(strike=Strike(steps[-1], 0.2, lambda process: send(process, number, group)))
+            pushed = workplace.verdict().get("pushed_to")
+            if bool(pushed) != (workplace.verdict()["exit_code"] == 0):
+                raise Broken(f"verdict.json contradicts itself: {workplace.verdict()}")
+            return expecting(ended, code, 0)
+
+        yield Fault(number.name, "while the report is written", steps[-2], strike_report)
 
 
 def full_disks(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
@@ -200,9 +215,10 @@ def stores(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
         return strike
 
     def older(moment: str) -> Callable[[Workplace], None]:
-        return lambda workplace: shutil.copy(
-            workplace.folder / "moments" / moment / "metadata.sqlite", workplace.output / "metadata.sqlite"
-        )
+        def strike(workplace: Workplace) -> None:
+            shutil.copy(workplace.folder / "moments" / moment / "metadata.sqlite", workplace.output / "metadata.sqlite")
+
+        return strike
 
     yield Fault("store", "garbage", END, refused(lambda store: store.write_bytes(random.Random(1).randbytes(50_000))))
     yield Fault("store", "halved", END, refused(truncated))
@@ -215,6 +231,40 @@ def stores(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
     for moment in ("StatisticsGen", "Transform", "Trainer", "Evaluator"):
         yield Fault("store", f"that after {moment} put back", END, older(moment))
         yield Fault("store", f"moved away after {moment}", moment, moved_away)
+
+
+@contextlib.contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """Mount a file or folder over itself, so that nobody may write to it, root neither."""
+    subprocess.run(["mount", "--bind", str(path), str(path)], check=True, capture_output=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], check=True, capture_output=True)
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def permissions(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
+    """A place becomes read-only, for root too, and then writable again."""
+    for name, moment in (
+        ("", END),
+        ("metadata.sqlite", END),
+        ("artifacts", "StatisticsGen"),
+        ("logs", END),
+        (f"serving/{NAME}", END),
+    ):
+
+        def strike(workplace: Workplace, name: str = name) -> Ended:
+            with read_only(workplace.output / name):
+                return expecting(workplace.run(), FAILED, 0)
+
+        yield Fault("read-only", name or "the output folder", moment, strike)
+
+
+def servers(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
+    """While a server answers."""
+    for name, strike in SERVER_STRIKES.items():
+        yield Fault("server", name, END, strike)
 
 
 def together(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
@@ -297,10 +347,13 @@ def surroundings(workplace: Workplace, instants: random.Random) -> Iterator[Faul
     yield Fault("open files", "64", START, limited(resource.RLIMIT_NOFILE, 64))
 
     def tomorrow(workplace: Workplace) -> Ended:
-        shift = workplace.folder / "tomorrow"
-        shift.mkdir(exist_ok=True)
-        (shift / "sitecustomize.py").write_text("import time\nnow = time.time\ntime.time = lambda: now() + 86_400\n")
-        return expecting(workplace.run(environment={"PYTHONPATH": str(shift)}), 0)
+        # For all of the process: gRPC waits by the system's clock until times that it takes from Python's.
+        program = require("faketime", "faketime")
+        variables = subprocess.run([program, "-f", "+1d", "env"], check=True, capture_output=True, text=True).stdout
+        shifted = dict(
+            line.split("=", 1) for line in variables.splitlines() if re.match("(LD_PRELOAD|FAKETIME)=", line)
+        )
+        return expecting(workplace.run(environment={**shifted, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}), 0)
 
     for moment in (START, "Trainer"):
         yield Fault("clock", f"put back a day, first run from {moment}", moment, tomorrow)
@@ -318,7 +371,10 @@ def pushed(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
             ) -> Ended | None:
                 there = workplace.versions.path(workplace.versions.resolve())
                 damage(there / name)
-                if name.name == "manifest.json" and damage is not added:
+                if damage is added:  # which is none of the model's
+                    workplace.check_versions()
+                    return None
+                if name.name == "manifest.json":
                     return None
                 if not changed_since_push(there):
                     raise Broken("nobody notices")

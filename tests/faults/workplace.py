@@ -23,6 +23,7 @@ from pipeline.filesystem import digests
 from pipeline.serving.versions import Versions, changed_since_push
 from tests.e2e.gauntlet_tables import from_packages
 from tests.e2e.run import copy_repository
+from tests.preloaded import Preloaded
 
 NAME = "tumours"
 EMPTY, START, END = "empty folders", "start", "end"
@@ -50,7 +51,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command has ended: its exit code, negative of a signal, and what it printed."""
+    """Exit code of a command, negative of a signal, and its output."""
 
     code: int
     text: str
@@ -63,7 +64,7 @@ class Ended:
 
 @dataclass
 class Strike:
-    """What happens to a run.
+    """An event in the middle of a run.
 
     Attributes:
         after: The step whose line it waits for, or START: the first line.
@@ -73,7 +74,7 @@ class Strike:
 
     after: str
     seconds: float
-    act: Callable[[subprocess.Popen], object]
+    act: Callable[[Any], object]
 
 
 @dataclass
@@ -125,7 +126,7 @@ class Workplace:
         self.command("local_runner.py", "--help")
         last = time.monotonic()
 
-        def keep(process: subprocess.Popen, line: str) -> None:
+        def keep(process: Any, line: str) -> None:
             nonlocal last
             if found := re.match(r"  (\w+) +(ran|looked up) ", line) or re.match(f"({NAME}), run", line):
                 os.kill(process.pid, signal.SIGSTOP)
@@ -157,14 +158,13 @@ class Workplace:
         self,
         *arguments: str | Path,
         strike: Strike | None = None,
-        on_line: Callable[[subprocess.Popen, str], None] = lambda process, line: None,
+        on_line: Callable[[Any, str], None] = lambda process, line: None,
         **options: Any,
     ) -> Ended:
         """Run the pipeline to its end, whatever happens to it meanwhile."""
         if "--output" not in arguments:
             arguments = ("--output", self.output, *arguments)
         with self.start("local_runner.py", "--pipeline", NAME, *arguments, **options) as process:
-            assert process.stdout
             lines = []
             for line in process.stdout:
                 lines.append(line)
@@ -178,30 +178,46 @@ class Workplace:
     def command(self, *arguments: str | Path, **options: Any) -> Ended:
         """Call Python in the repository, to its end."""
         with self.start(*arguments, **options) as process:
-            text, _ = process.communicate()
+            text = process.stdout.read()
         return Ended(process.returncode, text)
 
     @contextlib.contextmanager
-    def start(
-        self, *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any
-    ) -> Iterator[subprocess.Popen]:
+    def start(self, *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any) -> Iterator[Any]:
         """Start Python in the repository, in a group of processes of its own; kill what hangs.
+
+        The runner is started with its packages imported, unless it needs an environment or options of its own.
 
         Raises:
             Broken: it has not ended after SECONDS.
         """
         self.scratch.mkdir(exist_ok=True)
+        then = options.pop("preexec_fn", None)
+
+        def as_in_a_terminal() -> None:
+            # A shell lets what it starts with & ignore Ctrl-C, and nohup SIGHUP; a run would ignore them, too.
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            if then:
+                then()
+
         inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-        with subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
-            cwd=self.copy,
-            env={**inherited, "TMPDIR": str(self.scratch), **(environment or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            **options,
-        ) as process:
+        variables = {**inherited, "TMPDIR": str(self.scratch), **(environment or {})}
+        words = list(map(str, arguments))
+        if words[0] == "local_runner.py" and not environment and not options and then is None:
+            process: Any = Preloaded(words[0], words[1:], self.copy, variables)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=self.copy,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                preexec_fn=as_in_a_terminal,
+                **options,
+            )
+        with process.stdout:
             hangs = threading.Event()
 
             def kill() -> None:
@@ -210,9 +226,14 @@ class Workplace:
 
             timer = threading.Timer(SECONDS, kill)
             timer.start()
-            yield process
-            process.wait()
-            timer.cancel()
+            try:
+                yield process
+            except BaseException:
+                kill()
+                raise
+            finally:
+                process.wait()
+                timer.cancel()
         if hangs.is_set():
             raise Broken(f"{arguments[0]} hangs")
 
@@ -269,7 +290,7 @@ def readable(ended: Ended) -> None:
         raise Broken(f"a line of more than 1,000 characters\n{ended.text}")
 
 
-def send(process: subprocess.Popen, number: signal.Signals, group: bool = False) -> None:
+def send(process: Any, number: signal.Signals, group: bool = False) -> None:
     """Send a signal to a process, or to its whole group as a terminal does."""
     with contextlib.suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(process.pid, number)

@@ -4,8 +4,10 @@ import bz2
 import gzip
 import io
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -35,9 +37,30 @@ TABLE = pa.table(
 )
 
 
-def written(**options: object) -> bytes:
+NESTED = pa.table(
+    {
+        "fixed": pa.array([b"abc", None, b"xyz"], pa.binary(3)),
+        "texts": pa.array([["a", "b"], None, ["a"]], pa.large_list(pa.large_string())),
+        "pairs": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)),
+        "bytes": pa.array([[b"abc"], [], [b"abc"]], pa.list_(pa.binary(3))),
+        "price": pa.array([[Decimal("1.50")], None, []], pa.list_(pa.decimal128(9, 2))),
+        "a.b": pa.array(["x", "x", None]),
+    }
+)
+# Of types that have no place in a tf.Example.
+OTHERS = pa.table(
+    {
+        "struct": pa.array([{"text": "x" * 50, "number": 1}] * 3),
+        "map": pa.array([[("key", "x" * 50)]] * 3, pa.map_(pa.string(), pa.string())),
+        "lists": pa.array([[["x" * 50]], [], [[]]]),
+        "half": pa.array(np.zeros(3, np.float16)),
+    }
+)
+
+
+def written(table: pa.Table = TABLE, **options: object) -> bytes:
     content = io.BytesIO()
-    parquet.write_table(TABLE, content, **options)
+    parquet.write_table(table, content, **options)
     return content.getvalue()
 
 
@@ -58,6 +81,12 @@ SEEDS = {
     "rows.csv.gz": [gzip.compress(CSV * 20), bz2.compress(CSV)],
     "rows.csv.bz2": [bz2.compress(CSV * 20)],
     "rows.parquet": [written(compression=None), written(compression="zstd", row_group_size=1), written(version="1.0")],
+    "nested.parquet": [
+        *(written(NESTED, store_schema=known) for known in (True, False)),
+        *(written(OTHERS.select([name])) for name in OTHERS.column_names),
+        written(NESTED.select(["texts", "a.b"]), use_dictionary=False),
+        written(NESTED.select(["a.b"]), use_dictionary=False, column_encoding={"a.b": "DELTA_BYTE_ARRAY"}),
+    ],
     "rows.tfrecord": [records("")],
     "rows.tfrecord.gz": [records("GZIP")],
 }

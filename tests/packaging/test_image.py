@@ -29,9 +29,9 @@ def locked(lock: str) -> dict[str, str]:
 
 
 def entries(lock: str) -> dict[str, set[str]]:
-    """Package with version and marker -> its hashes."""
+    """Package with version -> its hashes; a marker is wider where tools of development need the package too."""
     lines = re.findall(r"^\S.*\n(?:[ ].*\n)*", (ROOT / lock).read_text(), re.MULTILINE)
-    return {entry.partition("\n")[0].rstrip(" \\"): set(re.findall(r"sha256:\w+", entry)) for entry in lines}
+    return {re.split(" ;| \\\\", entry)[0]: set(re.findall(r"sha256:\w+", entry)) for entry in lines}
 
 
 def dry_run(*arguments: str) -> list[str]:

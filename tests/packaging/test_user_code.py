@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig, Tuning
 from pipeline.errors import UserError
 from pipeline.packaging import fingerprints as fingerprints_of_code
 from pipeline.packaging import user_code
@@ -191,6 +193,28 @@ def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path, name)
         text=True,
     )
     assert answer.stdout.strip() == "{'x': 8.0}"
+
+
+def test_the_wheel_of_several_steps_is_named_after_the_first(module, tmp_path):
+    code = user_code.package(module, ["tuner_fn", "run_fn"], tmp_path)
+    assert Path(code.wheel).name.startswith("mine_tuner_fn-")
+
+
+def test_the_graph_has_a_tuner_when_the_config_asks_for_one_and_the_module_file_has_it(module):
+    config = PipelineConfig(
+        "mine", Data("rows.csv"), Label("y"), module=str(module), evaluation=Evaluation((Gate("auc", 0.5),))
+    )
+    assert user_code.searches(config)
+    for mode in ("off", "reuse"):
+        assert not user_code.searches(replace(config, tuning=Tuning(mode=mode)))
+    module.write_text(MODULE.replace("def tuner_fn", "def another"))
+    assert not user_code.searches(config)
+
+
+def test_the_image_with_gpus_has_a_name_of_its_own():
+    name = fingerprints_of_code.image_name()
+    assert name == f"{fingerprints_of_code.IMAGE_REPOSITORY}:{fingerprints_of_code.library_fingerprint()}"
+    assert fingerprints_of_code.image_name("gpu") == f"{name}-gpu"
 
 
 def test_a_syntax_error_is_named_with_its_line(module):

@@ -1,8 +1,6 @@
 """Findings about images, from files to the page that a browser shows."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from PIL import Image, ImageOps
 from sklearn.datasets import load_digits
 
-from tests.e2e.run import copy_repository
+from tests.e2e.run import call, copy_repository
 
 pytestmark = pytest.mark.slow
 CONFIG = """\
@@ -44,12 +42,9 @@ def test_equal_images_in_two_splits_other_brightness_and_other_formats_are_seen_
     clone = copy_repository(tmp_path / "clone")
     write_spoilt(clone / "data/spoilt")
     (clone / "configs/spoilt.py").write_text(CONFIG)
-    command = [sys.executable, "local_runner.py", "--pipeline", "spoilt"]
-    process = subprocess.run(
-        command, cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert process.returncode == 1, process.stdout
-    (report,) = re.findall(r"^report (.+)$", process.stdout, re.MULTILINE)
+    done = call(clone, "local_runner.py", "--pipeline", "spoilt")
+    assert done.code == 1, done.text
+    (report,) = re.findall(r"^report (.+)$", done.text, re.MULTILINE)
     context = browser.new_context(offline=True)
     page = context.new_page()
     page.goto((clone / report).as_uri())

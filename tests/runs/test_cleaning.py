@@ -136,6 +136,19 @@ def test_no_link_is_followed_wherever_on_the_way_it_is(runs: Runs, tmp_path, abo
     assert [artifact.state for artifact in runs.store.get_artifacts() if artifact.uri == str(oldest)] == [Artifact.LIVE]
 
 
+def test_a_link_that_leads_to_itself_is_left_alone_and_the_rest_is_cleaned(runs: Runs):
+    (oldest,) = [Path(artifact.uri) for artifact in runs.store.get_artifacts_by_type("Examples")][:1]
+    shutil.rmtree(oldest)
+    oldest.symlink_to(oldest)
+    of_no_run = oldest.with_name("99")
+    of_no_run.symlink_to(of_no_run)
+    planned = clean(runs)
+    assert {oldest, of_no_run} <= planned.left_alone.keys()
+    assert oldest.is_symlink()
+    assert of_no_run.is_symlink()
+    assert planned.folders
+
+
 def test_a_link_to_what_is_still_needed_does_not_cost_it(runs: Runs):
     oldest, *_, newest = [Path(artifact.uri) for artifact in runs.store.get_artifacts_by_type("Examples")]
     shutil.rmtree(oldest)

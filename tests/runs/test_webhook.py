@@ -1,11 +1,14 @@
 """The webhook: what a receiver gets, what is tried again, and that nothing of it reaches the run."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +72,32 @@ def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(re
         started = time.monotonic()
         assert Webhook(url, KEY).tell("flights", "1", {})
         assert time.monotonic() - started < 1.5
+
+
+def test_a_receiver_that_answers_a_byte_at_a_time_costs_no_more_either(monkeypatch):
+    monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.4)
+    monkeypatch.setattr(webhook, "SECONDS_IN_ALL", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    threading.Thread(target=drip_to, args=(connection,), daemon=True).start()
+
+        def drip_to(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                for byte in itertools.cycle(b"HTTP/1.1 200 OK"):
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        started = time.monotonic()
+        problem = Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY).tell("flights", "1", {})
+        assert time.monotonic() - started < 2.0
+    assert problem
+    assert "no whole answer within" in problem
 
 
 def test_what_cannot_be_sent_is_said_and_not_raised():

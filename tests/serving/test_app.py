@@ -4,6 +4,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -64,6 +65,33 @@ def test_missing_is_null_or_left_out_or_nan(client):
     given = [row, {**row, "temp": None, "seats": None}, {**row, "temp": float("nan"), "seats": float("nan")}]
     answer = client.post(PREDICT, content=json.dumps({"instances": given}))
     assert [row["probability"] for row in answer.json()["predictions"]] == pytest.approx([0.3] * 3)
+
+
+def test_the_greatest_float32_is_taken_as_it_is_answered_and_the_next_is_not(client):
+    def ask(number: str) -> Any:
+        return client.post(PREDICT, content=f'{{"instances": [{{"carrier": "UA", "distance": 1, "temp": {number}}}]}}')
+
+    for number in ("3.4028235e38", "-3.4028235e38", "340282350000000000000000000000000000000"):
+        assert ask(number).status_code == 200
+    assert "which is too large" in ask("3.4028236e38").json()["error"]
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64, -(10**30), 10**300])
+def test_a_whole_number_of_more_than_64_bits_is_refused(client, number):
+    answer = client.post(PREDICT, json={"instances": [{"carrier": "UA", "distance": number}]})
+    assert answer.status_code == 400
+    assert "which does not fit into 64 bits" in answer.json()["error"]
+
+
+def test_the_log_has_null_for_nan(tmp_path):
+    versions = Versions(tmp_path / "flights")
+    push(versions, 7, bias=0)
+    with client_of(versions, request_log=RequestLog(tmp_path / "log", 1.0)) as client:
+        row = '{"carrier": "NaN", "distance": 1, "temp": NaN, "seats": NaN}'
+        assert client.post(PREDICT, content=f'{{"instances": [{row}]}}').status_code == 200
+    (file,) = (tmp_path / "log").iterdir()
+    instance = json.loads(file.read_text(), parse_constant=pytest.fail)["instance"]
+    assert instance == {"carrier": "NaN", "distance": 1, "temp": None, "seats": None}
 
 
 def test_answers_have_the_digits_of_a_float32(client):

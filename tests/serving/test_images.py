@@ -53,7 +53,12 @@ def save(folder: Path) -> Path:
     def rows(given):
         return {"prediction": tf.map_fn(grey, given["image"], tf.float32), "age": given["age"]}
 
-    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows})
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def examples(serialized):
+        features = {"image": tf.io.FixedLenFeature([], tf.string), "age": tf.io.FixedLenFeature([], tf.float32, 0.0)}
+        return rows(tf.io.parse_example(serialized, features))
+
+    tf.saved_model.save(server, str(folder), signatures={"serving_default": rows, "predict": examples})
     described = {
         "image": {"type": "image", "required": True, "max_pixels": MAX_PIXELS, "max_bytes": MAX_BYTES},
         "age": {"type": "floats", "required": False},
@@ -114,6 +119,47 @@ def test_a_bad_image_is_refused_with_its_place_and_the_reason(client, data, reas
     message = refused(client, b64(grey_image(1)), b64(data))
     assert message.startswith("instances[1]: feature 'image': ")
     assert reason in message
+
+
+def example_of(*images: bytes) -> bytes:
+    """A serialized tf.Example."""
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=images))
+    return tf.train.Example(features=tf.train.Features(feature={"image": feature})).SerializeToString()
+
+
+BOMB = grey_image(7, (1_001, 1_000))
+
+
+def ask_examples(client: TestClient, *examples: bytes) -> Any:
+    return client.post(PREDICT, json={"signature_name": "predict", "instances": [b64(data) for data in examples]})
+
+
+def test_images_in_examples_are_answered_or_refused_as_those_in_rows(client):
+    answer = ask_examples(client, example_of(grey_image(1)), example_of(grey_image(200)))
+    assert [row["prediction"] for row in answer.json()["predictions"]] == [1, 200]
+    refused = ask_examples(client, example_of(grey_image(1)), example_of(BOMB))
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("instances[1]: feature 'image' of the tf.Example: it has 1,001 x 1,000")
+    assert "no serialized tf.Example" in ask_examples(client, b"nonsense").json()["error"]
+
+
+def test_what_parsers_of_examples_read_differently_hides_no_image(client):
+    """A field that is there twice: protobuf takes the last or joins them, TensorFlow's own parser may not."""
+
+    def field(number: int, content: bytes) -> bytes:
+        size, varint = len(content), b""
+        while size > 127:
+            varint, size = varint + bytes([size % 128 + 128]), size // 128
+        return bytes([number << 3 | 2]) + varint + bytes([size]) + content
+
+    def of(feature: bytes) -> bytes:
+        return field(1, field(1, field(1, b"image") + field(2, feature)))
+
+    assert of(field(1, field(1, BOMB))) == example_of(BOMB)
+    good, bomb, number = (field(1, field(1, grey_image(1))), field(1, field(1, BOMB)), field(3, b""))
+    for example in (of(bomb + number), of(number + bomb), of(good + bomb), of(bomb) + of(good), of(good) + of(bomb)):
+        answer = ask_examples(client, example)
+        assert answer.status_code == 400 or [row["prediction"] for row in answer.json()["predictions"]] == [1]
 
 
 @pytest.mark.parametrize("value", ["a text", 7, None, {"b64": 7}, {"b64": "*"}, [1, 2]])

@@ -1,6 +1,8 @@
 """A model of columns that hold any number of values in a row."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from pipeline.cli import predict
+from pipeline.serving.batching import Batcher
 from pipeline.serving.description import describe
 from pipeline.serving.export_format import INPUTS
-from pipeline.serving.features import Refused, from_instances, joined
+from pipeline.serving.features import Refused, from_columns, from_instances, joined
 from pipeline.serving.model import Model, load
 
 ROWS = [{"ids": [1, 2, 3], "words": ["a", "bcd"]}, {"ids": None, "words": []}, {"ids": [2**40], "words": ["é"]}]
@@ -62,3 +65,33 @@ def test_predict_answers_the_lists_of_a_file(model, tmp_path):
     pd.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
     predict.predict(model, predict.find_files(str(tmp_path / "rows.parquet")), tmp_path / "answers.parquet")
     assert pd.read_parquet(tmp_path / "answers.parquet")["prediction"].to_numpy() == pytest.approx(np.array(SUMS))
+
+
+def test_one_long_list_does_not_multiply_by_the_rows_of_its_request(model):
+    message = (
+        r"^2,001 rows of 100,001 values, each list filled up to the longest, are 200,102,001 values; expected at most "
+        r"5,000,000: send fewer rows, or those with long lists apart$"
+    )
+    inputs = model.rows.inputs
+    with pytest.raises(Refused, match=message):
+        from_instances([{"ids": [0] * 100_000}] + [{"ids": []}] * 2_000, inputs, most_cells=5_000_000)
+    with pytest.raises(Refused, match=message):
+        from_columns({"ids": [[0] * 100_000] + [[]] * 2_000}, inputs, most_cells=5_000_000)
+    alone = from_instances([{"ids": [0] * 100_000}], inputs, most_cells=5_000_000)
+    assert alone["ids"].shape == (1, 100_000)
+
+
+def test_a_stranger_s_long_list_does_not_multiply_by_the_rows_of_others(model):
+    """A call has 4,096 KiB of lists at most, as long as the longest, but for a request that has more by itself."""
+    calls: list[int] = []
+    requests = [[{"ids": [1] * 100_000}], *([{"ids": [1], "words": ["a"]}] * 100 for _ in range(5))]
+
+    async def ask() -> list[float]:
+        with ThreadPoolExecutor(1) as pool:
+            batcher = Batcher(model.rows, pool, 50_000, calls.append)
+            columns = [from_instances(rows, model.rows.inputs) for rows in requests]
+            answers = await asyncio.gather(*map(batcher.predict, columns))
+            return [float(answer["prediction"].sum()) for answer in answers]
+
+    assert asyncio.run(ask()) == [100_000, 200, 200, 200, 200, 200]
+    assert calls == [1, 500]

@@ -1,18 +1,22 @@
 """What strangers send to a server in its own process: silence, floods, nonsense, and what they have no right to."""
 
 import contextlib
+import gc
 import json
 import os
 import random
 import socket
 import stat
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import orjson
 import pytest
 
 from pipeline.serving.versions import Versions
@@ -117,6 +121,130 @@ def test_silence_and_floods_cost_little_and_health_answers_at_once(server):
         # Silence ends by itself.
         silent[0].settimeout(30)
         assert silent[0].recv(1) == b""
+
+
+@contextlib.contextmanager
+def health_watched(port: int) -> Iterator[list[float]]:
+    """Seconds of each health check during the block, by another process: this one is busy."""
+    code = (
+        "import sys, time, urllib.request\n"
+        "while True:\n"
+        "    started = time.monotonic()\n"
+        "    urllib.request.urlopen(sys.argv[1], timeout=60).read()\n"
+        "    print(time.monotonic() - started, flush=True)\n"
+        "    time.sleep(0.02)\n"
+    )
+    command = [sys.executable, "-c", code, f"http://localhost:{port}/health"]
+    seconds: list[float] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout
+        watching.stdout.readline()
+        try:
+            yield seconds
+            time.sleep(0.5)
+            assert watching.poll() is None, "a health check was not answered"
+        finally:
+            watching.kill()
+        seconds += map(float, watching.stdout.read().split())
+
+
+def post(port: int, body: bytes) -> bytes:
+    """The status of the answer to a body."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    return exchange(port, head.encode() + body, 120)[9:12]
+
+
+LISTS = b'{"instances":[' + b"[]," * 3_300_000 + b"[]]}"
+KEYS = b'{"instances":[{' + b",".join(b'"%06d":0' % number for number in range(900_000)) + b"}]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "number"), [(LISTS, 6), (KEYS, 6), (LISTS, 80)], ids=["lists", "keys", "many"])
+def test_while_whole_bodies_are_parsed_that_cost_most_health_answers(server, body, number):
+    process, port = server
+    before = memory(process)
+    with health_watched(port) as seconds, ThreadPoolExecutor(number) as strangers:
+        statuses = set(strangers.map(lambda _: post(port, body), range(number)))
+    assert statuses <= {b"400", b"413", b"503", b""}  # closed while it still sends, a client may see no answer
+    assert memory(process) - before < 600 << 20
+    # A check waits for one body at most, and no check for all of them.
+    assert max(seconds) < 1 + 6 * max(seconds_to_load(body) for _ in range(3))
+    assert statistics.median(seconds) < 0.2
+
+
+def seconds_to_load(body: bytes) -> float:
+    """Seconds of this machine, as busy as it is, to read JSON."""
+    gc.disable()
+    started = time.monotonic()
+    orjson.loads(body)
+    seconds = time.monotonic() - started
+    gc.enable()
+    return seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trailer", [b"X: " + b"a" * (8 << 20), b"X: a\r\n" * (1 << 20), b"X: a\r\n\r\n"])
+def test_trailers_are_refused_however_long_and_health_answers(server, trailer):
+    process, port = server
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n"
+    before = memory(process)
+    with health_watched(port) as seconds, socket.create_connection(("127.0.0.1", port), 30) as connection:
+        try:
+            connection.sendall(head.encode() + trailer)
+            answer = connection.recv(1 << 16)
+        except OSError:
+            answer = b""  # closed while it still sends
+    assert answer[9:12] in (b"400", b"431", b"")
+    assert max(seconds) < 1
+    assert memory(process) - before < 64 << 20
+
+
+@pytest.mark.slow
+def test_a_body_in_chunks_of_a_byte_is_read(server):
+    body = b"".join(b"1\r\n%c\r\n" % byte for byte in json.dumps({"instances": ROWS * 200}).encode())
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert exchange(server[1], head.encode() + body + b"0\r\n\r\n")[9:12] == b"200"
+
+
+@pytest.mark.slow
+def test_a_few_requests_at_once_are_answered_and_thousands_refused(server):
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert exchange(server[1], request * 9 + ask_last()).count(b"HTTP/1.1 200 OK") == 10
+    with health_watched(server[1]) as seconds, contextlib.ExitStack() as open_connections:
+        for _ in range(40):
+            connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", server[1]), 5))
+            with contextlib.suppress(OSError):
+                connection.sendall(request * 6_000)
+        time.sleep(2)
+    assert max(seconds) < 1
+
+
+def ask_last() -> bytes:
+    """A request after which the server closes."""
+    return b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.slow
+def test_empty_lines_do_not_keep_a_connection(server):
+    with socket.create_connection(("127.0.0.1", server[1]), 30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 25:
+                connection.sendall(b"\r\n")
+                connection.settimeout(1)
+                with contextlib.suppress(TimeoutError):
+                    if not connection.recv(1):
+                        break
+        assert time.monotonic() - started < 20
+
+
+@pytest.mark.slow
+def test_a_websocket_is_not_opened(server):
+    upgrade = "Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    head = f"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\n{upgrade}\r\n"
+    assert exchange(server[1], head.encode())[9:12] == b"200"
 
 
 @pytest.mark.slow

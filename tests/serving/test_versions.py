@@ -4,13 +4,21 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.serving.versions import MANIFEST_KEY, Versions, changed_since_push, not_signed, was_withdrawn
+from pipeline.serving.versions import (
+    MANIFEST_KEY,
+    Versions,
+    changed_since_push,
+    model_at,
+    not_signed,
+    was_withdrawn,
+)
 
 
 def push(versions: Versions, number: int, keep: int = 5) -> Path:
@@ -35,6 +43,7 @@ def test_only_the_newest_versions_stay(versions):
     assert sorted(path.name for path in versions.folder.iterdir()) == [".lock", "12", "13"]
 
 
+@pytest.mark.slow
 def test_who_looks_on_sees_a_version_whole_or_not_at_all(versions):
     def large(number: int) -> None:
         with versions.staging() as staging:
@@ -130,6 +139,16 @@ def test_a_dry_run_of_a_rollback_changes_nothing(versions):
     assert versions.numbers() == [10, 11]
 
 
+def test_only_the_newest_withdrawn_versions_stay(versions):
+    for number in (10, 11, 12, 13):
+        push(versions, number)
+    for _ in range(3):
+        versions.roll_back()
+    assert versions.withdrawn.numbers() == [11, 12, 13]
+    push(versions, 14, keep=2)
+    assert versions.withdrawn.numbers() == [12, 13]
+
+
 def test_a_withdrawn_version_can_be_served_again(versions):
     push(versions, 10)
     push(versions, 11)
@@ -183,6 +202,12 @@ def test_a_changed_file_cannot_be_signed_by_who_has_no_key(signed, name):
     )
 
 
+def test_the_order_of_the_fields_is_not_signed(signed):
+    file = signed / "manifest.json"
+    file.write_text(json.dumps(dict(reversed(json.loads(file.read_text()).items()))))
+    assert not_signed(signed) == ""
+
+
 @pytest.mark.parametrize("field", ["run", "version", "files"])
 def test_every_field_is_signed(signed, field):
     manifest = json.loads((signed / "manifest.json").read_text())
@@ -229,3 +254,36 @@ def test_links_are_no_versions(versions, tmp_path):
         versions.resolve()
     assert push(versions, 11, keep=1).exists()
     assert (tmp_path / "elsewhere/saved_model.pb").exists()
+
+
+def test_a_model_is_a_folder_of_versions_a_saved_model_or_in_a_bucket(versions):
+    version = push(versions, 10)
+    assert model_at(str(versions.folder)) == versions
+    assert model_at(str(version)) == str(version)
+    assert model_at("gs://bucket/serving") == "gs://bucket/serving"
+
+
+@pytest.mark.parametrize("name", [".withdrawn", ".being-pushed", ".lock"])
+def test_no_push_or_rollback_follows_a_link_out_of_the_folder(versions, tmp_path, name):
+    push(versions, 10)
+    push(versions, 11)
+    other = Versions(tmp_path / "another")
+    for number in range(1, 9):
+        push(other, number, keep=9)
+    shutil.rmtree(versions.folder / name, ignore_errors=True)
+    (versions.folder / name).unlink(missing_ok=True)
+    (versions.folder / name).symlink_to(other.folder)
+    for action in (lambda: push(versions, 12, keep=2), versions.roll_back):
+        with pytest.raises(UserError, match=f"{name} is a link to .*; remove the link"):
+            action()
+    assert other.numbers() == list(range(1, 9))
+    assert versions.numbers() == [10, 11]
+
+
+def test_a_signed_version_is_not_taken_under_another_number(signed):
+    copy = signed.with_name("999")
+    shutil.copytree(signed, copy)
+    assert "signed as version" in not_signed(copy)
+    elsewhere = signed.with_name("copied by hand")
+    shutil.copytree(signed, elsewhere)
+    assert not_signed(elsewhere) == ""

@@ -23,7 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
         ({"machine_type": "big"}, "endpoint.machine_type must be a machine type, such as n2-standard-4, got 'big'"),
         ({"accelerator": "NVIDIA_L4", "accelerators": 1}, "n2-standard-4 does not take the accelerator 'NVIDIA_L4'"),
-        ({"min_replicas": 0}, "endpoint.min_replicas must be a whole number of 1 or more, got 0"),
+        (
+            {"min_replicas": 0},
+            r"min_replicas is 0: .* in a preview only \(v1beta1\), which takes one model an endpoint, and a canary has",
+        ),
+        ({"min_replicas": -1}, "endpoint.min_replicas must be a whole number of 1 or more, got -1"),
         ({"min_replicas": 3}, "max_replicas is 2 and min_replicas 3"),
         ({"cpu_target": 0.6}, "endpoint.cpu_target must be a whole percent from 1 to 100, got 0.6"),
         ({"image": "mine"}, '"pipeline", "prebuilt" or an image with its tag or digest, got \'mine\''),

@@ -117,3 +117,9 @@ def test_a_file_without_a_table_is_refused(tmp_path, text, message):
         (tmp_path / "machines.py").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_machines(tmp_path / "machines.py")
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), "5"])
+def test_a_budget_that_is_no_amount_is_refused(limit):
+    with pytest.raises(ConfigError, match="max_cost must be US dollars, a number above 0, got"):
+        Machines(max_cost=limit)

@@ -1,5 +1,6 @@
 """Findings that only the rows tell, on real flights."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def test_a_file_that_is_there_twice_repeats_its_rows(flights_of, write):
     assert found.endswith("repeat another row of it; at most 5 % may")
 
 
+def test_of_very_many_rows_a_fraction_of_the_hashes_tells_the_share(flights_of, write, monkeypatch):
+    frames = {**flights_of, "test": pd.concat([flights_of["test"], flights_of["train"][:500]])}
+    files = {split: write(split, frame) for split, frame in frames.items()}
+    monkeypatch.setattr(rows, "MOST_HASHES", sum(map(len, frames.values())) // 4)
+    (found,) = shared(files, frames)
+    share = float(re.match(r"rows of test: (\S+) % of ", found)[1])
+    assert share == pytest.approx(100 * 500 / len(frames["test"]), rel=0.3)
+    assert len(rows._hashes(files["train"], 5, None)) < len(frames["train"]) / 3
+
+
 def sampled(*files: list[str]) -> pa.Table:
     return pa.concat_tables([rows.sampled(file) for file in files], promote_options="permissive")
 
@@ -109,6 +120,18 @@ def test_the_auc_of_a_column_is_that_of_scikit_learn():
     expected = roc_auc_score(label, codes)
     assert area == pytest.approx(expected, abs=0.01)
     assert expected - 0.03 < lowest < expected - 0.01
+
+
+def test_a_column_says_nothing_about_a_label_that_is_always_the_same():
+    assert rows.column_auc(np.arange(40) % 3, np.zeros(40)) == (0.5, 0.0)
+
+
+def test_numbers_that_are_missing_are_a_value_of_their_own_beside_the_largest():
+    numbers = [*range(5_000), None]
+    codes = rows._coded(pa.chunked_array([pa.array([[number] if number is not None else None for number in numbers])]))
+    assert codes[0] == 0
+    assert codes[4_999] == codes[:-1].max() > 8
+    assert codes[-1] not in codes[:-1]
 
 
 @pytest.mark.parametrize("count", [60, 20_000])

@@ -1,5 +1,6 @@
 """Statistics against the reviewed schema of the flights: every kind of finding, and its severity."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -69,6 +70,22 @@ def test_each_kind_of_departure_from_the_schema_is_found(month):
         ("presence", "carrier"): "stop",
         ("missing_column", "dest"): "stop",
     }
+    missing = int((month["carrier"] == "UA").sum())
+    of_all = f"{100 * missing / len(month):.1f} % of the rows have no value ({missing:,} of {len(month):,})"
+    assert {one.feature: (one.found, one.limit) for one in found(rows).values() if one.kind != "constant"} == {
+        "origin": ("{rows} have a value that the schema does not list", "it lists EWR, JFK, LGA"),
+        "temp": ("{rows} are out of range", "the schema allows -60 to 130"),
+        "extra": ("the schema does not have this column", "no step uses it until the schema does"),
+        "seats": ("is STRING", "the schema says FLOAT"),
+        "late": ("{rows} have a label that is none", "a label is 0 or 1"),
+        "carrier": (of_all, "at most 0 % may have none"),
+        "dest": ("there is no such column", "the schema has it"),
+    }
+
+
+def test_two_rows_are_enough_for_a_column_that_never_changes_and_one_is_not(month):
+    assert ("constant", "month") in found(month[:2])
+    assert ("constant", "month") not in found(month[:1])
 
 
 def test_drift_names_both_means_and_the_limit_that_would_allow_it(month):
@@ -76,14 +93,22 @@ def test_drift_names_both_means_and_the_limit_that_would_allow_it(month):
     drift = found(celsius, before=month)["drift", "temp"]
     assert "from the data of the model pushed last (mean " in drift.found
     assert drift.limit == "at most 0.05"
-    assert drift.remedy.startswith("accept it: drift_comparator { jensen_shannon_divergence { threshold: ")
+    threshold = re.match(
+        r"accept it: drift_comparator { jensen_shannon_divergence { threshold: (\S+) } } of temp in schema.pbtxt$",
+        drift.remedy,
+    )
+    distance = float(re.search(r"distance (\S+) from", drift.found)[1])
+    assert distance < float(threshold[1]) < 1.2 * distance
     assert ("drift", "temp") not in found(month, before=month)
 
 
 def test_drift_of_text_names_the_value_whose_share_changed_most(month):
-    rows = month[(month["carrier"] != "EV") | (month.index % 10 == 0)]
+    # All of HA's few flights are gone too.
+    rows = month[((month["carrier"] != "EV") | (month.index % 10 == 0)) & (month["carrier"] != "HA")]
     drift = found(rows, before=month)["drift", "carrier"]
-    assert "(EV: " in drift.found
+    now, before = ((frame["carrier"] == "EV").mean() for frame in (rows, month))
+    assert now < 0.0995 < before
+    assert f"(EV: {100 * now:.2g} %, there {100 * before:.1f} %)" in drift.found
 
 
 def test_a_share_of_labels_out_of_its_limits_is_found(month):
@@ -120,16 +145,23 @@ def test_the_statistics_of_the_model_pushed_last_are_found_and_an_unfinished_one
 
 
 def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
-    def kinds(rows: pd.DataFrame, classes: int) -> set[str]:
+    def of_label(rows: pd.DataFrame, classes: int) -> list[Finding]:
         statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}
         _, drafts = validate(statistics, schema, "late", DataChecks(), REMEDIES, {}, classes)
-        return {draft.kind for draft in drafts if draft.feature == "late"} - {"constant"}
+        return [draft for draft in drafts if draft.feature == "late" and draft.kind != "constant"]
+
+    def kinds(rows: pd.DataFrame, classes: int) -> set[str]:
+        return {draft.kind for draft in of_label(rows, classes)}
 
     rows = month.assign(late=np.arange(len(month)) % 3)
     schema = tfdv.infer_schema(tfdv.generate_statistics_from_dataframe(rows))
     assert kinds(rows, 3) == set()
     assert kinds(rows, 0) == set()
-    assert kinds(rows.assign(late=rows["late"] + 2), 3) == {"label"}
+    (finding,) = of_label(rows.assign(late=rows["late"] + 2), 3)
+    assert (finding.kind, finding.limit) == ("label", "a label is 0 to 2")
+    assert [finding.found for finding in of_label(rows.assign(late=1), 2)] == [
+        f"label 1 is 100.0 % of {len(rows):,} rows"
+    ]
     assert kinds(rows.assign(late=1), 3) == kinds(rows.assign(late=1), 0) == {"label_share"}
 
 

@@ -13,11 +13,19 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline import filesystem
+from pipeline.errors import UserError
 from pipeline.settings.names import shortened
 
-# What TensorFlow writes into every SavedModel to save and restore its variables; servers do not call it.
-CHECKPOINTS = {"MergeV2Checkpoints", "RestoreV2", "SaveV2"}
-FILES = CHECKPOINTS | {
+# What TensorFlow writes into every SavedModel to save and restore its variables. Loading one calls what restores.
+RESTORING = {"RestoreV2"}
+CHECKPOINTS = RESTORING | {"MergeV2Checkpoints", "SaveV2"}
+# Only where TensorFlow is built with TensorRT: engines read from files and written to them
+# (tensorflow/compiler/tf2tensorrt/ops/trt_engine_resource_ops.cc); an engine itself is code for the GPU.
+TENSORRT_FILES = {"InitializeTRTResource", "SerializeTRTResource"}
+TENSORRT_CODE = {"TRTEngineOp"}
+FILES = {
+    *CHECKPOINTS,
+    *TENSORRT_FILES,
     "CSVDataset",
     "CSVDatasetV2",
     "CacheDataset",
@@ -96,32 +104,58 @@ ONLY_WITH = {
     "FixedUnigramCandidateSampler": "vocab_file",
     "Skipgram": "filename",
 }
+# Of these two, what does not begin so is the name of a file
+# (https://www.tensorflow.org/api_docs/python/tf/io/decode_proto).
+DESCRIPTORS = {"DecodeProtoV2": "descriptor_source", "EncodeProto": "descriptor_source"}
+INNER_DESCRIPTORS = ("local://", "bytes://")
 PRINTING = {"Print", "PrintV2"}
+# TensorFlow's own loader in C++ takes it for the graph; our export never writes one.
+CHUNKED = "saved_model.cpb"
 
 
 def outside_operations(model: str) -> tuple[list[str], list[str]]:
-    """Return what a SavedModel does beyond computing answers, without loading it: problems, and notes.
+    """Return what a SavedModel does beyond computing answers, without loading it.
 
-    One that cannot be read gives none: it does not load either.
+    One that cannot be read does nothing: it does not load either.
+
+    Returns:
+        What must not be, each as a verb and its object, with the operations; and notes, as sentences.
     """
     try:
         graphs = _read(model).meta_graphs
     except (OSError, ValueError, text_format.ParseError, DecodeError):
         return [], []
-    problems: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     prints = False
     for graph in graphs:
         for node in _called(graph):
-            if what := _reaches(node):
-                problems.setdefault(what, set()).add(node.op)
+            if reached := _reaches(node):
+                found.setdefault(reached, set()).add(node.op)
             prints |= node.op in PRINTING
-    sentences = [
-        f"the exported model {what} ({shortened(sorted(names), 5)}), and would do so in every server; a model computes "
-        "from its rows, variables and vocabularies only: take the call out of the module file"
-        for what, names in sorted(problems.items())
-    ]
+        for name in filter(_leads_out, (asset.filename for asset in graph.asset_file_def)):
+            found.setdefault("reads or writes files", set()).add(f"the vocabulary {name[:100]!r}")
+    problems = [f"{reached} ({shortened(sorted(names), 5)})" for reached, names in sorted(found.items())]
+    if filesystem.exists(f"{model}/{CHUNKED}"):
+        problems.append(f"has a second graph ({CHUNKED}), which is not looked into")
     notes = ["the model prints (tf.print), and what it prints of rows is in the server's log"] if prints else []
-    return sentences, notes
+    return problems, notes
+
+
+def check_inward(model: str) -> None:
+    """Refuse a SavedModel that does more than compute answers, before it is loaded.
+
+    Raises:
+        UserError: it does.
+    """
+    if reached := outside_operations(model)[0]:
+        raise UserError(
+            f"the model in {model} is not loaded: it {' and '.join(reached)}; expected one that computes from its "
+            "rows, variables and vocabularies only, as ModelCheck lets pass. Take the call out and export it again"
+        )
+
+
+def _leads_out(asset: str) -> bool:
+    return asset.startswith("/") or "://" in asset or ".." in asset.split("/")
 
 
 def _read(model: str) -> Any:
@@ -134,34 +168,63 @@ def _read(model: str) -> Any:
 
 def _reaches(node: Any) -> str:
     """Return what a node does outside of its model, as a verb and its object; or nothing."""
-    if node.op in FILES or (node.op == "PrintV2" and node.attr["output_stream"].s.startswith(b"file://")):
+    if node.op in FILES or _names_a_file(node):
         return "reads or writes files"
     if node.op in PYTHON:
         return "runs Python"
-    if node.op in MACHINES:
-        return "speaks to other machines"
-    if node.op in ONLY_WITH:
-        value = node.attr[ONLY_WITH[node.op]]
-        return "reads or writes files" if value.s or value.list.s else ""
-    return ""
+    if node.op in TENSORRT_CODE:
+        return "runs code that TensorFlow has not compiled"
+    return "speaks to other machines" if node.op in MACHINES else ""
+
+
+def _names_a_file(node: Any) -> bool:
+    """Return whether a node that may be harmless has an attribute that names a file or an address, or may name one."""
+    names = {**ONLY_WITH, **DESCRIPTORS, "PrintV2": "output_stream"}
+    if node.op not in names:
+        return False
+    value = node.attr[names[node.op]]
+    if value.placeholder:
+        return True  # whoever calls the function says it
+    if node.op in DESCRIPTORS:
+        return bool(value.s) and not value.s.startswith(tuple(start.encode() for start in INNER_DESCRIPTORS))
+    if node.op == "PrintV2":
+        return bool(value.s.startswith(b"file://"))
+    return bool(value.s or value.list.s)
 
 
 def _called(meta_graph: Any) -> Iterable[Any]:
-    """Return the nodes of a graph and of its functions, but those by which its checkpoints are saved and restored."""
+    """Return the nodes of a graph and of its functions, but the operations by which its checkpoints are handled.
+
+    These are left out only where nothing but the saver leads to them; whatever else the saver leads to is there, for
+    loading a model runs what restores it.
+    """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     functions = {function.signature.name: function for function in meta_graph.graph_def.library.function}
-    saver = meta_graph.saver_def
-    of_saver = _before(nodes, [_node_of(name) for name in (saver.save_tensor_name, saver.restore_op_name)])
-    signatures = meta_graph.signature_def.values()
-    answers = [_node_of(tensor.name) for signature in signatures for tensor in signature.outputs.values()]
-    of_answers = _before(nodes, answers)
-    checked = [node for name, node in nodes.items() if name in of_answers or name not in of_saver]
-    saving = [node for name, node in nodes.items() if name in of_saver and name not in of_answers]
+    restoring = _before(nodes, [_node_of(meta_graph.saver_def.restore_op_name)])
+    saving = _before(nodes, [_node_of(meta_graph.saver_def.save_tensor_name)]) - restoring
+    answers = [tensor.name for signature in meta_graph.signature_def.values() for tensor in signature.outputs.values()]
+    # Among them what initializes the model when it is loaded.
+    listed = [name for collection in meta_graph.collection_def.values() for name in collection.node_list.value]
+    asked = _before(nodes, map(_node_of, [*answers, *listed]))
+    of_saver = dict.fromkeys(restoring - asked, RESTORING) | dict.fromkeys(saving - asked, CHECKPOINTS)
+
+    restoring_functions = _functions_of([nodes[name] for name in restoring], functions)
+    saving_functions = _functions_of([nodes[name] for name in saving], functions)
     # Functions that nothing in the graph calls are methods and initializers, which loading it calls.
-    only_saving = _functions_of(saving, functions) - _functions_of(checked, functions)
-    others = [node for name, function in functions.items() if name not in only_saving for node in function.node_def]
-    saved_too = _functions_of(others, functions) & only_saving
-    return [*checked, *others, *(node for name in saved_too for node in functions[name].node_def)]
+    others = functions.keys() - restoring_functions - saving_functions
+    others |= set(meta_graph.object_graph_def.concrete_functions) & functions.keys()
+    callers = [node for name, node in nodes.items() if name not in of_saver]
+    callers += [node for name in others for node in functions[name].node_def]
+    others |= _functions_of(callers, functions)
+
+    for name, node in nodes.items():
+        if node.op not in of_saver.get(name, ()):
+            yield node
+    for name, function in functions.items():
+        left_out: set[str] = set()
+        if name not in others:
+            left_out = RESTORING if name in restoring_functions else CHECKPOINTS
+        yield from (node for node in function.node_def if node.op not in left_out)
 
 
 def _before(nodes: Mapping[str, Any], names: Iterable[str]) -> set[str]:
