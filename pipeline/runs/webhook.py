@@ -110,7 +110,7 @@ class Webhook:
         thread = threading.Thread(target=attempt, daemon=True)
         thread.start()
         thread.join(seconds)
-        return results[0] if results else (f"no whole answer within {seconds:.0f} s", True)
+        return results[0] if results else (_late(seconds), True)
 
     def _post(self, id_: str, body: bytes, seconds: float) -> tuple[str, bool]:
         """Try once; return the problem, "" for none, and whether another try may help."""
@@ -122,7 +122,14 @@ class Webhook:
             error.close()
             return f"answered {error.code} {error.reason}", error.code in (408, 425, 429) or error.code >= 500
         except (OSError, http.client.HTTPException) as error:
-            return str(getattr(error, "reason", None) or error) or type(error).__name__, True
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, TimeoutError):
+                return _late(seconds), True
+            return str(reason) or type(error).__name__, True
+
+
+def _late(seconds: float) -> str:
+    return f"no whole answer within {seconds:.3g} s"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

