@@ -22,7 +22,7 @@ from pipeline.cli.vertex import settings
 from pipeline.cli.vertex.arguments import COMMANDS, parse_arguments
 from pipeline.cli.vertex.session import Session
 from pipeline.data.location import check_data, prepare
-from pipeline.errors import UserError
+from pipeline.errors import UserError, WrongArgument
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
@@ -41,7 +41,8 @@ def main() -> int:
     except UserError as error:
         for problem in str(error).splitlines():
             say(f"vertex_runner.py: {problem}", error=True)
-        say("To try without Google Cloud, run: python vertex_runner.py rehearse", error=True)
+        if " is missing: " in str(error):
+            say("To try without Google Cloud, run: python vertex_runner.py rehearse", error=True)
         return command_line.WRONG_ARGUMENTS
     try:
         config = read_config(arguments)
@@ -49,7 +50,7 @@ def main() -> int:
         return run_command(arguments, config, vertex)
     except UserError as error:
         say(f"vertex_runner.py: {error}", error=True)
-        return command_line.FAILED
+        return command_line.WRONG_ARGUMENTS if isinstance(error, WrongArgument) else command_line.FAILED
     except KeyboardInterrupt:
         goes_on = (
             "finished tasks are kept, run again to go on"

@@ -60,10 +60,10 @@ def settings(folder: Path) -> Iterator[tuple[str, float, float]]:
     from pipeline.costs.advice import Advisor, Question
     from pipeline.costs.performance import Trainings
     from pipeline.costs.prices import read_prices
+    from pipeline.costs.rates import Rates
     from pipeline.graph import create_pipeline
     from pipeline.runs import measure, store
     from pipeline.settings.config import load_config
-    from pipeline.settings.machines import Resources
 
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     config = replace(config, tuning=replace(config.tuning, mode="off"))
@@ -86,7 +86,8 @@ def settings(folder: Path) -> Iterator[tuple[str, float, float]]:
 
     real = least_steps(larger)
     rows = max(each.rows for each in real.values())
-    question = Question(rows, config.training.epochs, config.training.batch_size, "us-central1", Resources())
+    rates = Rates((), 0.0, (), (), "")  # of times alone
+    question = Question(rows, config.training.epochs, config.training.batch_size, "us-central1", rates)
     predicted = Advisor(measured, read_prices(ROOT / "configs/prices.toml"), question).steps_here()
     for name, step in real.items():
         if step.seconds >= LEAST_SECONDS:

@@ -9,6 +9,10 @@ class UserError(Exception):
     """
 
 
+class WrongArgument(UserError):
+    """What the command line asks for cannot be, which shows only once the command works; its exit code is 2."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; the name of its class where there is none."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -18,9 +18,9 @@ from pipeline.costs.performance import (
     trainer_rest,
 )
 from pipeline.costs.prices import Prices
-from pipeline.costs.rates import task_machine
+from pipeline.costs.rates import DISK, DISK_GIB, Rates, task_machine, task_per_hour
 from pipeline.errors import UserError
-from pipeline.settings.machines import Resources, check_accelerator, is_tpu
+from pipeline.settings.machines import TASKS, WAITING, Resources, check_accelerator, is_tpu
 
 # Seconds in which a task gets its machine with the image, and in which a job with accelerators does: assumptions of the
 # estimate, the likely and the most.
@@ -49,17 +49,20 @@ class Choice:
         accelerator: Added to it; None: none, or those of the type.
         accelerators: How many are added.
         replicas: Machines that train together.
+        job: Whether they are those of a job, which a task of the pipeline starts and waits for; else the task trains.
     """
 
     machine_type: str
     accelerator: str | None = None
     accelerators: int = 0
     replicas: int = 1
+    job: bool = True
 
     def __str__(self) -> str:
         short = (self.accelerator or "").removeprefix("NVIDIA_").removeprefix("TESLA_")
         added = f" + {self.accelerators} {short}" if self.accelerator else ""
-        return f"{f'{self.replicas} x ' if self.replicas > 1 else ''}{self.machine_type}{added}"
+        where = "" if self.job else ", in the task"
+        return f"{f'{self.replicas} x ' if self.replicas > 1 else ''}{self.machine_type}{added}{where}"
 
 
 CHOICES = (
@@ -81,14 +84,14 @@ class Question:
         epochs: Passes over the train split.
         batch_size: Examples per replica.
         region: Of the prices.
-        tasks: What the other steps run on.
+        rates: What the other steps run on, and what that costs.
     """
 
     rows: int
     epochs: int
     batch_size: int
     region: str
-    tasks: Resources
+    rates: Rates
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,10 @@ class Answer:
         seconds: Of the whole pipeline.
         training_seconds: Of them, those in which the machines of the choice are paid for.
         factor: By which the seconds may be off, either way.
-        dollars: On demand; None: there is no such price.
-        spot_dollars: On spot machines.
+        dollars: Of the whole run on demand; None: there is no such price.
+        spot_dollars: The same with the machines of the choice on spot; those of a task never are.
         limit: What takes most of the time.
+        unpriced: Why there is no price, on demand or else on spot; "": there are both.
     """
 
     choice: Choice
@@ -114,6 +118,7 @@ class Answer:
     dollars: float | None = None
     spot_dollars: float | None = None
     limit: str = "memory"
+    unpriced: str = ""
 
     def price(self, spot: bool) -> float:
         """Return the price that counts; infinite where there is none."""
@@ -171,10 +176,14 @@ class Advisor:
         return Answer(Choice("this machine"), 1, sum(steps.values()), training, HERE, limit=limit)
 
     def choice_of(self, resources: Resources) -> Choice:
-        """Return the machine that a task with these resources gets."""
+        """Return the machine that a task with these resources gets.
+
+        Raises:
+            UserError: none has them, or none that has them has a price.
+        """
         name = task_machine(resources, self._prices, self._question.region)
         added = resources.accelerator if self._prices.machine(name).accelerator is None else None
-        return Choice(name, added, resources.accelerators if added else 0)
+        return Choice(name, added, resources.accelerators if added else 0, job=False)
 
     def answer(self, choice: Choice) -> Answer:
         """Return the prediction for a choice.
@@ -192,18 +201,25 @@ class Advisor:
         search = self._lines.get("Tuner", Line(0.0, 0.0))
         searching = search.start + search.row * question.rows * epochs / here
         work = self._rest.at(question.rows) + search.start
-        training = JOB_START + work + loading + searching - search.start + epochs
-        tasks = len(self._lines) * TASK_START
-        data = self.data_seconds + tasks
-        limit = self._limit(JOB_START + tasks, work + loading, epochs + searching - search.start, step)
+        steps = sum(name in self._lines for name in TRAINING_STEPS)
+        starting = steps * (JOB_START if choice.job else TASK_START)
+        training = starting + work + loading + searching - search.start + epochs
+        # The tasks that start the jobs have to get their own machines before.
+        tasks = (len({*TASKS, *self._lines} - {*TRAINING_STEPS}) + (steps if choice.job else 0)) * TASK_START
+        limit = self._limit(starting + tasks, work + loading, epochs + searching - search.start, step)
+        waiting = training + steps * TASK_START if choice.job else 0.0
+        (dollars, problem), (on_spot, spot_problem) = (
+            self._dollars(choice, training, waiting, spot) for spot in (False, True)
+        )
         return Answer(
             choice,
             parts,
-            training + data,
+            training + self.data_seconds + tasks,
             training,
-            dollars=self._dollars(choice, training, data, spot=False),
-            spot_dollars=self._dollars(choice, training, data, spot=True),
+            dollars=dollars,
+            spot_dollars=on_spot,
             limit=limit,
+            unpriced=problem or spot_problem,
         )
 
     def _seconds(self, name: str) -> float:
@@ -250,16 +266,30 @@ class Advisor:
             0.0 if is_tpu(choice.machine_type) else LAUNCH_SECONDS,
         )
 
-    def _dollars(self, choice: Choice, training: float, data: float, spot: bool) -> float | None:
-        region = self._question.region
+    def _dollars(self, choice: Choice, training: float, waiting: float, spot: bool) -> tuple[float | None, str]:
+        """Return the price of the whole run, or None and why it is not known.
+
+        Args:
+            choice: The machines.
+            training: Seconds in which they are paid for.
+            waiting: Seconds in which tasks wait for them.
+            spot: Whether they are spot machines; the tasks of a pipeline never are.
+        """
+        prices, region, rates = self._prices, self._question.region, self._question.rates
         added = (choice.accelerator, choice.accelerators)
         try:
-            per_hour = self._prices.per_hour(choice.machine_type, *added, region=region, spot=spot)
-            # The tasks of a pipeline are never spot machines.
-            tasks = self._prices.per_hour(task_machine(self._question.tasks, self._prices, region), region=region)
-        except UserError:
-            return None
-        return (choice.replicas * per_hour * training + tasks * data) / 3600
+            machine = prices.per_hour(choice.machine_type, *added, region=region, spot=spot and choice.job)
+            machine += prices.disk_per_hour(DISK, DISK_GIB, region=region)
+            # Where the task trains, nothing waits.
+            task = task_per_hour(WAITING, prices, region) if choice.job else 0.0
+        except UserError as error:
+            return None, str(error)
+        others = sum(
+            rate.per_hour * (TASK_START + rate.share * (self._seconds(rate.task) if rate.task in self._lines else 0.0))
+            for rate in rates.rates
+            if rate.task not in TRAINING_STEPS
+        )
+        return rates.run_fee + (choice.replicas * machine * training + task * waiting + others) / 3600, ""
 
 
 def with_replicas(answers: Sequence[Answer], advisor: Advisor) -> list[Answer]:

@@ -16,6 +16,11 @@ def dollars(amount: float) -> str:
     return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.2f}"
 
 
+def fee(amount: float) -> str:
+    """Return the fee of a run as text; it is never 0, which stands for a price that is missing."""
+    return dollars(amount) if amount else "not known"
+
+
 @dataclass(frozen=True)
 class Line:
     """Cost of one part of a run: its task, its machines, seconds of the task and US dollars."""

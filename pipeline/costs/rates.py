@@ -1,5 +1,6 @@
 """Compute from the settings what the parts of a run on Vertex AI cost an hour, and what stays costs a month."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -10,14 +11,10 @@ from typing import TypeVar
 from pipeline.costs.prices import HOURS_A_MONTH, Machine, Prices
 from pipeline.errors import UserError
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.machines import Job, Resources
+from pipeline.settings.machines import TASKS, Job, Resources
+from pipeline.settings.names import shortened
 from pipeline.settings.target import Dataflow, Vertex
 
-# Tasks of the compiled job that run a container, in the order of the graph; importers and resolvers run in none.
-TASKS = (
-    *("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "DataGate", "Baselines", "Transform", "Tuner"),
-    *("Trainer", "ModelCheck", "Evaluator", "Pusher", "Verdict", "Report"),
-)
 SEARCH = "Tuner"
 # Tasks that hand their work to Dataflow, where that is on.
 BEAM_TASKS = ("ExampleGen", "StatisticsGen", "Transform", "Evaluator")
@@ -32,6 +29,7 @@ DISK, DISK_GIB = "pd-ssd", 100
 WORKER_DISK_GIB = 25
 # Share of the time of this machine that an accelerator may need at best: a bound for the interval of an estimate.
 BEST_SHARE = 0.05
+NAMES = 3  # of parts that need the same missing price that a sentence shows
 LEAST_STORED_GB = 0.1  # less costs a fifth of a cent a month
 
 _Found = TypeVar("_Found")
@@ -75,7 +73,7 @@ class Rates:
         rates: By part, in the order of the graph.
         run_fee: US dollars for a run, however long it takes.
         monthly: What is paid as long as it stays.
-        unpriced: A sentence for each part without a price.
+        unpriced: A sentence for each missing price, with the names of the parts that need it.
         date: Day of the prices, ISO 8601.
     """
 
@@ -96,7 +94,7 @@ def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searchi
         searching: Whether the graph has a Tuner.
         stored_gb: Gigabytes of the artifacts that a run leaves; 0 where that is not known.
     """
-    unpriced: list[str] = []
+    unpriced: dict[str, list[str]] = {}
     rates: list[Rate] = []
     monthly: list[Monthly] = []
     fees: list[float] = []
@@ -109,15 +107,16 @@ def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searchi
         _add("endpoint", lambda: _endpoint(vertex, prices), monthly, unpriced)
     if stored_gb >= LEAST_STORED_GB:
         _add("storage", lambda: _storage(stored_gb, vertex, prices), monthly, unpriced)
-    return Rates(tuple(rates), sum(fees), tuple(monthly), tuple(dict.fromkeys(unpriced)), prices.date.isoformat())
+    sentences = tuple(f"{shortened(names, NAMES)}: {sentence}" for sentence, names in unpriced.items())
+    return Rates(tuple(rates), sum(fees), tuple(monthly), sentences, prices.date.isoformat())
 
 
-def _add(name: str, make: Callable[[], _Found], found: list[_Found], unpriced: list[str]) -> None:
-    """Add what a function returns to ``found``, or the sentence why it has no price to ``unpriced``."""
+def _add(name: str, make: Callable[[], _Found], found: list[_Found], unpriced: dict[str, list[str]]) -> None:
+    """Add what a function returns to ``found``, or the name to the sentence in ``unpriced`` why it has no price."""
     try:
         found.append(make())
     except UserError as error:
-        unpriced.append(f"{name}: {error}")
+        unpriced.setdefault(str(error), []).append(name)
 
 
 def to_json(rates: Rates) -> str:
@@ -157,7 +156,24 @@ def task_machine(resources: Resources, prices: Prices, region: str) -> str:
     if not fitting:
         wanted = f"{resources.cpu} cores and {resources.memory_gib} GiB{_beside(accelerator, count)}"
         raise UserError(f"{prices.path} has no machine type with {wanted}; ask for less, or run it as a job")
-    return min(fitting, key=lambda name: prices.per_hour(name, accelerator, count, region=region))
+    priced: dict[str, float] = {}
+    for name in fitting:
+        with contextlib.suppress(UserError):
+            priced[name] = prices.per_hour(name, accelerator, count, region=region)
+    if not priced:
+        prices.per_hour(fitting[0], accelerator, count, region=region)  # which says what has no price
+    return min(priced, key=lambda name: priced[name])
+
+
+def task_per_hour(resources: Resources, prices: Prices, region: str) -> float:
+    """Return US dollars for an hour of a task with these resources, its disk included.
+
+    Raises:
+        UserError: as ``task_machine``.
+    """
+    machine = task_machine(resources, prices, region)
+    price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
+    return price + prices.disk_per_hour(DISK, DISK_GIB, region=region)
 
 
 def _parts(
@@ -183,10 +199,9 @@ def _parts(
 def _task(task: str, vertex: Vertex, prices: Prices, share: float, best: float) -> Rate:
     resources, region = vertex.machines.task(task), vertex.region
     machine = task_machine(resources, prices, region)
-    price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
     built_in = prices.machine(machine).accelerator
     text = machine if built_in else f"{machine}{_beside(resources.accelerator, resources.accelerators)}"
-    return Rate(task, "task", text, price + prices.disk_per_hour(DISK, DISK_GIB, region=region), share, best)
+    return Rate(task, "task", text, task_per_hour(resources, prices, region), share, best)
 
 
 def _job(task: str, job: Job, region: str, prices: Prices, share: float, best: float) -> Rate:

@@ -4,6 +4,7 @@ Frozen and checked when built, standard library only. A file such as ``configs/m
 ``MACHINES = Machines(...)``.
 """
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,13 @@ from pipeline.settings.checks import ConfigError, check_settings, number, read_s
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
+# Tasks of the compiled job that run a container, in the order of the graph (importers and resolvers run in none), and
+# the task of monitoring, which is a job of its own. A component that you add to the graph is added here.
+TASKS = (
+    *("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "DataGate", "Baselines", "Transform", "Tuner"),
+    *("Trainer", "ModelCheck", "Evaluator", "Pusher", "Verdict", "Report"),
+)
+MONITOR = "Monitor"
 
 # Accelerators and how many of them a machine type takes (cloud.google.com/vertex-ai/docs/training/configure-compute).
 _N1 = {
@@ -188,6 +196,12 @@ class Machines:
 
     def __post_init__(self) -> None:
         check_settings("", self)
+        for name in sorted({*self.tasks} - {*TASKS, MONITOR, DEFAULT}):
+            (near,) = difflib.get_close_matches(name, TASKS, 1, cutoff=0)
+            raise ConfigError(
+                f"tasks names {name!r}, which is no task of the pipeline; the nearest is {near!r}. There are "
+                f"{', '.join((*TASKS, MONITOR, DEFAULT))}"
+            )
         if self.search_with == "vizier" and self.tuning is None:
             raise ConfigError('search_with is "vizier" without a job to run trials on; set tuning=Job(...)')
         if self.tuning and self.tuning.reduction_servers:
@@ -206,9 +220,9 @@ class Machines:
         return any(machine and (machine.accelerator or "").startswith("NVIDIA") for machine in machines)
 
     def task(self, component: str) -> Resources:
-        """Return the resources of a component's task; one that only waits for a job gets little."""
+        """Return the resources of a component's task; one that only waits for a job gets little, whatever its row."""
         waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)
-        return self.tasks.get(component) or (Resources(2, 8) if waits else self.tasks.get(DEFAULT, Resources()))
+        return WAITING if waits else self.tasks.get(component) or self.tasks.get(DEFAULT, Resources())
 
     def check_strategy(self, strategy: str) -> None:
         """Check that the training's strategy can use the machines, and uses all that is paid for.
@@ -264,7 +278,7 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
             )
         return
     if accelerator not in taken:
-        others = [name.replace("\\d+", "8") for name, those in ACCELERATORS.items() if accelerator in those]
+        others = [_example(pattern) for pattern, those in ACCELERATORS.items() if accelerator in those]
         remedy = f"machine types that do: {', '.join(others)}" if others else "no machine type known here does"
         offer = f"it takes {', '.join(taken)}" if taken else "it takes none"
         raise ConfigError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
@@ -289,5 +303,14 @@ def _check_count(accelerator: str | None, count: int) -> None:
         )
 
 
+def _example(pattern: str) -> str:
+    """Return a machine type of a pattern of ACCELERATORS: of each choice the first."""
+    return re.sub(r"\((\w+)\|[^)]*\)", r"\1", pattern).replace(r"\d+", "8").replace("[148]", "4")
+
+
 def _listed(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers))
+
+
+# Of a task whose work a job does.
+WAITING = Resources(2, 8)

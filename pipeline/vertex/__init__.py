@@ -11,8 +11,6 @@ UPLOADS = "uploads.json"
 REPORT_TASK, REPORT = "Report", "report"
 # The task that holds all nodes of the graph, which the exit handler waits for; TFX's own name for it.
 ALL_NODES = "tfx-dag"
-# The one task of monitoring: ``pipeline.vertex.pipelines.monitoring``.
-MONITOR = "Monitor"
 # Vertex AI replaces it by the resource name of the job.
 JOB_NAME = "{{$.pipeline_job_resource_name}}"
 # TFX makes two tasks of the resolver of the latest blessed model: one finds the blessing, one the model it is of.

@@ -7,14 +7,28 @@ import pytest
 
 from pipeline.costs import advice
 from pipeline.costs.advice import CHOICES, JOB_START, TASK_START, Advisor, Answer, Choice, Question
+from pipeline.costs.estimate import START, Times, estimate
 from pipeline.costs.measured import StepRun, StepWork, TrainingMeasured, TrainingSpeed
 from pipeline.costs.prices import Price, Prices, read_prices
+from pipeline.costs.rates import Rates, run_rates
 from pipeline.errors import UserError
-from pipeline.settings.machines import Resources
+from pipeline.settings.config import load_config
+from pipeline.settings.machines import TASKS, Job, Machines, Resources
+from pipeline.settings.target import Vertex
 from tests.costs.synthetic import EPOCHS, REST, ROWS, STEPS, epochs, pipeline, training
 
 ROOT = Path(__file__).resolve().parents[2]
-QUESTION = Question(sum(ROWS.values()), EPOCHS, 128, "us-central1", Resources())
+TABLE = Machines({"default": Resources(4, 16), "Transform": Resources(8, 32), "Trainer": Resources(8, 30)})
+VERTEX = Vertex("demo", "us-central1", "demo-bucket", "us-central1-docker.pkg.dev/demo/pipelines/p:1", machines=TABLE)
+CONFIG = load_config(ROOT / "configs/flights.py")
+
+
+def rates_of(machines: Machines, searching: bool = False) -> Rates:
+    vertex = replace(VERTEX, machines=machines)
+    return run_rates(CONFIG, vertex, read_prices(ROOT / "configs/prices.toml"), searching=searching, stored_gb=0.0)
+
+
+QUESTION = Question(sum(ROWS.values()), EPOCHS, 128, "us-central1", rates_of(TABLE))
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +66,37 @@ def test_a_job_of_few_rows_is_limited_by_its_start_and_one_of_many_by_what_it_do
     assert few.seconds > JOB_START + TASK_START * len(pipeline().steps)
 
 
-def test_the_price_is_that_of_the_training_machines_and_of_the_tasks(prices):
-    answer = Advisor(pipeline(), prices, QUESTION).answer(Choice("n1-standard-8", "NVIDIA_TESLA_T4", 1))
-    of_training = prices.per_hour("n1-standard-8", "NVIDIA_TESLA_T4", 1, region="us-central1")
-    of_tasks = prices.per_hour("e2-standard-4", region="us-central1")
-    others = answer.seconds - answer.training_seconds
-    assert answer.dollars == pytest.approx((answer.training_seconds * of_training + others * of_tasks) / 3600)
-    assert answer.spot_dollars < answer.dollars
+@pytest.mark.parametrize("job", [None, Job("n1-standard-8", "NVIDIA_TESLA_T4", 1)])
+def test_the_price_is_the_one_that_check_estimates_for_the_same_machines_and_times(prices, job):
+    rates = rates_of(replace(TABLE, training=job))
+    advisor = Advisor(pipeline(), prices, replace(QUESTION, rates=rates))
+    choice = Choice("n1-standard-8", "NVIDIA_TESLA_T4", 1) if job else advisor.choice_of(TABLE.task("Trainer"))
+    answer = advisor.answer(choice)
+    times = dict.fromkeys(TASKS, 0.0) | advisor.steps_here() | {"Trainer": answer.training_seconds - START[1]}
+    found = estimate(rates, [Times("here", times)])
+    # A task that waits is there before the machines that it waits for.
+    before = START[1] / 3600 * next(r.per_hour for r in rates.rates if r.task == "Trainer" and r.part == "task")
+    assert answer.dollars == pytest.approx(found.price + (before if job else 0))
+    assert (answer.spot_dollars < answer.dollars) == bool(job)
+
+
+def test_a_price_that_is_missing_is_said_and_the_time_is_still_there(prices):
+    advisor = Advisor(pipeline(), prices, replace(QUESTION, region="asia-northeast1"))
+    answer = advisor.answer(Choice("a3-highgpu-8g"))
+    assert answer.dollars is None
+    assert "no price on demand of NVIDIA_H100_80GB in asia-northeast1" in answer.unpriced
+    assert answer.parts
+    assert advisor.answer(Choice("n1-standard-8")).unpriced == ""
 
 
 def test_the_machine_of_a_task_is_a_choice_with_its_accelerators(prices):
     advisor = Advisor(pipeline(), prices, QUESTION)
-    assert advisor.choice_of(Resources(4, 16)) == Choice("e2-standard-4")
-    assert advisor.choice_of(Resources(8, 30, "NVIDIA_TESLA_T4", 2)) == Choice("n1-standard-8", "NVIDIA_TESLA_T4", 2)
-    assert advisor.choice_of(Resources(4, 16, "NVIDIA_L4", 1)) == Choice("g2-standard-4")
+    for resources, expected in (
+        (Resources(4, 16), Choice("e2-standard-4", job=False)),
+        (Resources(8, 30, "NVIDIA_TESLA_T4", 2), Choice("n1-standard-8", "NVIDIA_TESLA_T4", 2, job=False)),
+        (Resources(4, 16, "NVIDIA_L4", 1), Choice("g2-standard-4", job=False)),
+    ):
+        assert advisor.choice_of(resources) == expected
 
 
 def test_a_training_that_does_not_fit_has_no_time_and_no_price_and_is_never_named(prices):
@@ -170,7 +201,7 @@ def test_150000_images_take_a_t4_8_to_10_hours_an_a100_2_to_3_and_which_to_take_
             "NVIDIA_TESLA_A100": {"us-central1": Price(2.70, 0.80)},
         },
     )
-    advisor = Advisor(measured, fixed, Question(150_000, 46, 64, "us-central1", Resources()))
+    advisor = Advisor(measured, fixed, Question(150_000, 46, 64, "us-central1", QUESTION.rates))
     t4 = advisor.answer(Choice("n1-standard-8", "NVIDIA_TESLA_T4", 1))
     a100 = advisor.answer(Choice("a2-highgpu-1g"))
     cpu = advisor.answer(Choice("n1-standard-8"))

@@ -57,11 +57,17 @@ def test_it_does_not_measure_again_what_has_not_changed(advised: Path, answer: R
 
 def test_an_unknown_machine_or_region_is_answered_with_what_there_is_before_anything_is_measured(advised: Path):
     unknown = advise(advised, "--machine", "n1-standrad-8")
-    assert (unknown.code, "measuring" in unknown.text) == (1, False)
+    assert (unknown.code, "measuring" in unknown.text) == (2, False)
     assert "no machine type 'n1-standrad-8'; the nearest is n1-standard-8" in unknown.text
     elsewhere = advise(advised, "--region", "moon-north1")
-    assert elsewhere.code == 1
+    assert elsewhere.code == 2
     assert "has no prices of moon-north1; it has those of asia-" in elsewhere.text
+
+
+def test_a_batch_that_is_larger_than_the_train_split_is_refused(advised: Path):
+    large = advise(advised, "--batch-size", "100000000")
+    assert large.code == 2
+    assert "--batch-size is 100,000,000, and of " in large.text
 
 
 def test_without_a_run_it_says_how_to_start_one(tmp_path: Path):

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         (
             {"machine_type": "n2-standard-8", "accelerator": "NVIDIA_TESLA_T4", "accelerators": 1},
-            r"n2-standard-8 does not take the accelerator 'NVIDIA_TESLA_T4': it takes none; .*n1-",
+            r"n2-standard-8 does not take the accelerator 'NVIDIA_TESLA_T4': it takes none; machine types that do: "
+            "n1-standard-8$",
         ),
         (
             {"machine_type": "g2-standard-24", "accelerator": "NVIDIA_L4", "accelerators": 1},
@@ -84,6 +85,11 @@ def test_resources_that_cannot_be_are_refused(settings, message):
             {"tuning": Job("g2-standard-8", "NVIDIA_L4", 1, replicas=2, reduction_servers=1)},
             r"tuning.reduction_servers: trials do not train together",
         ),
+        (
+            {"tasks": {"Trainr": Resources()}},
+            r"tasks names 'Trainr', which is no task of the pipeline; the nearest is 'Trainer'. There are Ex.*"
+            "Report, Monitor, default",
+        ),
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused(settings, message):
@@ -92,7 +98,7 @@ def test_a_table_that_contradicts_itself_is_refused(settings, message):
 
 
 def test_a_task_that_only_waits_for_its_job_is_small():
-    table = Machines({"default": Resources(16, 64)}, training=Job(replicas=2))
+    table = Machines({"default": Resources(16, 64), "Trainer": Resources(32, 96)}, training=Job(replicas=2))
     assert table.task("Trainer").memory_gib < table.task("Tuner").memory_gib == 64
 
 

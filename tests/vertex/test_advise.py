@@ -28,5 +28,5 @@ def test_prices_are_brought_up_to_date_before_anything_is_predicted(there: Googl
 def test_a_refresh_without_a_project_says_that_it_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
     done = run(copy_repository(tmp_path / "clone"), "advise", "--refresh", runner="vertex_runner.py")
-    assert done.code == 1
+    assert done.code == 2
     assert "give --project (or GOOGLE_CLOUD_PROJECT); everything else of advise goes without" in done.text

@@ -117,20 +117,51 @@ def test_all_that_is_wrong_is_said_together():
     text = str(caught.value)
     for expected in (
         "--region (or GOOGLE_CLOUD_REGION) is missing",
-        "vertex.project must be a project id, such as my-project, got 'Demo'",
-        "vertex.bucket must be the name of a bucket without gs://, such as my-bucket, got 'b/folder'",
-        "vertex.service_account must be its e-mail address",
-        "vertex.network must be projects/PROJECT_NUMBER/global/networks/NAME, got 'default'",
-        "vertex.image must be an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag, got 'https://",
-        "vertex.encryption_key must be projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, got 'k'",
+        "--project must be a project id, such as my-project, got 'Demo'",
+        "--bucket must be the name of a bucket without gs://, such as my-bucket, got 'b/folder'",
+        "--service-account must be its e-mail address",
+        "--network must be projects/PROJECT_NUMBER/global/networks/NAME, got 'default'",
+        "--image must be an image with its tag or digest, such as REGION-docker.pkg.dev/p/r/i:tag, got 'https://",
+        "--encryption-key must be projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, got 'k'",
         "--labels must be key=value,key=value, got 'team'",
         "such as team=flights, got Stage=x",
         "--caching must be on or off, got 'maybe'",
         "--failure-policy must be fast or slow, got 'never'",
-        "vertex.experiment must be 4 to 128 lower-case letters, digits and -, got 'abc'",
+        "--experiment must be 4 to 128 lower-case letters, digits and -, got 'abc'",
         "--dataflow-max-workers must be a whole number of 1 or more, got 'none'",
     ):
         assert expected in text, expected
+
+
+@pytest.mark.parametrize(
+    ("table", "flags", "sentence"),
+    [
+        (
+            'training=Job("n9-standard-8")',
+            [],
+            "training.machine_type: .* no machine type 'n9-standard-8'; the nearest is",
+        ),
+        (
+            "tuning=Job('n2-standard-9')",
+            [],
+            r"tuning.machine_type: .*; the nearest is n2-standard-.*into its \[shapes\]",
+        ),
+        ("", ["--dataflow-machine-type=n2-standrd-4"], "--dataflow-machine-type: .*; the nearest is n2-standard-4"),
+        ("", ["--dataflow=on", "--dataflow-machine-type=big"], "(?m)^--dataflow-machine-type must be a machine type"),
+    ],
+)
+def test_a_machine_type_that_does_not_exist_is_refused_before_anything_is_compiled(tmp_path, table, flags, sentence):
+    (tmp_path / "machines.py").write_text(f"from pipeline.config import Job, Machines\nMACHINES = Machines({table})\n")
+    with pytest.raises(UserError, match=sentence):
+        read(*COMPLETE, f"--machines={tmp_path / 'machines.py'}", *flags)
+
+
+def test_machine_types_without_a_price_and_hosts_of_tpus_are_taken(tmp_path):
+    for job in ('Job("c3-standard-8")', 'Job("ct5lp-hightpu-4t", tpu_topology="2x2")'):
+        (tmp_path / "machines.py").write_text(
+            f"from pipeline.config import Job, Machines\nMACHINES = Machines(training={job})\n"
+        )
+        assert read(*COMPLETE, f"--machines={tmp_path / 'machines.py'}").machines.training
 
 
 def test_an_encryption_key_of_another_region_is_refused():
@@ -161,3 +192,17 @@ def test_problems_of_the_machines_are_said_with_the_rest(tmp_path):
     assert process.returncode == 2
     assert "--bucket (or VERTEX_BUCKET) is missing" in process.stderr
     assert "--training-workers must be a whole number of 1 or more, got 'none'" in process.stderr
+    assert process.stderr.endswith("run: python vertex_runner.py rehearse\n")
+
+
+def test_a_rehearsal_is_named_only_to_whom_a_project_is_missing(tmp_path):
+    (tmp_path / "machines.py").write_text("MACHINES = 1")
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "vertex_runner.py"), "check", *COMPLETE, f"--machines={tmp_path / 'machines.py'}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert "defines no MACHINES = Machines(...), found int" in process.stderr
+    assert "rehearse" not in process.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import filesystem
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
+from pipeline.cli.vertex.estimates import rates_of
 from pipeline.cli.vertex.session import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Choice, Question
@@ -18,10 +20,12 @@ from pipeline.costs.bill import dollars
 from pipeline.costs.measured import Measured
 from pipeline.costs.performance import line_of
 from pipeline.costs.prices import TABLE, Prices, read_prices
-from pipeline.errors import UserError
+from pipeline.costs.rates import Rates
+from pipeline.errors import UserError, WrongArgument
+from pipeline.packaging.user_code import searches
 from pipeline.runs import measure
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.machines import Machines
+from pipeline.settings.machines import Machines, is_tpu
 from pipeline.settings.repository import find_root
 from pipeline.settings.target import Target, only_run_in
 
@@ -37,16 +41,20 @@ def advise(session: Session) -> int:
     """Measure, predict, and print a line for each choice of machines and sentences that name the best.
 
     Raises:
-        UserError: there is no local run yet, or a machine, an accelerator or a region is unknown.
+        WrongArgument: a machine, an accelerator or a region is unknown, or no batch is as large as asked for.
+        UserError: there is no local run yet.
     """
     arguments, screen = session.arguments, session.screen
     file = find_root() / TABLE
     if arguments.refresh:
         _refresh(session, file)
     prices = read_prices(file)
-    choices = [advice.parse_choice(text, prices) for text in arguments.machine or ()]
+    try:
+        choices = [advice.parse_choice(text, prices) for text in arguments.machine or ()]
+    except UserError as error:
+        raise WrongArgument(str(error)) from error
     if session.vertex.region not in prices.regions:
-        raise UserError(
+        raise WrongArgument(
             f"{prices.path} has no prices of {session.vertex.region}; it has those of {', '.join(prices.regions)}: "
             "name one of them with --region"
         )
@@ -59,7 +67,7 @@ def advise(session: Session) -> int:
             flags=pipeline_flags(arguments),
             tell=screen.note,
         )
-    question = _question(session, measured)
+    question = _question(session, measured, rates_of(session, prices))
     screen.note(_title(session, measured, question, prices))
     if stale := prices.stale(date.today()):
         screen.warning(stale)
@@ -67,13 +75,16 @@ def advise(session: Session) -> int:
         screen.note(_scaled(measured, question))
         return SUCCEEDED
     advisor = Advisor(measured, prices, question)
-    answers = _answers(advisor, choices, session.vertex.machines)
-    screen.table(HEADER, [_row(answer) for answer in (advisor.here(), *answers)], left=2)
-    screen.note(
-        "\n".join(["", *_sentences(answers, prices, arguments.spot, arguments.within), *_notes(measured, question)])
-    )
+    answers, left_out = _answers(advisor, choices, session.vertex.machines)
+    here = advisor.here()
+    screen.table(HEADER, [_row(answer) for answer in (here, *answers)], left=2)
+    sentences = _sentences(answers, here, prices, arguments.spot, arguments.within)
+    screen.note("\n".join(["", *sentences, *_unpriced(answers, left_out, question), *_notes(measured, question)]))
+    if searches(session.config) and "Tuner" not in measured.steps:
+        screen.note("The run took the hyperparameters of an earlier search: no search is in these times and prices.")
     if arguments.json:
         _write(Path(arguments.json), advisor, answers, question)
+        screen.note(f"written to {arguments.json}")
     return SUCCEEDED
 
 
@@ -88,10 +99,11 @@ def _refresh(session: Session, file: Path) -> None:
     """Bring the prices up to date.
 
     Raises:
-        UserError: there is no project to ask for, or no answer.
+        WrongArgument: there is no project to ask for.
+        UserError: there is no answer.
     """
     if not session.arguments.project:
-        raise UserError(
+        raise WrongArgument(
             "--refresh asks Google's Cloud Billing Catalog in the name of a project: give --project (or "
             "GOOGLE_CLOUD_PROJECT); everything else of advise goes without"
         )
@@ -101,37 +113,53 @@ def _refresh(session: Session, file: Path) -> None:
     billing.refresh(file, session.connect(), session.screen.note)
 
 
-def _question(session: Session, measured: Measured) -> Question:
-    """Return what is asked: the settings of the config and the rows of the last run, where no flag says otherwise."""
+def _question(session: Session, measured: Measured, rates: Rates) -> Question:
+    """Return what is asked: the settings of the config and the rows of the last run, where no flag says otherwise.
+
+    Raises:
+        WrongArgument: no batch is as large as asked for.
+    """
     arguments, training = session.arguments, session.config.training
+    rows = arguments.rows or sum(measured.rows.values())
+    of_training = rows * measured.rows["train"] // sum(measured.rows.values())
+    if (arguments.batch_size or 0) > of_training:
+        raise WrongArgument(
+            f"--batch-size is {arguments.batch_size:,}, and of {rows:,} rows {of_training:,} are trained on; take fewer"
+        )
     batch_size = arguments.batch_size or training.batch_size
     return Question(
-        rows=arguments.rows or sum(measured.rows.values()),
+        rows=rows,
         epochs=arguments.epochs or training.epochs,
         batch_size=batch_size * training.accumulate,
         region=session.vertex.region,
-        tasks=session.vertex.machines.task("default"),
+        rates=rates,
     )
 
 
-def _answers(advisor: Advisor, choices: list[Choice], machines: Machines) -> list[Answer]:
-    """Return the answers for the choices that were asked about or, without any, for all sensible ones."""
+def _answers(advisor: Advisor, choices: list[Choice], machines: Machines) -> tuple[list[Answer], list[Answer]]:
+    """Return the answers for the choices that were asked about or, without any, for all sensible ones with a price.
+
+    Returns:
+        The answers, and those that are left out because they have no price in the region.
+    """
     if choices:
-        return [advisor.answer(choice) for choice in choices]
+        return [advisor.answer(choice) for choice in choices], []
     current = _current(machines, advisor)
-    known = [*([] if current in advice.CHOICES else [current]), *advice.CHOICES]
-    answers = [advisor.answer(choice) for choice in known]
-    # What has no price in the region is not to be had there.
-    answers = [answer for answer in answers if not answer.parts or answer.price(False) < math.inf]
-    return [*answers, *advice.with_replicas(answers, advisor)]
+    known = [*([] if current is None or current in advice.CHOICES else [current]), *advice.CHOICES]
+    found = [advisor.answer(choice) for choice in known]
+    answers = [answer for answer in found if not answer.parts or answer.price(False) < math.inf]
+    left_out = [answer for answer in found if answer not in answers]
+    return [*answers, *advice.with_replicas(answers, advisor)], left_out
 
 
-def _current(machines: Machines, advisor: Advisor) -> Choice:
-    """Return what the training runs on by the table of machines."""
+def _current(machines: Machines, advisor: Advisor) -> Choice | None:
+    """Return what the training runs on by the table of machines; None: no machine with a price has what it asks for."""
     job, task = machines.training, machines.task("Trainer")
-    if job is None:
+    if job:
+        return Choice(job.machine_type, job.accelerator, job.accelerators, job.replicas)
+    with contextlib.suppress(UserError):
         return advisor.choice_of(task)
-    return Choice(job.machine_type, job.accelerator, job.accelerators, job.replicas)
+    return None
 
 
 def _title(session: Session, measured: Measured, question: Question, prices: Prices) -> str:
@@ -167,21 +195,52 @@ def taken(answer: Answer) -> str:
     return f"{expected} {name} ({least} to {most})"
 
 
-def _sentences(answers: list[Answer], prices: Prices, spot: bool, within: float | None) -> list[str]:
+def _sentences(answers: list[Answer], here: Answer, prices: Prices, spot: bool, within: float | None) -> list[str]:
     """Return a sentence for each question: which is the cheapest, which the fastest, is an accelerator worth it."""
     cheapest, fastest = advice.cheapest(answers, spot), advice.fastest(answers, spot)
     if not cheapest or not fastest:
-        return ["no choice fits into memory and has a price: take a smaller batch or a larger machine"]
+        fits = any(answer.parts for answer in answers)
+        return [] if fits else ["no choice fits into memory: take a smaller batch or a larger machine"]
     lines = [f"cheapest  {_named(cheapest, spot)}", f"fastest   {_named(fastest, spot)}"]
+    best = None
     if within is not None:
         best = advice.cheapest(answers, spot, within)
-        deadline = f"within {within / 3600:g} h" if within >= 3_600 else f"within {within / 60:g} min"
         lines.append(
-            f"{deadline}  {_named(best, spot)}"
+            f"within {_time(within)}  {_named(best, spot)}{_unless_late(best, within)}"
             if best
-            else f"{deadline}  none ends in time; the fastest is {_named(fastest, spot)}"
+            else f"within {_time(within)}  none ends in time; the fastest is {_named(fastest, spot)}"
         )
+    if here.seconds < fastest.seconds and (within is None or here.seconds <= within):
+        lines.append(f"this machine does it in {taken(here)}")
+    if any(answer and is_tpu(answer.choice.machine_type) for answer in (cheapest, fastest, best)):
+        lines.append("A TPU needs an image of your own with libtpu: docs/machines.md.")
     return [*lines, *_worth_of_accelerators(answers, prices, spot)]
+
+
+def _unless_late(answer: Answer, within: float) -> str:
+    return "; it may end too late" if answer.seconds * answer.factor > within else ""
+
+
+def _time(seconds: float) -> str:
+    """Return a deadline as one gives it."""
+    for unit, name, least in ((86_400, "d", 2), (3_600, "h", 1)):
+        if seconds >= least * unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds / 60:g} min"
+
+
+def _unpriced(answers: list[Answer], left_out: list[Answer], question: Question) -> list[str]:
+    """Return a sentence for each price that is missing, with the machines or the tasks that need it."""
+    missing: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.unpriced:
+            missing.setdefault(answer.unpriced, []).append(str(answer.choice))
+    lines = [f"no price: {', '.join(names)}: {sentence}" for sentence, names in missing.items()]
+    if left_out:
+        lines.append(
+            f"left out, without a price in {question.region}: {', '.join(str(answer.choice) for answer in left_out)}"
+        )
+    return [*lines, *(f"not in the prices: {sentence}" for sentence in question.rates.unpriced)]
 
 
 def _worth_of_accelerators(answers: list[Answer], prices: Prices, spot: bool) -> list[str]:
@@ -209,8 +268,8 @@ def _notes(measured: Measured, question: Question) -> list[str]:
     rows = sum(measured.rows.values())
     notes = [
         "",
-        f"Times are of the whole job: {advice.TASK_START / 60:g} min for each task to start and "
-        f"{advice.JOB_START / 60:g} for the training's machines are assumed.",
+        f"Times and prices are of the whole run: {advice.TASK_START / 60:g} min for each task to start and "
+        f"{advice.JOB_START / 60:g} for the machines of a job are assumed. Other machines: --machine TYPE.",
         f"On machines that were not measured a time is right within a factor of {advice.ELSEWHERE:g}.",
     ]
     if question.rows > 2 * rows and any(len(runs) == 1 for runs in measured.steps.values()):
@@ -249,5 +308,6 @@ def _write(to: Path, advisor: Advisor, answers: list[Answer], question: Question
         | ({} if answer.parts else {"seconds": None, "training_seconds": None})
         for answer in (advisor.here(), *answers)
     ]
-    content = {"question": dataclasses.asdict(question), "steps_here": advisor.steps_here(), "answers": found}
+    asked = {name: value for name, value in dataclasses.asdict(question).items() if name != "rates"}
+    content = {"question": asked, "steps_here": advisor.steps_here(), "answers": found}
     filesystem.write(to, json.dumps(content, indent=2) + "\n")

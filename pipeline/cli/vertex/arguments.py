@@ -201,7 +201,9 @@ def _add_arguments_of_advise(parser: argparse.ArgumentParser) -> None:
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text.strip())
     if not found or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"must be a time above 0, such as 90m, 8h or 2d, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be a number above 0 and m, h or d for minutes, hours or days, such as 90m, 8h or 2d, got {text!r}"
+        )
     return float(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
 
 

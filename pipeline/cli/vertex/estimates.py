@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pipeline.cli.command_line import pipeline_flags
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex.session import Session
-from pipeline.costs.bill import CAVEAT, Bill, dollars, times_of
+from pipeline.costs.bill import CAVEAT, Bill, dollars, fee, times_of
 from pipeline.costs.estimate import Estimate, Part, Times, estimate
 from pipeline.costs.prices import TABLE, Prices, read_prices
 from pipeline.costs.rates import Rate, Rates, run_rates
@@ -52,8 +53,9 @@ def show(session: Session) -> bool:
         screen.finding("earlier runs", "unsure", str(error), "")
         earlier, stored_gb = [], 0.0
     found = estimate(rates_of(session, prices, stored_gb), earlier)
-    _print(found, prices, screen)
-    return _within(found, budget, screen) if budget else True
+    local_run = f"{runner()}{pipeline_flags(session.arguments)}"
+    _print(found, prices, local_run, screen)
+    return _within(found, budget, local_run, screen) if budget else True
 
 
 def show_bill(bill: Bill, screen: Screen) -> None:
@@ -62,7 +64,7 @@ def show_bill(bill: Bill, screen: Screen) -> None:
         (_name(line.task, line.part), line.machine, _hours(line.seconds / 3600), dollars(line.cost))
         for line in bill.lines
     ]
-    rows += [("run of the pipeline", "", "", dollars(bill.run_fee)), ("together", "", "", dollars(bill.total))]
+    rows += [("run of the pipeline", "", "", fee(bill.run_fee)), ("together", "", "", dollars(bill.total))]
     screen.note("")
     screen.table(("cost by task", "machine", "hours", "cost"), rows, left=2)
     _print_left_out(bill.unpriced, bill.date, screen)
@@ -89,7 +91,7 @@ def _size(folder: str) -> int:
     return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
 
 
-def _print(found: Estimate, prices: Prices, screen: Screen) -> None:
+def _print(found: Estimate, prices: Prices, local_run: str, screen: Screen) -> None:
     if found.parts:
         screen.note(f"costs, estimated from {' and '.join(found.sources)}, if nothing is cached")
         rows = [
@@ -97,7 +99,7 @@ def _print(found: Estimate, prices: Prices, screen: Screen) -> None:
             for parts in _grouped(found.parts)
         ]
         low, high = found.price_between
-        rows.append(("run of the pipeline", "", "", dollars(found.rates.run_fee), ""))
+        rows.append(("run of the pipeline", "", "", fee(found.rates.run_fee), ""))
         rows.append(("together", "", "", dollars(found.price), f"{dollars(low)} to {dollars(high)}"))
         screen.table(("", "machine", "hours", "cost", "between"), rows, left=2)
     else:
@@ -106,7 +108,7 @@ def _print(found: Estimate, prices: Prices, screen: Screen) -> None:
             (_names(rates), rates[0].machine, dollars(rates[0].per_hour)) for rates in _grouped(found.rates.rates)
         ]
         screen.table(("", "machine", "an hour"), hourly, left=2)
-        screen.note(f"for a sum, run it once on this machine: {runner()}")
+        screen.note(f"for a sum, run it once on this machine: {local_run}")
     for month in found.rates.monthly:
         screen.note(f"and {dollars(month.per_month)} a month for the {month.name}: {month.detail}")
     stale = prices.stale(datetime.date.today())
@@ -121,13 +123,18 @@ def _print_left_out(sentences: Iterable[str], date: str, screen: Screen) -> None
     screen.note(f"{CAVEAT} Prices of {date}.")
 
 
-def _within(found: Estimate, budget: float, screen: Screen) -> bool:
+def _within(found: Estimate, budget: float, local_run: str, screen: Screen) -> bool:
     """Show whether a run keeps to its budget; return whether it may be submitted."""
     given = dollars(budget) if budget == round(budget, 2) else f"${budget:,.10g}"
     limit = f"the limit of {given} (--max-cost, or max_cost in the table of machines)"
     if found.gaps:
         reasons = "; ".join(found.gaps)
-        remedy = f"run it once on this machine ({runner()}), give what lacks a price another machine, or lift the limit"
+        remedies = [
+            *([f"run it once on this machine ({local_run})"] if found.unknown else []),
+            *(["give what lacks a price another machine or region"] if found.rates.unpriced else []),
+            "lift the limit",
+        ]
+        remedy = ", or ".join(remedies)
         screen.finding(
             "budget", "wrong", f"what the run costs is not known, so {limit} cannot be kept: {reasons}", remedy
         )

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from pipeline.costs.prices import TABLE, read_prices
 from pipeline.errors import UserError
 from pipeline.packaging import fingerprints
 from pipeline.settings.checks import ConfigError
-from pipeline.settings.endpoint import load_endpoint
-from pipeline.settings.machines import Job, Machines, SearchService, load_machines
+from pipeline.settings.endpoint import Endpoint, load_endpoint
+from pipeline.settings.machines import Job, Machines, SearchService, is_tpu, load_machines
+from pipeline.settings.repository import find_root
 from pipeline.settings.target import Dataflow, FailurePolicy, Vertex, as_root
 
 
@@ -162,6 +164,8 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     with _collected(problems):
         endpoint = load_endpoint(Path(values["endpoint"])) if values["endpoint"] else None
 
+    problems += _unknown_types(machines, endpoint, values["dataflow_machine_type"])
+
     project = values["project"] or "missing"
     elsewhere = endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
     region = values["region"] or elsewhere
@@ -196,8 +200,38 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
             endpoint=endpoint,
         )
     if problems:
-        raise UserError("\n".join(dict.fromkeys(problems)))
+        raise UserError("\n".join(dict.fromkeys(_as_flag(problem) for problem in problems)))
     return vertex
+
+
+def _as_flag(problem: str) -> str:
+    """Return a sentence about a field of a Vertex or a Dataflow with the flag that gives it in place of the field."""
+    flags = {setting.name: setting.flag for setting in SETTINGS}
+    place, _, name = problem.partition(" ")[0].partition(".")
+    names = {"vertex": [name], "dataflow": [f"dataflow_{name}", name]}.get(place, [])
+    flag = next((flags[each] for each in names if each in flags), None)
+    return problem.replace(f"{place}.{name}", flag, 1) if flag else problem
+
+
+def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: str | None) -> list[str]:
+    """Return a sentence for each machine type that the table of machines and prices does not have."""
+    named = {"--dataflow-machine-type": of_dataflow, "endpoint.machine_type": endpoint and endpoint.machine_type}
+    for name, job in (("training", machines.training), ("tuning", machines.tuning)):
+        if job:
+            named[f"{name}.machine_type"] = job.machine_type
+            named[f"{name}.reduction_machine_type"] = job.reduction_machine_type
+    try:
+        known = read_prices(find_root() / TABLE)
+    except UserError:  # the estimate says so, and a run needs no prices
+        return []
+    problems = []
+    for name, machine_type in named.items():
+        try:
+            if machine_type and not is_tpu(machine_type):
+                known.machine(machine_type)
+        except UserError as error:
+            problems.append(f"{name}: {error}. A type that Google has and the file has not goes into its [shapes]")
+    return problems
 
 
 def _labels(text: str, problems: list[str]) -> dict[str, str]:

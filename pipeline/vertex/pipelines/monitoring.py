@@ -27,12 +27,12 @@ from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.images import Images
+from pipeline.settings.machines import MONITOR
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target
 from pipeline.validation import reference, serving_skew
 from pipeline.validation.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
 from pipeline.validation.statistics import Remedies
-from pipeline.vertex import MONITOR
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines import container_tasks

@@ -16,9 +16,8 @@ from tfx.utils import json_utils
 
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.machines import DEFAULT, Job
+from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
-from pipeline.vertex import MONITOR, REPORT_TASK
 from pipeline.vertex.endpoints import pusher
 from pipeline.vertex.jobs import launch, trainer, tuner, vizier
 
@@ -32,13 +31,10 @@ def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) 
     """Give every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
 
     Raises:
-        ConfigError: the table contradicts the graph or the training's strategy.
+        ConfigError: the table contradicts the training's strategy.
     """
     machines = vertex.machines
     components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
-    unknown = sorted(set(machines.tasks) - {*components, "Tuner", REPORT_TASK, MONITOR, DEFAULT})
-    if unknown:
-        raise ConfigError(f"tasks names {', '.join(unknown)}; expected {', '.join([*components, DEFAULT])}")
     machines.check_strategy(config.training.strategy)
     for name, component in components.items():
         row = machines.task(name)

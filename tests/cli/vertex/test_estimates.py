@@ -15,11 +15,10 @@ from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import estimates
 from pipeline.cli.vertex.session import Session
 from pipeline.costs.bill import Bill, Line
-from pipeline.costs.rates import TASKS
 from pipeline.runs import watched_jobs
 from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.settings.config import PipelineConfig, Tuning, load_config
-from pipeline.settings.machines import Job, Machines
+from pipeline.settings.machines import TASKS, Job, Machines
 from pipeline.settings.target import Dataflow, Vertex
 from tests.costs.shipped import only_shipped
 from tests.e2e.run import Run
@@ -35,13 +34,17 @@ def look(tmp_path: Path) -> Look:
     """Return a function that shows the estimate of a run; it returns whether that keeps to its budget, and the text."""
 
     def show(
-        output: Path = tmp_path, max_cost: float | None = None, config: PipelineConfig | None = None, **settings
+        output: Path = tmp_path,
+        max_cost: float | None = None,
+        config: PipelineConfig | None = None,
+        pipeline: str = "flights",
+        **settings,
     ) -> tuple[bool, str]:
         flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
         where = Vertex("demo", settings.pop("region", "us-central1"), "demo-bucket", IMAGE, **settings)
         text = io.StringIO()
         screen = Screen(Terminal(file=text, width=200), tmp_path / "log")
-        arguments = argparse.Namespace(max_cost=max_cost)
+        arguments = argparse.Namespace(max_cost=max_cost, config=None, pipeline=pipeline, output=None)
         session = Session(arguments, config or flights, where, output, output, "now", screen)
         return estimates.show(session), re.sub(" +", " ", text.getvalue())
 
@@ -69,6 +72,7 @@ def test_without_an_earlier_run_there_are_rates_and_the_command_that_makes_one(l
     assert "costs an hour; no earlier run shows how long it takes" in text
     assert "ExampleGen, StatisticsGen, and 12 more e2-standard-4 $0.18" in text
     assert "for a sum, run it once on this machine: python local_runner.py" in text
+    assert "python local_runner.py --pipeline digits\n" in look(pipeline="digits")[1]
     assert text.endswith("discounts, taxes and other currencies are left out. Prices of 2026-09-08.\n")
 
 
@@ -128,10 +132,25 @@ def test_a_part_without_a_price_is_named_and_refused_under_a_limit(look: Look) -
     dataflow = Dataflow("demo", "europe-west4", "gs://demo-bucket/temp", IMAGE)
     within, text = look(region="europe-west4", dataflow=dataflow)
     assert within
-    assert "not in the sum: Dataflow of Transform: " in text
+    assert "not in the sum: Dataflow of ExampleGen, Dataflow of" in text
     within, text = look(region="europe-west4", dataflow=dataflow, max_cost=100)
     assert not within
     assert "has no price on demand of dataflow.vcpu in europe-west4" in text
+    # There is a run that shows how long each task takes.
+    assert "-> give what lacks a price another machine or region, or lift the limit" in text
+
+
+@pytest.mark.usefixtures("watched")
+def test_a_fee_that_has_no_price_is_not_zero(look: Look, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "local_runner.py").touch()
+    table = (ROOT / "configs/prices.toml").read_text(encoding="utf-8")
+    assert "[prices.pipeline_run]" in table
+    (tmp_path / "configs/prices.toml").write_text(table.replace("[prices.pipeline_run]", "[prices.pipeline_walk]"))
+    monkeypatch.chdir(tmp_path)
+    _, text = look()
+    assert " run of the pipeline not known" in text
+    assert "not in the sum: run of the pipeline: configs/prices.toml has no price on demand of pipeline_run" in text
 
 
 def test_a_pipeline_without_a_search_has_no_tuner(look: Look) -> None:

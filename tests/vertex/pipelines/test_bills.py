@@ -9,9 +9,9 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.costs.prices import read_prices
-from pipeline.costs.rates import TASKS, Rates, run_rates
+from pipeline.costs.rates import Rates, run_rates
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.machines import Job, Machines
+from pipeline.settings.machines import TASKS, Job, Machines
 from pipeline.settings.repository import REPOSITORY
 from pipeline.settings.target import Target, Vertex
 from pipeline.vertex import tasks_of_spec

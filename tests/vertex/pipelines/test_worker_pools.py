@@ -177,9 +177,3 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
 def test_a_search_by_keras_tuner_needs_no_root(config, tmp_path):
     (image,) = {pool["containerSpec"]["imageUri"] for pool in pools_of(spec_of(config, TUNING, tmp_path), "Tuner")}
     assert image == VERTEX.image
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_resources_for_a_component_that_is_not_there_are_refused(config, tmp_path):
-    with pytest.raises(ConfigError, match=r"tasks names Trainor; expected .*Trainer.*default"):
-        spec_of(config, Machines({"Trainor": Resources()}), tmp_path)
