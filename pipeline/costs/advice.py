@@ -205,7 +205,7 @@ class Advisor:
         starting = steps * (JOB_START if choice.job else TASK_START)
         training = starting + work + loading + searching - search.start + epochs
         # The tasks that start the jobs have to get their own machines before.
-        tasks = (len({*TASKS, *self._lines} - {*TRAINING_STEPS}) + (steps if choice.job else 0)) * TASK_START
+        tasks = (len(TASKS) - len(TRAINING_STEPS) + (steps if choice.job else 0)) * TASK_START
         limit = self._limit(starting + tasks, work + loading, epochs + searching - search.start, step)
         waiting = training + steps * TASK_START if choice.job else 0.0
         (dollars, problem), (on_spot, spot_problem) = (

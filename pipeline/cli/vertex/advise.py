@@ -180,7 +180,8 @@ def _row(answer: Answer) -> tuple[str, ...]:
         str(answer.choice),
         fits,
         taken(answer),
-        *("-" if amount is None else dollars(amount) for amount in (answer.dollars, answer.spot_dollars)),
+        "-" if answer.dollars is None else dollars(answer.dollars),
+        "-" if answer.spot_dollars is None or not answer.choice.job else dollars(answer.spot_dollars),
         answer.limit,
     )
 
@@ -260,7 +261,7 @@ def _worth_of_accelerators(answers: list[Answer], prices: Prices, spot: bool) ->
 
 
 def _named(answer: Answer, spot: bool) -> str:
-    return f"{answer.choice}: {taken(answer)}, {dollars(answer.price(spot))}{' on spot' if spot else ''}"
+    return f"{answer.choice}: {taken(answer)}, {dollars(answer.price(spot))}{' on spot' if spot and answer.choice.job else ''}"
 
 
 def _notes(measured: Measured, question: Question) -> list[str]:
