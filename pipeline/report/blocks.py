@@ -165,7 +165,9 @@ def between(interval: tuple[float, float] | None) -> str:
 
 
 def short(value: float) -> str:
-    """Return a number of unknown size as text."""
+    """Return a number of unknown size as text; "-" where it is not known."""
+    if math.isnan(value):
+        return "-"
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
 
 

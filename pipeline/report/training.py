@@ -93,7 +93,7 @@ def _time(folder: str) -> list[Block]:
     seconds: dict[str, float] = diagnosis["seconds"]
     total = sum(seconds.values())
     shares = {part: 100 * value / total for part, value in seconds.items()}
-    title = "Where the time of the training went"
+    title = "Where the time of the network's training went"
     svg = charts.bars(shares, title, "% of the time", dict.fromkeys(shares, 0.0))
     rows = [(part, f"{value:.1f} s", f"{shares[part]:.1f} %") for part, value in seconds.items()]
     return [Text(diagnosis["sentence"]), Figures([Figure(svg, title, Table(("Part", "Time", "Share"), rows))])]

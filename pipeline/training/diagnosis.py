@@ -104,7 +104,7 @@ class Diagnosis:
     """Where the time went.
 
     Attributes:
-        sentence: What stands out, the remedy and its expected gain; or that nothing does.
+        sentence: What stands out, the remedy and its expected gain; or that there is none.
         stands_out: Whether something does.
         parts: Seconds by part, as in ``WORDS``; their sum is the time of the training.
     """
@@ -127,7 +127,7 @@ def diagnose(measured: Measured) -> Diagnosis:
     if best is None or best.gain < max(LEAST_SECONDS, LEAST_SHARE * total):
         largest = sorted(parts, key=lambda part: parts[part], reverse=True)[:2]
         shares = ", ".join(f"{WORDS[part]} {_percent(parts[part], total)}" for part in largest)
-        return Diagnosis(f"Nothing stands out: of {total:.0f} s, {shares}.", False, parts)
+        return Diagnosis(f"No setting would make it much shorter: of {total:.0f} s, {shares}.", False, parts)
     return Diagnosis(f"{best.text} would save about {_percent(best.gain, total)}.", True, parts)
 
 

@@ -172,7 +172,7 @@ class Fit:
                 callbacks.on_epoch_end(self.epoch, metrics)
             self.epoch += 1
             self._save()
-        self.trace.end()
+        self.trace.end(int(self.steps.done))
         with measure(CALLBACKS):
             callbacks.on_train_end(metrics)
 

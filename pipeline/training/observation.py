@@ -1,6 +1,7 @@
 """What is measured of a training besides its metrics: where its time goes, and how busy the machine is."""
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from pipeline.training.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from pipeline.training.loop import Fit
+
+logger = logging.getLogger("pipeline.training")
 
 # One process times probes after a training that took so many times as long as compiling it did: compiling them, each a
 # tenth of a step, is then a hundredth of the training. Several workers would have to agree, and always do.
@@ -127,7 +130,7 @@ class Trace:
     def __init__(self, profile: str | tuple[int, int], folder: str | None):
         self.stops = () if isinstance(profile, str) or not folder else profile
         self._folder = folder
-        self._runs = False
+        self._runs = self._begun = False
 
     def at(self, step: int) -> None:
         """Start the trace, or end it, if it is due before a step."""
@@ -135,13 +138,20 @@ class Trace:
             return
         first, last = self.stops
         if step == first:
-            self._runs = True
+            self._runs = self._begun = True
             tf.profiler.experimental.start(self._folder)
         elif step >= last:
-            self.end()
+            self._stop()
 
-    def end(self) -> None:
-        """End the trace if it runs."""
+    def end(self, step: int) -> None:
+        """End the trace if it runs; warn that there is none if the training ended at a step before it."""
+        if self.stops and not self._begun and step < self.stops[0]:
+            logger.warning(
+                "no trace was written: training.profile=%s begins after the last step, which is %d", self.stops, step
+            )
+        self._stop()
+
+    def _stop(self) -> None:
         if self._runs:
             self._runs = False
             tf.profiler.experimental.stop()

@@ -34,7 +34,7 @@ def test_the_training_has_a_chart_for_each_metric_and_every_epoch_behind_it(tmp_
     assert [figure.caption for figure in figures.figures] == captions
     by_epoch, _, by_step, _ = (figure.table for figure in figures.figures)
     assert by_epoch.header == ("Epoch", "train", "eval")
-    assert by_epoch.rows == [("1", "0.5", "0.6"), ("2", "0.4", "nan")]
+    assert by_epoch.rows == [("1", "0.5", "0.6"), ("2", "0.4", "-")]
     assert len(by_step.rows) == 20
     assert len(table.rows) == 2
 

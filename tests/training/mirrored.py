@@ -25,7 +25,7 @@ def main(pattern: str, folder: str) -> None:
         hidden = keras.layers.Flatten()(hidden)
         model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
         model.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
-    settings = dataclasses.replace(SETTINGS, epochs=1, batch_size=50, steps_per_call=32)
+    settings = dataclasses.replace(SETTINGS, epochs=8, patience=8, batch_size=50, steps_per_call=32)
     Fit(model, splits[0], splits[1], settings, distribution, seed=1, logs=folder).run()
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -77,6 +78,12 @@ def without_the_start(diagnosis: dict) -> float:
     return sum(value for part, value in diagnosis["seconds"].items() if "loading" not in part and part != "compiling")
 
 
+def shortest_of_each(*trainings: Callable[[Path], dict], folder: Path) -> list[dict]:
+    """Train each twice, in turns; return the diagnosis of the shorter, which other load has disturbed less."""
+    rounds = [[training(folder / str(number)) for training in trainings] for number in range(2)]
+    return [min(found, key=without_the_start) for found in zip(*rounds, strict=True)]
+
+
 def expected_gain(diagnosis: dict) -> float:
     """Seconds that the sentence says the remedy would save."""
     share = float(diagnosis["sentence"].rsplit("about ", 1)[1].split(" %")[0]) / 100
@@ -85,7 +92,7 @@ def expected_gain(diagnosis: dict) -> float:
 
 def test_of_a_healthy_training_nothing_stands_out(pattern, tmp_path, caplog):
     found = train(tmp_path, wide(), pattern, changed(epochs=4))
-    assert found["sentence"].startswith("Nothing stands out: of ")
+    assert found["sentence"].startswith("No setting would make it much shorter: of ")
     assert "computing" in found["sentence"]
     assert share(found, "computing") > 0.5
     # TensorFlow counts the traces of all trainings of this process together, and so warns of the tests before.
@@ -99,22 +106,27 @@ def test_a_slow_decoding_asks_for_a_cache_and_gains_what_is_expected(pattern, tm
         return {"x": features["x"] + 0.0 * last}
 
     settings, decoder = changed(epochs=5), Decoder(SPEC, "y", slow)
-    found = train(tmp_path / "none", functional(), pattern, settings, decoder, cache="none")
+    found, better = shortest_of_each(
+        lambda folder: train(folder / "none", functional(), pattern, settings, decoder, cache="none"),
+        lambda folder: train(folder / "memory", functional(), pattern, settings, decoder, cache="memory"),
+        folder=tmp_path,
+    )
     assert 'for decoding: training.cache="memory" would save about' in found["sentence"]
     assert found["sentence"] in caplog.text
-    better = train(tmp_path / "memory", functional(), pattern, settings, decoder, cache="memory")
     # More than expected: the first epoch is decoded while the step is compiled.
     assert without_the_start(found) - without_the_start(better) > 0.7 * expected_gain(found)
 
 
 def test_tiny_batches_ask_for_larger_ones_and_gain_what_is_expected(pattern, tmp_path):
     # So many epochs that the steps outweigh what compiling takes on a busy machine.
-    long = {"epochs": 20, "patience": 20}
-    found = train(tmp_path / "tiny", functional(), pattern, changed(**long, batch_size=4))
+    found, better = shortest_of_each(
+        lambda folder: train(folder / "tiny", functional(), pattern, changed(epochs=15, batch_size=4)),
+        lambda folder: train(folder / "larger", functional(), pattern, changed(epochs=15, batch_size=16)),
+        folder=tmp_path,
+    )
     assert (
         "Batches of 4 are too small to keep the processor busy: training.batch_size=16 would save" in found["sentence"]
     )
-    better = train(tmp_path / "larger", functional(), pattern, changed(**long, batch_size=16))
     saved = without_the_start(found) - without_the_start(better)
     assert saved == pytest.approx(expected_gain(found), rel=0.7)
 
@@ -163,7 +175,8 @@ def test_a_function_that_is_traced_again_and_again_is_named(pattern, tmp_path):
     assert score.score.experimental_get_tracing_count() > 20
     assert found["sentence"].startswith("score is traced again and again, "), found
     assert "tensors in place of its Python arguments" in found["sentence"]
-    assert share(found, "callbacks") < 0.3
+    # Most of the time in the callback is that of the traces, and counts as theirs.
+    assert share(found, "callbacks") < share(found, "tracing again what was compiled")
 
 
 def test_an_all_reduce_that_dominates_is_measured_and_asks_for_fewer_of_them(tmp_path):
@@ -222,8 +235,11 @@ def said(**measured) -> str:
             "Evaluation after each epoch takes 50 %: half the rows in the eval split (data.split_by or data.splits) "
             "would save about 25 %.",
         ),
-        ({"growth": 3.0, "batch_size": 512}, "Nothing stands out: of 100 s, computing 100 %."),
-        ({"seconds": {"compiling": 90.0}}, "Nothing stands out: of 100 s, compiling 90 %, computing 10 %."),
+        ({"growth": 3.0, "batch_size": 512}, "No setting would make it much shorter: of 100 s, computing 100 %."),
+        (
+            {"seconds": {"compiling": 90.0}},
+            "No setting would make it much shorter: of 100 s, compiling 90 %, computing 10 %.",
+        ),
     ],
 )
 def test_each_finding_names_the_setting_to_change(measured, sentence):
@@ -232,5 +248,5 @@ def test_each_finding_names_the_setting_to_change(measured, sentence):
 
 def test_what_saves_less_than_seconds_is_no_finding():
     found = diagnose(Measured(seconds={"steps": 0.5, "evaluation": 1.5}))
-    assert found.sentence == "Nothing stands out: of 2 s, evaluation 75 %, computing 25 %."
+    assert found.sentence == "No setting would make it much shorter: of 2 s, evaluation 75 %, computing 25 %."
     assert not found.stands_out

@@ -295,6 +295,12 @@ def test_a_profile_is_written_for_the_steps_asked_for(pattern, tmp_path):
     assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
 
 
+def test_a_profile_of_steps_after_the_last_is_a_warning(pattern, tmp_path, caplog):
+    train(functional(), pattern, changed(profile=(100_000, 100_010)), logs=str(tmp_path))
+    assert not list(tmp_path.glob("plugins/profile"))
+    assert "no trace was written: training.profile=(100000, 100010) begins after the last step, which is" in caplog.text
+
+
 def test_a_model_without_the_objective_is_refused(pattern):
     with pytest.raises(TrainingError, match="training.objective is 'f1', and the model has the metrics auc, loss"):
         train(functional(), pattern, changed(objective="f1"))

@@ -261,7 +261,8 @@ def _worth_of_accelerators(answers: list[Answer], prices: Prices, spot: bool) ->
 
 
 def _named(answer: Answer, spot: bool) -> str:
-    return f"{answer.choice}: {taken(answer)}, {dollars(answer.price(spot))}{' on spot' if spot and answer.choice.job else ''}"
+    on_spot = " on spot" if spot and answer.choice.job else ""
+    return f"{answer.choice}: {taken(answer)}, {dollars(answer.price(spot))}{on_spot}"
 
 
 def _notes(measured: Measured, question: Question) -> list[str]:
