@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from pipeline.cli import command_line
 from pipeline.cli.command_line import positive
 from pipeline.cli.printing import Terminal
@@ -238,7 +240,7 @@ def _data_of(run: Run) -> dict[str, str]:
 def _data(run: Run) -> str:
     """Return span and size of the files."""
     size = sum(map(int, re.findall(r"\btotal_bytes:(\d+)", _fingerprint(run))))
-    return f"span {run.settings('ExampleGen').get('span', 0)}, {size / 2**20:,.1f} MiB" if size else "-"
+    return f"span {run.settings('ExampleGen').get('span', 0)}, {decimal(size)}" if size else "-"
 
 
 def _number(value: Any) -> str:
@@ -256,7 +258,7 @@ def clean(console: Terminal, output: Path, keep: int, yes: bool) -> int:
             leads = "leads" if path.exists() else "would lead"
             console.print(f"  left alone: {path} {leads} to {real}; delete it yourself if nothing else needs it")
         for name, (count, size) in plan.by_kind.items():
-            console.print(f"  {name:<24}{count:>6}  {size / 2**20:>10,.1f} MiB")
+            console.print(f"  {name:<24}{count:>6}  {decimal(size):>12}")
         kept = ", ".join(plan.kept)
         console.print(f"keeps {kept or 'no run'}, and {len(plan.versions)} pushed models with what they were judged by")
         verb = "freed" if yes else "to free"
@@ -265,5 +267,5 @@ def clean(console: Terminal, output: Path, keep: int, yes: bool) -> int:
 
             cleaning.carry_out(metadata, plan)
             index.write(output)
-        console.print(f"{plan.size / 2**20:,.1f} MiB {verb}" + ("" if yes else "; nothing is deleted without --yes"))
+        console.print(f"{decimal(plan.size)} {verb}" + ("" if yes else "; nothing is deleted without --yes"))
     return 0

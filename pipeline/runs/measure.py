@@ -42,7 +42,7 @@ Create = Callable[[PipelineConfig, Target], "Pipeline"]
 
 
 def measured(config: PipelineConfig, output: Path, create: Create, *, anew: bool, flags: str, tell: Tell) -> Measured:
-    """Return the measurement of the last run in an output folder; the kept one while run and code are the same.
+    """Return the measurement of the last run in an output folder; the kept one while model and code are the same.
 
     Args:
         config: Of the pipeline.
@@ -96,8 +96,13 @@ def _needed(run: Run) -> list[Any]:
 
 
 def _key(run: Run, config: PipelineConfig) -> str:
-    """Return a digest that changes with the run, the library, and the settings that decide what is measured."""
-    parts = (run.name, library_fingerprint(), run.settings("Trainer"), repr(config))
+    """Return a digest that changes with what was trained, the library, and the settings that decide what is measured.
+
+    A run that took its model from the cache is not measured anew.
+    """
+    artifact = run.artifact("Trainer", "model_run")
+    assert artifact
+    parts = (artifact.uri, library_fingerprint(), run.settings("Trainer"), repr(config))
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

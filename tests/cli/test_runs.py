@@ -154,7 +154,7 @@ def test_cleaning_frees_what_it_showed_and_no_cache_hit_remains_on_what_is_gone(
             assert Path(artifact.uri).exists() == (artifact.state == store.Artifact.LIVE), artifact.uri
 
     again = runs(output, "clean", "--keep", "1")
-    assert "0.0 MiB to free" in again.stdout
+    assert "0 bytes to free" in again.stdout
     # What was kept is still re-used, what is gone is made anew.
     assert set(run("third", 120).values()) == {"cached"}
     assert run("fourth", 100) == every

@@ -55,6 +55,13 @@ def test_it_does_not_measure_again_what_has_not_changed(advised: Path, answer: R
     assert "T4" not in again.text
 
 
+def test_it_does_not_measure_again_after_a_run_that_took_everything_from_the_cache(advised: Path, answer: Run):
+    assert answer.code == 0, answer.text
+    again = run(advised, "--output", str(advised / "output/flights"))
+    assert again.code in (0, 3), again.text
+    assert "measuring" not in advise(advised).text
+
+
 def test_an_unknown_machine_or_region_is_answered_with_what_there_is_before_anything_is_measured(advised: Path):
     unknown = advise(advised, "--machine", "n1-standrad-8")
     assert (unknown.code, "measuring" in unknown.text) == (2, False)
