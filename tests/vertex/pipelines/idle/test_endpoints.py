@@ -161,10 +161,10 @@ def test_without_cloud_monitoring_the_versions_without_a_share_are_found_all_the
 
 
 def test_a_machine_or_region_without_a_price_is_found_and_the_reason_said(scope: Scope, deploy: Deploy):
-    deploy(100, settings=Endpoint("late-flights", "c3-standard-4"))
+    deploy(100, settings=Endpoint("late-flights", "c3-standard-5"))
     (idle,) = found(scope)
     assert idle.price.dollars is None
-    assert "has no machine type 'c3-standard-4'; the nearest is " in idle.price.unknown
+    assert "has no machine type 'c3-standard-5'; the nearest is " in idle.price.unknown
     (idle,) = found(replace(scope, prices=replace(scope.prices, resources={})))
     assert idle.price.dollars is None
 
