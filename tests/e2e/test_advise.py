@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,11 +57,14 @@ def test_it_does_not_measure_again_what_has_not_changed(advised: Path, answer: R
     assert "T4" not in again.text
 
 
-def test_it_does_not_measure_again_after_a_run_that_took_everything_from_the_cache(advised: Path, answer: Run):
-    assert answer.code == 0, answer.text
-    again = run(advised, "--output", str(advised / "output/flights"))
-    assert again.code in (0, 3), again.text
-    assert "measuring" not in advise(advised).text
+def test_what_is_kept_is_of_a_model_and_holds_for_a_later_run_that_took_it_from_the_cache(advised: Path):
+    with store.opened(advised / "output/flights") as metadata:
+        last = store.runs_of(metadata)[-1]
+    key = measure._key(last, "the config")
+    assert measure._key(replace(last, name="a later run"), "the config") == key
+    other = {**last.outputs, "Trainer": {"model_run": [SimpleNamespace(uri="another model")]}}
+    assert measure._key(replace(last, outputs=other), "the config") != key
+    assert measure._key(last, "another config") != key
 
 
 def test_an_unknown_machine_or_region_is_answered_with_what_there_is_before_anything_is_measured(advised: Path):

@@ -72,12 +72,12 @@ def test_control_codes_in_names_are_shown_and_not_obeyed(runner, idle_endpoint, 
 
 
 def test_a_price_that_is_not_known_is_said_and_left_out_of_the_total(runner, idle_endpoint):
-    idle_endpoint.deployed_models[0].dedicated_resources.machine_spec.machine_type = "c3-standard-4"
+    idle_endpoint.deployed_models[0].dedicated_resources.machine_spec.machine_type = "c3-standard-5"
     code, text = runner("costs")
     assert code == 0, text
-    assert re.search(r"1 x c3-standard-4 +unknown$", text, re.M)
+    assert re.search(r"1 x c3-standard-5 +unknown$", text, re.M)
     assert re.search(r"^ +total +without 1 whose price is unknown +0\.00$", text, re.M)
-    assert "price unknown: configs/prices.toml has no machine type 'c3-standard-4'" in text
+    assert "price unknown: configs/prices.toml has no machine type 'c3-standard-5'" in text
 
 
 @pytest.mark.parametrize(
