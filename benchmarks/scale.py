@@ -56,7 +56,7 @@ FLAT, MOST_GIB = 1.2, 8.0
 
 @dataclass
 class Found:
-    """What is measured of a number of rows: seconds by step and command, the most memory and disk, the AUC."""
+    """Measurements of a number of rows: seconds by step and command, the most memory and disk, the AUC."""
 
     rows: int
     seconds: dict[str, float]

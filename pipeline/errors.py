@@ -10,7 +10,7 @@ class UserError(Exception):
 
 
 class WrongArgument(UserError):
-    """What the command line asks for cannot be, which shows only once the command works; its exit code is 2."""
+    """An argument of the command line is wrong, which shows only once the command works; its exit code is 2."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""How busy the NVIDIA GPUs of this machine are, by the program that comes with their driver."""
+"""Sample how busy the NVIDIA GPUs of this machine are, by the program that comes with their driver."""
 
 import contextlib
 import os

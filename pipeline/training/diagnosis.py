@@ -37,7 +37,7 @@ ENOUGH_STEPS_PER_CALL = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured of a training.
+    """Measurements of a training.
 
     Attributes:
         seconds: By part of the stopwatch.

@@ -1,4 +1,4 @@
-"""What is measured of a training besides its metrics: where its time goes, and how busy the machine is."""
+"""Measure a training besides its metrics: where its time goes, and how busy the machine is."""
 
 import contextlib
 import logging

@@ -42,7 +42,7 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Training:
-    """What a training is made of.
+    """Parts of a training.
 
     Attributes:
         model: Compiled.

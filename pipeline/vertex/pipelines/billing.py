@@ -53,7 +53,7 @@ HOME = "us-central1"
 
 @dataclass
 class Changes:
-    """What a refresh has changed: prices that rose and fell by more than 1 %, that are new, and that stay unseen."""
+    """Changes by a refresh: prices that rose and fell by more than 1 %, that are new, and that stay unseen."""
 
     up: int = 0
     down: int = 0

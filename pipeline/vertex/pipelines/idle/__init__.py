@@ -1,1 +1,1 @@
-"""What is paid for on Google Cloud and not used."""
+"""Find what is paid for on Google Cloud and not used."""
