@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,8 +68,9 @@ def settings(folder: Path) -> Iterator[tuple[str, float, float]]:
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     config = replace(config, tuning=replace(config.tuning, mode="off"))
     some, twice = (part_of_the_flights(folder / f"rows-{every}", every) for every in (EVERY, EVERY // 2))
-    outputs = [run(some, folder / f"some-{number}") for number in range(RUNS)]
-    larger = [run(twice, folder / f"twice-{number}") for number in range(RUNS)]
+    # In turns: what slows the machine down for minutes then lies on both sides.
+    both = [[run(rows, folder / f"{rows.name}-{number}") for rows in (some, twice)] for number in range(RUNS)]
+    outputs, larger = zip(*both, strict=True)
     found = [
         measure.measured(
             replace(config, data=replace(config.data, path=str(some), prepare=None)),
@@ -130,7 +131,7 @@ def run(data: Path, output: Path) -> Path:
     return output
 
 
-def least_steps(outputs: list[Path]) -> dict[str, Any]:
+def least_steps(outputs: Iterable[Path]) -> dict[str, Any]:
     """Returns each step's shortest execution."""
     from pipeline.runs import store
     from pipeline.runs.timings import timings

@@ -128,7 +128,7 @@ class Embedding(keras.layers.Layer):
 
     def compute_mask(self, numbers: Any, mask: Any = None) -> Any:
         """Say which numbers are not padding."""
-        return tf.not_equal(numbers, 0) if self.mask_zero else None
+        return keras.ops.not_equal(numbers, 0) if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """Return the shape of the vectors."""
