@@ -60,13 +60,14 @@ from pipeline import training
 
 def preprocessing_fn(inputs, custom_config):
     words = tft.compute_and_apply_vocabulary(inputs["words"], num_oov_buckets=1, vocab_filename="words")
-    return {"words": words, "bought": inputs["bought"]}
+    return {"words": words, "price": tft.scale_to_z_score(inputs["price"]), "bought": inputs["bought"]}
 
 
 def build_model(hp, features):
     inputs = features.inputs()
     embedded = training.embedding(features.categories["words"], 16, mask_zero=True)(inputs["words"])
     hidden = keras.layers.GlobalAveragePooling1D()(embedded)
+    hidden = keras.layers.Concatenate()([hidden, inputs["price"]])
     model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
     model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     return model
@@ -87,7 +88,7 @@ times = []
 for number in range(int(sys.argv[3])):
     row = [[f"word-{number * 8 + place:09d}" for place in range(8)]]
     before = time.monotonic()
-    answer(words=tf.constant(row))
+    answer(words=tf.constant(row), price=tf.constant([float(number)]))
     times.append(time.monotonic() - before)
 with open(sys.argv[2], "w") as file:
     json.dump({"load": loaded - imported, "median": sorted(times)[len(times) // 2]}, file)
@@ -140,7 +141,7 @@ def measured(words: int, folder: Path) -> Found:
 
 
 def write(words: int, to: Path) -> int:
-    """Write the table; return its rows. A word's own weight decides, with those of its row, what is bought."""
+    """Write the table; return its rows. A price decides, with the weights of a row's words, what is bought."""
     to.mkdir(parents=True)
     random = np.random.default_rng(1)
     weights = random.normal(size=words)
@@ -150,8 +151,9 @@ def write(words: int, to: Path) -> int:
         part = numbers[start : start + ROWS_A_FILE]
         named = pa.array([f"word-{number:09d}" for number in part.ravel()])
         offsets = pa.array(np.arange(0, part.size + 1, WORDS_A_ROW, dtype=np.int32))
-        bought = pa.array((weights[part].mean(axis=1) > 0).astype(np.int64))
-        table = pa.table({"words": pa.ListArray.from_arrays(offsets, named), "bought": bought})
+        price = random.normal(size=len(part)).astype(np.float32)
+        bought = (weights[part].mean(axis=1) > price).astype(np.int64)
+        table = pa.table({"words": pa.ListArray.from_arrays(offsets, named), "price": price, "bought": bought})
         pq.write_table(table, to / f"{start // ROWS_A_FILE}.parquet")
     return len(numbers)
 

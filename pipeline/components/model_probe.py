@@ -329,13 +329,14 @@ class ModelProbe:
         return sum(bool(feature.WhichOneof("kind")) for feature in example.features.feature.values())
 
     def changed(self, values: dict[str, bytes | None]) -> Any:
-        """Return the most complete row with other values."""
+        """Return the most complete row with another value in place of each of a feature, or with none."""
         example = self.tf.train.Example()
         example.CopyFrom(self.complete)
         for name, value in values.items():
+            count = len(self.values_of(self.complete.features.feature.get(name))) or 1
             example.features.feature.pop(name, None)
             if value is not None:
-                example.features.feature[name].bytes_list.value.append(value)
+                example.features.feature[name].bytes_list.value.extend([value] * count)
         return example
 
     def check_odd_rows(self, name: str, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:

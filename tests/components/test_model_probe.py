@@ -23,6 +23,7 @@ SPEC = {
     "area": tf.io.FixedLenFeature([1], tf.float32),
     "kind": tf.io.VarLenFeature(tf.string),
     "zone": tf.io.FixedLenFeature([1], tf.string),
+    "ways": tf.io.FixedLenFeature([2], tf.string),
 }
 ROW_TYPES = {
     "tract": tf.float64,
@@ -31,6 +32,7 @@ ROW_TYPES = {
     "area": tf.float32,
     "kind": tf.string,
     "zone": tf.string,
+    "ways": tf.string,
 }
 
 
@@ -42,17 +44,22 @@ def export(folder: Path) -> Path:
         dense = {name: tf.reshape(raw[name], [-1]) for name in ("rooms", "area", "zone")}
         for name, missing in (("tract", 0), ("price", 0.0), ("kind", "")):
             dense[name] = tf.reshape(tf.sparse.to_dense(raw[name], missing), [-1])
-        words = tf.strings.to_hash_bucket_fast(dense["kind"] + "/" + dense["zone"], 7)
+        ways = tf.strings.reduce_join(raw["ways"], axis=1, separator="/")
+        words = tf.strings.to_hash_bucket_fast(tf.strings.join([dense["kind"], dense["zone"], ways], "/"), 7)
         whole = tf.math.floormod(dense["tract"], 1000) + dense["rooms"] + words
         return {"prediction": tf.cast(whole, tf.float32) + dense["price"] + dense["area"]}
 
-    @tf.function(input_signature=[{name: tf.TensorSpec([None], kind, name=name) for name, kind in ROW_TYPES.items()}])
+    shapes = {name: [None, 2] if name == "ways" else [None] for name in SPEC}
+
+    @tf.function(
+        input_signature=[{name: tf.TensorSpec(shapes[name], kind, name=name) for name, kind in ROW_TYPES.items()}]
+    )
     def rows(given):
         parsed = {}
         for name, spec in SPEC.items():
             value = given[name]
             if isinstance(spec, tf.io.FixedLenFeature):
-                parsed[name] = tf.reshape(value, [-1, 1])
+                parsed[name] = tf.reshape(value, [-1, *spec.shape])
                 continue
             present = value != "" if value.dtype == tf.string else ~tf.math.is_nan(value)
             # One value in the first row at least, so that the dense form has its column.
@@ -84,6 +91,7 @@ def example(row: int) -> bytes:
         "area": tf.train.Feature(float_list=tf.train.FloatList(value=[row / 3])),
         "kind": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"\xff\x00"] if row % 5 else [])),
         "zone": tf.train.Feature(bytes_list=tf.train.BytesList(value=["größe".encode()])),
+        "ways": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"there", b"%d" % (row % 2)])),
     }
     empty = {name for name, one in values.items() if not one.ListFields()[0][1].value}
     return tf.train.Example(
@@ -109,7 +117,7 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
             "examples": [base64.b64encode(record).decode() for record in records],
             "training": [float(one) for one in answers],
             "optional": ["kind", "price", "tract"],
-            "text": ["kind", "zone"],
+            "text": ["kind", "ways", "zone"],
             "columns": {name: name for name in SPEC},
             "refused": [],
         }
