@@ -24,8 +24,8 @@ logger = logging.getLogger("pipeline.training")
 
 # Rows answered at once.
 BATCH = 4096
-# Values that trees learn from, columns times rows: 2 GB as scikit-learn takes them. Of more, evenly picked rows.
-MOST_VALUES = 250_000_000
+# Values that trees learn from, columns times rows: 22 bytes each while scikit-learn fits. Of more, evenly picked rows.
+MOST_VALUES = 150_000_000
 # Of the trees.
 WEIGHTS = np.linspace(0, 1, 21)
 EVEN_ROWS = 100
@@ -103,20 +103,18 @@ def with_trees(
         logger.info("No trees: %s.", lacking)
         return None
     columns.count_categories(rows)
+    learnt = columns.of(rows)
+    del rows  # before scikit-learn takes three times as much as they
     every = math.ceil(evaluate.examples / most)
-    judged, right, counted = _collected(evaluate, every, columns)
+    collected, right, counted = _collected(evaluate, every, columns)
+    judged = columns.of(collected)
+    del collected
     if settings.class_weight:
         weights = class_weights(labels, weights, classes)[labels.astype(int)] * (1 if weights is None else weights)
     if classes:
         counted = with_shares_of(labels, weights, right, counted)
-    trees = fit(
-        Sample(columns.of(rows), labels, weights),
-        Sample(columns.of(judged), right, counted),
-        columns,
-        classes,
-        settings.seed or 0,
-    )
-    answers = _in_parts(trees.answer, columns.of(judged))
+    trees = fit(Sample(learnt, labels, weights), Sample(judged, right, counted), columns, classes, settings.seed or 0)
+    answers = _in_parts(trees.answer, judged)
     if settings.members == "trees":
         return Ensemble(
             trees, 1.0, f"trees {np.average(losses_of(answers, right, classes), weights=counted):.4g}", alone=True
@@ -184,13 +182,17 @@ def _collected(
     split: Split, every: int, columns: Columns
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
     """Return the features that the columns are made of, [rows, values] by name, and labels and any weights, [rows]."""
-    parts, labels, weights = [], [], []
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in columns.names}
+    labels, weights = [], []
     for features, label, weight in each_row(split, BATCH, every):
-        parts.append({name: features[name].numpy() for name in columns.names})
+        for name, of_feature in parts.items():
+            values = features[name].numpy()
+            of_feature.append(values.astype(np.int32) if values.dtype == np.int64 else values)  # half the memory
         labels.append(label)
         weights.append(weight)
-    values = {name: np.concatenate([part[name] for part in parts]) for name in columns.names}
-    return values, np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)
+    # One after the other, so that parts and whole are in memory of one feature only.
+    whole = {name: np.concatenate(parts.pop(name)) for name in columns.names}
+    return whole, np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)
 
 
 def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:
