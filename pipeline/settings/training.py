@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pipeline.settings.checks import ConfigError, Count, Rule, check_settings, number
 
 Schedule = Literal["cosine", "constant"]
-StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
+StrategyName = Literal["auto", "one_device", "mirrored", "split", "multi_worker", "tpu"]
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
 Members = Literal["network", "trees", "both"]
@@ -43,7 +43,10 @@ class Training:
         objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
             after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
         strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
-            the environment names one, "mirrored" with two or more GPUs, else "one_device".
+            the environment names one, "mirrored" with two or more GPUs, else "one_device". "split" puts the layers of
+            ``training.blocks`` onto all GPUs of the machine, for a model that is too large for one.
+        recompute: Keep of each layer of ``training.blocks`` what goes into it, and compute the rest once more for the
+            gradients: less memory, for up to a third more time.
         precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
         cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
             fit into.
@@ -85,6 +88,7 @@ class Training:
     clip_norm: Norm | None = None
     objective: str | None = None
     strategy: StrategyName = "auto"
+    recompute: bool = False
     precision: Precision = "auto"
     cache: Cache = "auto"
     seed: int | None = 1

@@ -4,7 +4,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,6 +13,7 @@ from pipeline.progress import Progress
 from pipeline.training.augmentation import Augment
 from pipeline.training.augmentation import check as check_augmentation
 from pipeline.training.balance import class_weights_of
+from pipeline.training.building import build
 from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.diagnosis import BETWEEN, CALLBACKS, CHECKPOINTS, COMPILING, EVALUATION, LOADING, STEPS
@@ -132,10 +132,7 @@ class Fit:
     def _compile(self, augment: Augment | None) -> None:
         """Create the model's variables and compile its training step."""
         rows = self.train.rows
-        if rows.weight:
-            _check_metrics(self.model)
-        with self.distribution.strategy.scope():
-            _build(self.model, rows.batch_spec(self.batch_size))
+        build(self.model, rows, self.batch_size, self.settings, self.distribution)
         if augment:
             check_augmentation(augment, rows.batch_spec(self.batch_size)[:2])
         self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)
@@ -372,30 +369,6 @@ class Fit:
             )
             self.batch_size = fitting
             self.steps.split_further(1)
-
-
-def _build(model: keras.Model, batch_spec: Any) -> None:
-    """Create all variables of a compiled model, its metrics and its optimizer, as ``Model.fit`` does first."""
-    if not model.compiled:
-        raise TrainingError(
-            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
-        )
-    model._symbolic_build(data_batch=batch_spec)
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-
-
-def _check_metrics(model: keras.Model) -> None:
-    """Refuse metrics that ignore weights, for the training would be judged by them.
-
-    Raises:
-        TrainingError: there are some.
-    """
-    if model.compiled and model.get_compile_config().get("metrics"):
-        raise TrainingError(
-            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
-            "them as weighted_metrics=[...]"
-        )
 
 
 def delete_checkpoints(folder: str, distribution: Distribution) -> None:

@@ -83,8 +83,7 @@ class Observation:
             all_reduce = all_reduce_seconds(distribution.strategy, fit.model.trainable_variables)
         if not distribution.on_cpu:
             chunk = rows.chunk(fit.batch_size)
-            devices = distribution.strategy.extended.worker_devices
-            moving = sum(moving_seconds(device, chunk) for device in devices) / chunk.shape[0]
+            moving = sum(moving_seconds(device, chunk) for device in distribution.fed_devices) / chunk.shape[0]
         parts = fit.steps.micro_batches
         growth = None
         if affords and fit.steps_per_epoch >= LEAST_STEPS and not distribution.tpu:

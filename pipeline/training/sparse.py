@@ -135,6 +135,13 @@ def values_of(gradient: Gradient | None) -> tf.Tensor | None:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
+def norm_of(gradient: Gradient) -> tf.Tensor:
+    """Return the norm of a gradient, computed where the gradient is."""
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    with tf.device(values.device):
+        return tf.norm(values)
+
+
 def summed(gradient: Gradient | None) -> Gradient | None:
     """Return a gradient whose rows occur once: the sum of each place's, after which their norm is the gradient's."""
     if not isinstance(gradient, tf.IndexedSlices):

@@ -20,8 +20,8 @@ from pipeline.training.sparse import (
     added,
     any_number_of_rows,
     divided,
+    norm_of,
     summed,
-    values_of,
 )
 from pipeline.training.strategy import Distribution
 
@@ -278,12 +278,15 @@ class Steps:
         else:
             loss, gradients = self._accumulated_gradients(batch)
         present = [gradient for gradient in gradients if gradient is not None]
-        reduced = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, *present]))
+        to_sum = [loss, *present]
+        if self._replicas > 1:  # of one, it would gather the gradients of a split model on its first device
+            to_sum = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, to_sum)
+        reduced = iter(to_sum)
         loss = next(reduced)
         # Rows are summed after that only: workers exchange equally many.
         gradients = [None if gradient is None else summed(next(reduced)) for gradient in gradients]
         scale = self._optimizer.scale_loss(tf.constant(1.0))
-        norms = [0.0 if gradient is None else tf.norm(values_of(gradient)) / scale for gradient in gradients]
+        norms = [0.0 if gradient is None else norm_of(gradient) / scale for gradient in gradients]
         return loss, gradients, tf.stack(norms)
 
     @tf.autograph.experimental.do_not_convert

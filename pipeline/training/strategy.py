@@ -50,6 +50,7 @@ class Distribution:
         worker: Number of this process, from 0; the chief is 0.
         workers: Processes that train together.
         tpu: Whether it trains on TPU cores, which take static shapes only.
+        split: The devices over which one copy of the model is split; empty: each copy has one device.
     """
 
     strategy: tf.distribute.Strategy
@@ -57,6 +58,7 @@ class Distribution:
     worker: int = 0
     workers: int = 1
     tpu: bool = False
+    split: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -69,9 +71,14 @@ class Distribution:
         return Part(self.replicas, self.worker, self.workers)
 
     @property
+    def fed_devices(self) -> tuple[str, ...]:
+        """Return the devices that get the examples."""
+        return self.split[:1] or self.strategy.extended.worker_devices
+
+    @property
     def on_cpu(self) -> bool:
         """Return whether the steps run on CPUs."""
-        return all("CPU" in device for device in self.strategy.extended.worker_devices)
+        return all("CPU" in device for device in self.fed_devices)
 
     @property
     def is_chief(self) -> bool:
@@ -95,8 +102,9 @@ def choose(name: str, *, alone: bool = False) -> Distribution:
     """Return the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
-        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG
-            names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
+        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "split": one model over the same; "multi_worker":
+            the processes that TF_CONFIG names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored
+            from two GPUs on, one_device.
         alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
             another, and its workers share them out.
 
@@ -118,10 +126,14 @@ def choose(name: str, *, alone: bool = False) -> Distribution:
 
 def _one_machine(name: str) -> Distribution:
     gpus = tf.config.list_logical_devices("GPU")
+    devices = gpus or tf.config.list_logical_devices("CPU")
+    counted = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
+    if name == "split":
+        # TensorFlow's default strategy: all others decide on which device a variable is.
+        split = tuple(device.name for device in devices)
+        return Distribution(tf.distribute.get_strategy(), f"Training split over {counted}: asked for.", split=split)
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
-        devices = gpus or tf.config.list_logical_devices("CPU")
         strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
-        counted = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
         reason = "asked for" if name == "mirrored" else f"{len(gpus)} GPUs are visible"
         return Distribution(strategy, f"Training mirrored on {counted}: {reason}.")
     device, reason = ("GPU", "one GPU is visible") if gpus else ("CPU", "no GPU is visible")

@@ -38,6 +38,12 @@ def count(graph: tf.Graph, examples: int) -> StepWork:
     )
 
 
+def written(graph: tf.Graph) -> int:
+    """Return the bytes of all that a graph computes."""
+    operations = [operation for operation in graph.get_operations() if operation.type not in FREE]
+    return sum(_bytes(output) for operation in operations for output in operation.outputs)
+
+
 def has_loops(graph: tf.Graph) -> bool:
     """Return whether a graph has loops, whose work is not counted."""
     return any(operation.type in LOOPS for operation in graph.get_operations())

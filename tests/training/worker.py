@@ -134,10 +134,25 @@ def tables(hp: keras_tuner.HyperParameters, features: training.Features) -> kera
     return model
 
 
+def in_blocks(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
+    """A deep model, with all kinds of state in its blocks."""
+    inputs = features.inputs()
+    layers = [
+        keras.Sequential(
+            [keras.layers.Dense(width, "relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
+        )
+        for width in (32, 32, 16, 16)
+    ]
+    hidden = training.blocks(layers)(keras.layers.Concatenate()([inputs[name] for name in features.numbers]))
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid", dtype="float32")(hidden))
+    model.compile(keras.optimizers.Adam(1e-2), "binary_crossentropy", metrics=["auc"])
+    return model
+
+
 def other_model(kind: str) -> Any:
-    """A Sequential or a subclassed model, or one with ``tables``."""
-    if kind == "tables":
-        return tables
+    """A Sequential or a subclassed model, one with ``tables``, or one ``in_blocks``."""
+    if kind in ("tables", "blocks"):
+        return tables if kind == "tables" else in_blocks
 
     def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
         sequential = [Numbers(), keras.layers.Dense(1, "sigmoid")]
@@ -177,7 +192,7 @@ def main(job: dict[str, Any]) -> None:
         custom_config={**SETTINGS, **job.get("settings", {})},
     )
     kind = job.get("model")
-    build_model = other_model(kind) if kind in ("sequential", "subclassed", "tables") else small_model()
+    build_model = other_model(kind) if kind in ("sequential", "subclassed", "tables", "blocks") else small_model()
     if job.get("tune"):
         result = training.tune(fn_args, build_model)
         result.tuner.search(**result.fit_kwargs)

@@ -1,0 +1,39 @@
+"""Create all variables of a model before its first step, as ``Model.fit`` does."""
+
+import keras
+
+from pipeline.training.blocks import prepare
+from pipeline.training.errors import TrainingError
+from pipeline.training.rows import Rows
+from pipeline.training.settings import Settings
+from pipeline.training.strategy import Distribution
+
+
+def build(model: keras.Model, rows: Rows, batch_size: int, settings: Settings, distribution: Distribution) -> None:
+    """Create all variables of a compiled model, its metrics and its optimizer.
+
+    Args:
+        model: As build_model returns it.
+        rows: Of the train split.
+        batch_size: Examples of a replica's step.
+        settings: Of the training.
+        distribution: Its devices.
+
+    Raises:
+        TrainingError: the model is not compiled, or a setting does not fit it.
+    """
+    if not model.compiled:
+        raise TrainingError(
+            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
+        )
+    # Metrics that ignore weights are refused, for the training would be judged by them.
+    if rows.weight and model.get_compile_config().get("metrics"):
+        raise TrainingError(
+            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
+            "them as weighted_metrics=[...]"
+        )
+    prepare(model, settings, distribution)
+    with distribution.strategy.scope():
+        model._symbolic_build(data_batch=rows.batch_spec(batch_size))
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
