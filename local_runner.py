@@ -40,7 +40,7 @@ def main() -> int:
         command_line.check_memory()
         command_line.check_files(config)
         output = command_line.output_folder(arguments, ROOT, config)
-        target = Target.local(output, config.name, arguments.keep_versions)
+        target = command_line.local_target(arguments, output, config.name)
         run = LocalRun(config, output, command, webhook.read(os.environ))
         with only_run_in(output), run.announcing_errors():
             prepare(config)
@@ -73,6 +73,7 @@ def parse_arguments() -> argparse.Namespace:
         default=KEEP_VERSIONS,
         help="pushed versions that stay, the newest ones (%(default)s)",
     )
+    command_line.add_engine_arguments(parser)
     parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()
 
@@ -85,7 +86,9 @@ def run_pipeline(run: LocalRun, target: Target, verbose: bool) -> int:
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
         gc.disable()
         from pipeline.graph import create_pipeline
+        from pipeline.runs import engine
 
+        engine.check(target)
         run.execute(lambda: create_pipeline(run.config, target), screen)
         run.announce(screen.note)
         screen.report(run.write_report)

@@ -20,6 +20,7 @@ from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig, TuningMode, load_config
 from pipeline.settings.names import shortened
 from pipeline.settings.repository import shown
+from pipeline.settings.target import Target
 
 PIPELINE = "flights"
 SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
@@ -132,6 +133,37 @@ def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
     if arguments.tuning:
         config = replace(config, tuning=replace(config.tuning, mode=arguments.tuning))
     return config
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose an engine of Beam for the data steps."""
+    parser.add_argument("--beam-runner", help="engine of the data steps, such as FlinkRunner (this process)")
+    parser.add_argument(
+        "--beam-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of Beam or of that engine, such as flink_master=HOST:8081; may be repeated",
+    )
+
+
+def local_target(arguments: argparse.Namespace, output: Path, name: str) -> Target:
+    """Return this machine, with the engine of Beam that the command line names.
+
+    Raises:
+        UserError: there is no such engine, or its options are wrong.
+    """
+    if not arguments.beam_runner:
+        if arguments.beam_option:
+            raise UserError(f"--beam-option {arguments.beam_option[0]} needs --beam-runner, whose option it is")
+        return Target.local(output, name, arguments.keep_versions)
+    options: dict[str, str] = {}
+    for option in arguments.beam_option:
+        key, _, value = option.partition("=")
+        if key in options:
+            raise UserError(f"--beam-option {key} is there twice, {options[key]!r} and {value!r}; leave one out")
+        options[key] = value
+    return Target.beam(output, name, arguments.beam_runner, options, arguments.keep_versions)
 
 
 def check_memory() -> None:

@@ -41,6 +41,7 @@ class ExampleGenSettings:
         classes: Number of a class by its value in the data; empty where the label is not a class.
         weight: Column of how much each row counts; None where all count the same.
         images: ``pipeline.settings.images.Images`` as a mapping, where rows are images.
+        shard_mb: About the megabytes of a file of examples, as its rows lie in memory; None: by the bytes of its split.
     """
 
     patterns: dict[str, str]
@@ -52,6 +53,7 @@ class ExampleGenSettings:
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
     weight: str | None = None
     images: dict[str, Any] | None = None
+    shard_mb: int | None = None
 
 
 class ExampleGenExecutor(BeamExecutor):
@@ -110,6 +112,7 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             folder=folder,
             patterns=settings.patterns,
             last_spans=settings.last_spans,
+            shard_mb=settings.shard_mb,
         ),
         found.span,
     )

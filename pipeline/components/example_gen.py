@@ -62,6 +62,7 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
             time_column=split_by.column if isinstance(split_by, TimeSplit) and one_pattern else None,
             max_bad_rows=config.data.max_bad_rows,
             images=dataclasses.asdict(config.data.images) if config.data.images else None,
+            shard_mb=config.data.shard_mb,
         ),
     ).with_id("ExampleGen")
 

@@ -20,17 +20,17 @@ from pipeline import filesystem
 from pipeline.data import examples, image_files, labels, splits, weights
 from pipeline.data.image_listings import Listing
 from pipeline.data.serialize import serialize
-from pipeline.data.shards import SHARD_BYTES, FileScan, Job, Shard, merge_types, out_of_memory, read
+from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
-# A shard whose parts turn out larger is written in several files.
-MOST_BYTES = 2 * SHARD_BYTES
+# A shard whose parts turn out so many times as large as planned is written in several files.
+FULL = 2
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
 # Of images less is mixed, and in memory several times, at once; and a file goes on until it is full.
 IMAGE_PART_BYTES = 16 << 20
-MOST_IMAGE_BYTES = 192 << 20
+FULL_OF_IMAGES = 1.5
 # Images are compressed already.
 IMAGE_COMPRESSION_LEVEL = 0
 SUMMARY = "summary.json"
@@ -59,6 +59,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
     bad: list[BadRow] = []
+    most = IMAGE_PART_BYTES if job.images else FULL * shard.bytes
     try:
         with _ShardFiles(shard, job) as shard_files:
             for unit in shard.units:
@@ -75,7 +76,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
                         merged = merge_types([*types.items(), (unit.file, kinds)], job)
                         types[unit.file] = {name: merged[name] for name in {*types.get(unit.file, {}), *kinds}}
                     pending.append((table, times))
-                    if sum(part.nbytes for part, _ in pending) > (IMAGE_PART_BYTES if job.images else MOST_BYTES):
+                    if sum(part.nbytes for part, _ in pending) > most:
                         _write_part(pending, shard_files, rows)
                         pending = []
             if pending:
@@ -116,7 +117,7 @@ class _ShardFiles(contextlib.ExitStack):
             self._writers[index].write(records[row])
         self._part += 1
         self._bytes += sum(map(len, records))
-        if self._bytes > (MOST_IMAGE_BYTES if self.job.images else 0):
+        if self._bytes > (FULL_OF_IMAGES * self.shard.bytes if self.job.images else 0):
             self.close()
             self._writers = {}
             self._number += 1

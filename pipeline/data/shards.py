@@ -17,6 +17,8 @@ from pipeline.settings.images import Images
 
 # About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
 SHARD_BYTES = 24 << 20
+# Of more data shards are larger, up to this, and not more: a hundred thousand files are slow to list and to open.
+MANY_SHARDS, LARGEST_SHARD_BYTES = 4_096, 128 << 20
 # Of images: the bytes of their files.
 IMAGE_SHARD_BYTES = 128 << 20
 
@@ -44,6 +46,7 @@ class Job:
         folder: Of the data.
         patterns: File pattern by input split.
         last_spans: How many of the newest spans are read; None reads all.
+        shard_mb: About the megabytes of a shard, as its rows lie in memory; None: by the bytes of its split.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -63,6 +66,7 @@ class Job:
     folder: str = ""
     patterns: Mapping[str, str] = field(default_factory=dict)
     last_spans: int | None = 1
+    shard_mb: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Shard:
     Attributes:
         split: Input split.
         number: From 0, of ``of`` in its input split.
+        bytes: About what its rows take in memory.
         types: Type by column of all files.
         cuts: Times at which the second and every later output split begins.
     """
@@ -91,14 +96,15 @@ class Shard:
     split: str
     number: int
     of: int
+    bytes: int
     units: tuple[Unit, ...]
     types: dict[str, str]
     cuts: tuple[float, ...] = ()
     problem: str | None = None
 
 
-# An input split, the number of its shards, and the parts of each.
-Dealt: TypeAlias = tuple[str, int, Iterable[tuple[Unit, ...]]]
+# An input split, the number of its shards, about the bytes of each, and the parts of each.
+Dealt: TypeAlias = tuple[str, int, int, Iterable[tuple[Unit, ...]]]
 
 
 def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
@@ -131,7 +137,8 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
 
 def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
     """Assign the parts of all files to shards; every n-th part of a split goes to the same one of its n shards."""
-    scans = sorted(scans, key=lambda file: job.files.index((file.split, file.file)))
+    places = {file: place for place, file in enumerate(job.files)}
+    scans = sorted(scans, key=lambda file: places[file.split, file.file])
     try:
         for scan in scans:
             if scan.problem:
@@ -140,20 +147,37 @@ def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
         points = [point for scan in scans for point in scan.points]
         cuts = tuple(splits.cuts(points, job.shares).tolist()) if job.time_column and points else ()
         dealt = _deal_images(job, scans, types) if job.images and job.paths else _deal_units(job, scans)
-        for split, number, parts in dealt:
+        for split, number, size, parts in dealt:
             for index, units in enumerate(parts):
-                yield Shard(split, index, number, units, types, cuts)
+                yield Shard(split, index, number, size, units, types, cuts)
     except UserError as error:
-        yield Shard("", 0, 0, (), {}, problem=str(error))
+        yield Shard("", 0, 0, 0, (), {}, problem=str(error))
 
 
 def _deal_units(job: Job, scans: Sequence[FileScan]) -> Iterator[Dealt]:
     """Yield input splits with the parts of their files, dealt to shards."""
-    shard_bytes = IMAGE_SHARD_BYTES if job.images else SHARD_BYTES
     for split, of_split in itertools.groupby(scans, key=lambda scan: scan.split):
         units = [unit for scan in of_split for unit in scan.units]
-        number = min(max(1, round(sum(unit.bytes for unit in units) / shard_bytes)), len(units))
-        yield split, number, (tuple(units[index::number]) for index in range(number))
+        total = sum(unit.bytes for unit in units)
+        size = shard_bytes(job, total)
+        number = min(max(1, round(total / size)), len(units))
+        yield split, number, size, (tuple(units[index::number]) for index in range(number))
+
+
+def shard_bytes(job: Job, total: float) -> int:
+    """Return about the bytes of each shard of a split.
+
+    By the data alone, not by how many workers there are: the same data give the same files anywhere.
+
+    Args:
+        job: With the setting, if there is one.
+        total: Bytes of the split, as its rows lie in memory.
+    """
+    if job.shard_mb:
+        return job.shard_mb << 20
+    if job.images:
+        return IMAGE_SHARD_BYTES
+    return min(max(SHARD_BYTES, int(total / MANY_SHARDS)), LARGEST_SHARD_BYTES)
 
 
 def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> Iterator[Dealt]:
@@ -161,9 +185,10 @@ def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
     assert job.images is not None
     for split, listings in _list_images(job, scans, types).items():
         rows = sum(len(listing.rows.table) for listing in listings)
-        size = rows * mean_bytes(listings, job.images)
-        number = min(max(1, round(size / IMAGE_SHARD_BYTES)), max(1, rows))
-        yield split, number, deal(listings, number)
+        total = rows * mean_bytes(listings, job.images)
+        size = shard_bytes(job, total)
+        number = min(max(1, round(total / size)), max(1, rows))
+        yield split, number, size, deal(listings, number)
 
 
 def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> dict[str, list[Listing]]:

@@ -20,6 +20,7 @@ from pipeline.settings.checks import (
     listed,
     number,
     read_settings,
+    whole,
 )
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
 from pipeline.settings.images import Images
@@ -28,6 +29,7 @@ from pipeline.settings.training import Training
 
 TuningMode = Literal["search", "reuse", "off"]
 Minutes = Annotated[float, number("above 0, or None for no limit", lambda value: value > 0)]
+Megabytes = Annotated[int, whole(1, 1_024)]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
 
@@ -81,6 +83,8 @@ class Data:
             to a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
         images: The rows are images, with these limits; None: they are rows of tables.
+        shard_mb: About the megabytes of a file of examples, as its rows lie in memory: the least that a worker takes.
+            None: 24 of tables, more from a split of 100 GB on, up to 128 from one of 500 GB on; 128 of images.
     """
 
     path: str
@@ -91,6 +95,7 @@ class Data:
     max_bad_rows: Share = 0.0
     prepare: str | None = None
     images: Images | None = None
+    shard_mb: Megabytes | None = None
 
     def __post_init__(self) -> None:
         check_settings("data.", self)
@@ -113,6 +118,8 @@ class Data:
         if self.query_source:
             if self.images:
                 raise ConfigError("data.images needs image files, CSV, Parquet or TFRecords, not BigQuery")
+            if self.shard_mb:
+                raise ConfigError("data.shard_mb is for files; how rows of BigQuery are dealt to files is TFX's to say")
             if self.splits:
                 raise ConfigError("data.splits are file patterns and BigQuery has none; deal rows by data.split_by")
             if isinstance(self.split_by, TimeSplit):

@@ -8,13 +8,14 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pipeline.errors import UserError
 from pipeline.settings.checks import Count, check_settings, number, problems_of, text
 from pipeline.settings.endpoint import IMAGE_NAME, Endpoint
+from pipeline.settings.engine import Engine
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
@@ -109,6 +110,24 @@ class Target:
             beam_args=IN_PROCESS,
             keep_versions=keep_versions,
         )
+
+    @classmethod
+    def beam(
+        cls, output: Path, name: str, runner: str, options: Mapping[str, str], keep_versions: int = KEEP_VERSIONS
+    ) -> "Target":
+        """Return this machine with an engine of Beam for the data steps; its workers must see the folder, too.
+
+        Args:
+            output: As of ``local``, on a drive that this machine and all workers have under the same path.
+            name: As of ``local``.
+            runner: Such as "FlinkRunner".
+            options: Of Beam and the runner, by name; "" for one that takes no value.
+            keep_versions: As of ``local``.
+
+        Raises:
+            UserError: there is no such runner, or options are missing or exclude each other.
+        """
+        return replace(cls.local(output, name, keep_versions), beam_args=Engine(runner, options).beam_args)
 
     @classmethod
     def on_vertex(cls, vertex: "Vertex", name: str, staging: Path) -> "Target":

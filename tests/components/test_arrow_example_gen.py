@@ -99,7 +99,7 @@ def test_the_same_files_give_the_same_bytes_and_rows_are_mixed(few, tmp_path, mo
 
 
 def test_a_shard_larger_than_foreseen_is_written_in_several_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(shard_files, "FULL", 10_000 / shards.SHARD_BYTES)
     monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 1_000)
     (tmp_path / "some.csv").write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(3000)))
     run(Data(str(tmp_path / "some.csv")), tmp_path / "out")

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.data import image_listings, shard_files, shards
+from pipeline.data import image_listings, shards
 from pipeline.data.image_listings import class_folder
 from pipeline.data.location import check_data, find_files
 from pipeline.data.table import Rows
@@ -287,7 +287,6 @@ def test_the_class_is_the_first_folder_below_the_fixed_part_of_the_pattern():
 
 def test_images_are_dealt_to_shards_of_about_the_same_size_each_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "IMAGE_SHARD_BYTES", 1_000)
-    monkeypatch.setattr(shard_files, "MOST_IMAGE_BYTES", 2_000)
     run(images(folder), tmp_path / "examples", label=ANIMALS)
     assert len(by_path(tmp_path / "examples")) == len(records(tmp_path / "examples")) == 60
     assert len(list((tmp_path / "examples/Split-train").iterdir())) > 5

@@ -1,0 +1,109 @@
+"""Check an engine of Beam before a run: does it answer, do its workers see the artifacts and have this library?"""
+
+import contextlib
+import difflib
+import io
+import json
+import socket
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import apache_beam as beam
+
+from pipeline.components.beam_pipeline import HERE, Options
+from pipeline.errors import UserError, first_line
+from pipeline.packaging.fingerprints import library_fingerprint
+from pipeline.runs import worker_probe
+from pipeline.settings.target import IN_PROCESS, Target
+
+# Options with the address of a server.
+ADDRESSES = ("job_endpoint", "flink_master", "spark_master_url", "spark_rest_url")
+SECONDS_TO_ANSWER = 10
+
+
+def check(target: Target) -> None:
+    """Check the options of a target's engine, and an engine that is not of this machine with a first small job.
+
+    Raises:
+        UserError: Beam does not take an option, nobody answers, or the workers lack the folder or this library.
+    """
+    if target.beam_args == IN_PROCESS:
+        return
+    runner = target.beam_args[0].removeprefix("--runner=")
+    options = _parsed(target.beam_args)
+    if runner in HERE:
+        return
+    for name in ADDRESSES:
+        _check_answers(name, options.get(name))
+    folder = Path(target.pipeline_root)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="_engine-", dir=folder) as place:
+        Path(place, worker_probe.ASKED).touch()
+        try:
+            with beam.Pipeline(options=Options(list(target.beam_args))) as pipeline:
+                _ = pipeline | beam.Create([place]) | beam.Map(worker_probe.answer)
+        except Exception as error:
+            raise UserError(
+                f"{runner} has not done a first small job: {_last_line(error)}. Are the workers' Python, Beam and this "
+                "pipeline's library those of this machine (make image)? The log has more"
+            ) from error
+        file = Path(place, worker_probe.ANSWERED)
+        if not file.exists():
+            raise UserError(
+                f"the workers of {runner} do not see {folder}, where the artifacts are; expected a drive that this "
+                "machine and all workers have under the same path: choose one with --output"
+            )
+        theirs, ours = json.loads(file.read_text(encoding="utf-8"))["library"], library_fingerprint()
+    if theirs != ours:
+        raise UserError(
+            f"the workers of {runner} have the library {theirs}, this machine has {ours}: results would be of neither; "
+            "build their image from this code (make image)"
+        )
+
+
+def _parsed(flags: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return what Beam understands of the flags; an engine may know more."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            known = Options(list(flags)).get_all_options()
+            all_names = Options(list(flags)).get_all_options(retain_unknown_options=True)
+    except SystemExit as error:
+        raise UserError(
+            f"Beam does not take its options: {said.getvalue().strip().rpartition('error: ')[2]}"
+        ) from error
+    for name in all_names.keys() - known.keys():
+        if near := difflib.get_close_matches(name, known, 1, cutoff=0.8):
+            raise UserError(f"Beam has no option {name!r}; did you mean {near[0]}?")
+    return known
+
+
+def _check_answers(name: str, address: str | None) -> None:
+    """Raise a UserError if an option has an address at which nobody answers."""
+    if not address or not (port := _port(address)):
+        return
+    host = urlsplit(address if "//" in address else f"//{address}").hostname
+    try:
+        socket.create_connection((host, port), SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise UserError(
+            f"nobody answers at {address}, the Beam option {name}: {error.strerror or error}; start the server, or "
+            "correct the address"
+        ) from error
+
+
+def _port(address: str) -> int | None:
+    """Return the port of HOST:PORT or of a URL; None of words such as "[local]"."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").port
+    except ValueError:
+        return None
+
+
+def _last_line(error: Exception) -> str:
+    """Return the line of an error of a job that says what went wrong: a traceback's last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else first_line(error)

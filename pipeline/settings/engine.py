@@ -1,0 +1,98 @@
+"""The engine of Beam that runs the data steps in place of this process: its name and options, checked before it starts.
+
+What only Beam or the engine itself can tell is checked in ``pipeline.runs.engine``.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.errors import UserError
+from pipeline.settings.checks import listed
+
+# Engines that take a job from a job server, by the options of which they need one.
+PORTABLE = {
+    "FlinkRunner": ("flink_master", "job_endpoint"),
+    "PortableRunner": ("job_endpoint",),
+    "SparkRunner": ("spark_master_url", "spark_rest_url", "job_endpoint"),
+}
+# Processes of this machine.
+HERE = "FnApiRunner"
+RUNNERS = (*PORTABLE, HERE)
+IMAGE, WORKERS = "sdk_container_image", "direct_num_workers"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One of Beam's runners.
+
+    Attributes:
+        runner: A name in ``RUNNERS``.
+        options: Of Beam and of the runner, by name without dashes; "" for one that takes no value.
+    """
+
+    runner: str
+    options: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise UserError("\n".join(problems))
+
+    @property
+    def beam_args(self) -> tuple[str, ...]:
+        """Return the command line for Beam."""
+        options = dict(self.options)
+        if self.runner == HERE:
+            options.setdefault("direct_running_mode", "multi_processing")
+        elif IMAGE in options:
+            options |= {"environment_type": "DOCKER", "environment_config": options[IMAGE]}
+        # An image that nobody reads, because TFX packs itself for the workers where none is named.
+        options.setdefault(IMAGE, "none")
+        flags = (f"--{name}={value}" if value else f"--{name}" for name, value in options.items())
+        return (f"--runner={self.runner}", *flags)
+
+    def _problems(self) -> Iterator[str]:
+        options = self.options
+        if self.runner == "DataflowRunner":
+            yield (
+                "DataflowRunner: its workers see buckets only, and a run on this machine keeps its artifacts here; "
+                "python vertex_runner.py --dataflow on runs the data steps there"
+            )
+            return
+        if self.runner not in RUNNERS:
+            near = difflib.get_close_matches(self.runner, RUNNERS, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            yield f"no Beam runner {self.runner!r}: {hint}expected one of {listed(RUNNERS)}"
+            return
+        for name in options:
+            if name.startswith("-"):
+                yield f"the Beam option {name!r} begins with a dash; write {name.lstrip('-')}"
+        if "runner" in options:
+            yield f"the Beam option runner is {options['runner']!r}, and the runner is chosen already: {self.runner}"
+        if self.runner == HERE:
+            yield from self._problems_here()
+        else:
+            yield from self._problems_elsewhere(PORTABLE[self.runner])
+
+    def _problems_here(self) -> Iterator[str]:
+        workers = self.options.get(WORKERS, "")
+        if not workers.isdecimal() or int(workers) < 1:
+            yield f"{HERE} needs {WORKERS}, a number of processes, such as {WORKERS}=4, got {workers!r}"
+
+    def _problems_elsewhere(self, addresses: tuple[str, ...]) -> Iterator[str]:
+        options = self.options
+        found = [name for name in addresses if name in options]
+        if not found:
+            yield f"{self.runner} needs {' or '.join(addresses)}, where its jobs go: HOST:PORT"
+        if len(found) > 1:
+            yield f"the Beam options {' and '.join(found)} exclude each other: both say where jobs go; leave one out"
+        kind = options.get("environment_type", "DOCKER" if IMAGE in options else "")
+        if not kind:
+            yield (
+                f"{self.runner} needs {IMAGE}, which make image builds, for workers in containers, or "
+                "environment_type: without either it would take Beam's own image, which has nothing of this pipeline"
+            )
+        elif IMAGE in options and (kind != "DOCKER" or "environment_config" in options):
+            other = "environment_config" if kind == "DOCKER" else f"environment_type={kind}"
+            yield f"the Beam options {IMAGE} and {other} exclude each other: both say what workers are; leave one out"
