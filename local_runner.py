@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.cli import command_line, interruption, terminal
+from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
@@ -40,6 +40,12 @@ def main() -> int:
         command_line.check_memory()
         command_line.check_files(config)
         output = command_line.output_folder(arguments, ROOT, config)
+        if arguments.backtest:
+            with only_run_in(output / backtest.FOLDER):
+                prepare(config)
+                return backtest.backtest(
+                    config, output / backtest.FOLDER, arguments.backtest, command, arguments.verbose
+                )
         target = command_line.local_target(arguments, output, config.name)
         run = LocalRun(config, output, command, webhook.read(os.environ))
         with only_run_in(output), run.announcing_errors():
@@ -74,6 +80,12 @@ def parse_arguments() -> argparse.Namespace:
         help="pushed versions that stay, the newest ones (%(default)s)",
     )
     command_line.add_engine_arguments(parser)
+    parser.add_argument(
+        "--backtest",
+        type=command_line.positive,
+        metavar="WINDOWS",
+        help="push nothing: learn from the spans up to one and test on the next, in so many windows",
+    )
     parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()
 

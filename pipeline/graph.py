@@ -91,12 +91,12 @@ def create_pipeline(config: PipelineConfig, target: Target) -> Pipeline:
 def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
     """Return the steps that read, describe and check the data."""
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
-    example_gen = create_example_gen(config, target)
+    example_gen = create_example_gen(config, target, _kept(config, target))
     examples = example_gen.outputs["examples"]
 
     # Statistics of all splits, and the schema inferred from them: a value that is missing in one split only must not
     # stop Transform.
-    statistics_gen = StatisticsGen(examples=examples, images=config.data.images)
+    statistics_gen = StatisticsGen(examples=examples, images=config.data.images, kept=_kept(config, target))
     statistics = statistics_gen.outputs["statistics"]
     schema_gen = SchemaGen(weight=config.label.weight, statistics=statistics)
     schema = schema_gen.outputs["schema"]
@@ -150,6 +150,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
         # StatisticsGen has described the data; describing it again, before and after, is a fifth of the step.
         disable_statistics=True,
         disable_analyzer_cache=True,
+        kept=_kept(config, target),
         # The Evaluator gives the model raw examples of the test split.
         splits_config=transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"]),
     )
@@ -276,6 +277,11 @@ def _judging_steps(
         reference_root=_reference_root(config, target),
     )
     return [model_check, *([baseline] if baseline else []), evaluator, pusher, verdict]
+
+
+def _kept(config: PipelineConfig, target: Target) -> str:
+    """Return the folder of what steps make of each span of a window, for the next run; "" where nothing comes again."""
+    return f"{target.pipeline_root}/_kept/{config.name}" if config.data.is_window else ""
 
 
 def _reference_root(config: PipelineConfig, target: Target) -> str:

@@ -3,7 +3,8 @@
 Scan every file → plan shards from the scans → write every shard. The rows of a shard and their order depend on the
 files alone, never on how Beam bundles or schedules: the same files give the same bytes, on one machine
 or many. A shard takes its parts from all over the files and mixes its rows, because rows that lie as they were
-collected, by time mostly, would reach the training in that order.
+collected, by time mostly, would reach the training in that order. In a window of spans it takes them from all over the
+files of one span, and is kept: the next run reads new spans only.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils
 from tfx.utils import proto_utils
 
+from pipeline import filesystem
 from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, image_sources, shard_files, shards
@@ -36,6 +38,9 @@ class ExampleGenSettings:
         types: Types of columns from a reviewed schema.
         max_bad_rows: Share of CSV rows that may be bad.
         last_spans: How many of the newest spans are read; None reads all.
+        until_span: Newer spans do not count; None: all count.
+        test_newest: The newest span is the test split.
+        kept: Folder of the shards that are kept for later runs, where the data are a window of spans; or "".
         time_column: Column by whose order rows are assigned to splits; None assigns them by hash.
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
@@ -48,6 +53,9 @@ class ExampleGenSettings:
     types: dict[str, str] = dataclasses.field(default_factory=dict)
     max_bad_rows: float = 0.0
     last_spans: int | None = 1
+    until_span: int | None = None
+    test_newest: bool = False
+    kept: str = ""
     time_column: str | None = None
     label: str = ""
     classes: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -90,9 +98,18 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
 
     images = Images(**settings.images) if settings.images else None
     folder = exec_properties["input_base"]
-    found = files.find(folder, settings.patterns, settings.last_spans, images=images is not None)
+    found = files.find(
+        folder,
+        settings.patterns,
+        settings.last_spans,
+        images=images is not None,
+        until_span=settings.until_span,
+        test_newest=settings.test_newest,
+    )
     by_split = {} if found.format == files.IMAGES else found.by_split
     shares = {split.name: split.hash_buckets for split in output_config.split_config.splits}
+    if settings.test_newest and shares:
+        shares["test"] = 0
     return (
         shards.Job(
             files=tuple((split, file) for split, several in by_split.items() for file in several),
@@ -113,6 +130,11 @@ def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
             patterns=settings.patterns,
             last_spans=settings.last_spans,
             shard_mb=settings.shard_mb,
+            spans=found.spans if settings.kept else {},
+            test_span=found.span if settings.test_newest else None,
+            kept=settings.kept,
+            code=exec_properties.get("code", ""),
+            stamps=dict(filesystem.stamps(folder, found.all)) if settings.kept else {},
         ),
         found.span,
     )

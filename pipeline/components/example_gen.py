@@ -19,8 +19,13 @@ from pipeline.settings.target import Target
 from pipeline.validation.schema_text import parse
 
 
-def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
+def create_example_gen(config: PipelineConfig, target: Target, kept: str = "") -> BaseComponent:
     """Return our ExampleGen for files or TFX's for BigQuery; with the config's splits or rows assigned to them.
+
+    Args:
+        config: WHAT.
+        target: WHERE.
+        kept: Folder for the shards of each span, of a window of spans; "": none are kept.
 
     Raises:
         UserError: there is no such data, or the target lacks what BigQuery needs.
@@ -55,6 +60,9 @@ def create_example_gen(config: PipelineConfig, target: Target) -> BaseComponent:
         settings=ExampleGenSettings(
             patterns=patterns,
             last_spans=config.data.last_spans,
+            until_span=config.data.until_span,
+            test_newest=config.data.test_newest,
+            kept=kept,
             types=_types_of(config, formats),
             label=config.label.name,
             weight=config.label.weight,

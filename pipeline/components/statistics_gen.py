@@ -1,9 +1,14 @@
-"""StatisticsGen without a record-by-record step; the statistics are TFDV's own."""
+"""StatisticsGen without a record-by-record step; the statistics are TFDV's own.
+
+Of a window of spans, what TFDV gathers of each file of examples is kept: the next run reads the files of new spans, and
+merges. Finished statistics cannot be merged, but the sums and sketches that they are made of can.
+"""
 
 import json
 import os
 from typing import Any
 
+import apache_beam as beam
 import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import statistics_pb2
@@ -16,7 +21,8 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.components.blocks import BLOCK, ReadBlocks, files_of
+from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
+from pipeline.data import kept
 from pipeline.data.tfrecord_files import read_records
 from pipeline.settings.images import Images
 from pipeline.validation.statistics import options_for
@@ -34,10 +40,18 @@ class StatisticsGenExecutor(BeamExecutor):
         statistics = artifact_utils.get_single_instance(output_dict["statistics"])
         statistics.split_names = examples.split_names
         statistics.span = examples.span
-        options = options_for(json.loads(exec_properties.get("settings") or "{}").get("image"))
+        settings = json.loads(exec_properties.get("settings") or "{}")
+        options = options_for(settings.get("image"))
+        by_split = {
+            split: files_of(examples, split) for split in artifact_utils.decode_split_names(examples.split_names)
+        }
+        if "kept" in settings:
+            with_spans = self._merged(by_split, options, settings["kept"], exec_properties.get("code", ""))
+            for split, message in with_spans.items():
+                filesystem.write(_path_of(statistics, split), message.SerializeToString())
+            return
         large: dict[str, list[str]] = {}
-        for split in artifact_utils.decode_split_names(examples.split_names):
-            files = files_of(examples, split)
+        for split, files in by_split.items():
             if sum(map(filesystem.size, files)) > SMALL_BYTES:
                 large[split] = files
                 continue
@@ -52,6 +66,53 @@ class StatisticsGenExecutor(BeamExecutor):
                     | f"Statistics[{split}]" >> tfdv.GenerateStatistics(options)
                     | f"Write[{split}]" >> tfdv.WriteStatisticsToBinaryFile(_path_of(statistics, split))
                 )
+
+    def _merged(
+        self, by_split: dict[str, list[str]], options: tfdv.StatsOptions, root: str, code: str
+    ) -> dict[str, statistics_pb2.DatasetFeatureStatisticsList]:
+        """Return the statistics of every split; read only files that no earlier run has read."""
+        folders = {
+            file: kept.folder_of(root, "statistics", code, tfdv.__version__, filesystem.digest(file))
+            for files in by_split.values()
+            for file in files
+        }
+        new = [(file, folder) for file, folder in folders.items() if not kept.is_whole(folder)]
+        if sum(filesystem.size(file) for file, _ in new) > SMALL_BYTES:
+            with self._make_beam_pipeline() as pipeline:
+                _ = pipeline | "Files" >> Spread(new) | "Gather" >> beam.Map(_gather, options)
+        else:
+            for pair in new:
+                _gather(pair, options)
+        generators = stats_impl.get_generators(options, in_memory=True)
+        merged = {}
+        for split, files in by_split.items():
+            # One accumulator by generator, of each file.
+            accumulators = zip(*(kept.read_value(folders[file]) for file in files), strict=True)
+            together = [
+                generator.merge_accumulators(of_generator)
+                for generator, of_generator in zip(generators, accumulators, strict=True)
+            ]
+            merged[split] = stats_impl.extract_statistics_output(together, generators)
+        kept.prune(root, "statistics", folders.values())
+        return merged
+
+
+def _gather(file_and_folder: tuple[str, str], options: tfdv.StatsOptions) -> None:
+    """Keep what TFDV gathers of a file of examples: an accumulator for each of its generators."""
+    file, folder = file_and_folder
+    generators = stats_impl.get_generators(options, in_memory=True)
+    accumulators = [generator.create_accumulator() for generator in generators]
+    decoder = ExamplesToRecordBatchDecoder()
+    for records in read_records(file, BLOCK):
+        batch = decoder.DecodeBatch(records)
+        accumulators = [
+            generator.add_input(accumulator, batch)
+            for generator, accumulator in zip(generators, accumulators, strict=True)
+        ]
+    kept.write_value(
+        folder, [generator.compact(part) for generator, part in zip(generators, accumulators, strict=True)]
+    )
+    kept.seal(folder)
 
 
 def _path_of(statistics: types.Artifact, split: str) -> str:
@@ -73,6 +134,13 @@ class StatisticsGen(DeclaredComponent):
     INPUTS = {"examples": standard_artifacts.Examples}
     OUTPUTS = {"statistics": standard_artifacts.ExampleStatistics}
 
-    def __init__(self, *, images: Images | None = None, **inputs: types.BaseChannel):
-        """Create the component from the settings of images, if the examples hold any, and the examples."""
-        super().__init__({"image": images.column} if images else None, **inputs)
+    def __init__(self, *, images: Images | None = None, kept: str = "", **inputs: types.BaseChannel):
+        """Create the component.
+
+        Args:
+            images: Settings of images, if the examples hold any.
+            kept: Folder for what is gathered of each file, where the examples are of a window of spans; or "".
+            **inputs: The examples.
+        """
+        settings = {**({"image": images.column} if images else {}), **({"kept": kept} if kept else {})}
+        super().__init__(settings, **inputs)

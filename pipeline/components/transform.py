@@ -3,7 +3,8 @@
 TFX reads and writes each record in Python, in batches whose sizes depend on the clock and in an order that depends on
 chance: the same examples give other sums, another order and so another model. Here the examples of a file are read,
 decoded, transformed and written in blocks of a fixed size, one file for each file of the input, in its order. The
-analysis itself is TensorFlow Transform's own, on any Beam runner.
+analysis itself is TensorFlow Transform's own, on any Beam runner. Of a window of spans, what it gathers of each span is
+kept (``analysis_cache``).
 """
 
 import contextlib
@@ -35,6 +36,7 @@ from tfx.utils import io_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
+from pipeline.components.analysis_cache import AnalysisCache
 from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
@@ -73,8 +75,15 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                 if weight:
                     preprocessing_fn = with_weight(preprocessing_fn, weight)
                 analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
+                cache = None
+                if exec_properties.get("kept"):
+                    made_of = [exec_properties.get(name) for name in ("code", "custom_config")]
+                    made_of += [wheels and os.path.basename(wheels[0]), schema.SerializeToString(deterministic=True)]
+                    cache = AnalysisCache(exec_properties["kept"], analyzed, made_of)
                 with self._make_beam_pipeline() as pipeline:
-                    analyze(pipeline, analyzed, schema, preprocessing_fn, folder)
+                    analyze(pipeline, analyzed, schema, preprocessing_fn, folder, cache)
+                if cache:
+                    cache.seal()
             if transformed is not None:
                 output = artifact_utils.get_single_instance(transformed)
                 output.split_names = artifact_utils.encode_split_names(list(splits.transform))
@@ -149,16 +158,24 @@ def analyze(
     schema: schema_pb2.Schema,
     preprocessing_fn: Callable[..., Any],
     graph: str,
+    cache: AnalysisCache | None = None,
 ) -> None:
-    """Add the analysis of files to a Beam pipeline; it writes the metadata of the raw data and the transform graph."""
+    """Add the analysis of files to a Beam pipeline; it writes the metadata of the raw data and the transform graph.
+
+    With a cache, files whose analysis it has are read only where the preprocessing_fn analyzes what depends on an
+    earlier analysis, as a mean of values that were clipped at percentiles.
+    """
     needed, config = _projected(schema, preprocessing_fn)
     metadata = dataset_metadata.DatasetMetadata(schema)
     with tft_beam.Context(temp_dir=os.path.join(graph, TEMPORARY), use_deep_copy_optimization=True):
         _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
             os.path.join(graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline
         )
-        batches = pipeline | "Examples" >> ReadBlocks(files, needed)
-        transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn, pipeline=pipeline)
+        if cache:
+            transform_fn = cache.analyze(pipeline, needed, config, preprocessing_fn)
+        else:
+            batches = pipeline | "Examples" >> ReadBlocks(files, needed)
+            transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn, pipeline=pipeline)
         _ = transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(graph)
 
 
@@ -225,3 +242,9 @@ class Transform(UserCodeComponent, tfx_components.Transform):
     """TFX's Transform with our executor."""
 
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(TransformExecutor)
+
+    def __init__(self, kept: str = "", **kwargs: Any):
+        """Create the component; ``kept`` is a folder for the analysis of each span, of a window of spans, or ""."""
+        super().__init__(**kwargs)
+        if kept:
+            self.exec_properties["kept"] = kept

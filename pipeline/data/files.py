@@ -6,7 +6,7 @@ import lzma
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -37,6 +37,7 @@ class Files:
         by_split: Sorted paths by split; one split "all" where rows are dealt to splits by what is in them.
         format: A key of ``FORMATS``, or ``IMAGES``.
         span: The newest span read; 0 where the patterns have no ``{SPAN}``.
+        spans: Span by path; empty where the patterns have no ``{SPAN}``.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class Files:
     by_split: dict[str, tuple[str, ...]]
     format: str
     span: int = 0
+    spans: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -51,7 +53,15 @@ class Files:
         return tuple(file for files in self.by_split.values() for file in files)
 
 
-def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *, images: bool = False) -> Files:
+def find(
+    folder: str,
+    patterns: Mapping[str, str],
+    last_spans: int | None = 1,
+    *,
+    images: bool = False,
+    until_span: int | None = None,
+    test_newest: bool = False,
+) -> Files:
     """Find the files of every split.
 
     Args:
@@ -60,9 +70,12 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
             number of a span.
         last_spans: How many of the newest spans are read; None reads all.
         images: Rows are images: the files may be images, at any depth.
+        until_span: Newer spans do not count; None: all count.
+        test_newest: Test on the newest span: files of the test split are of it, all others of the other spans.
 
     Raises:
-        UserError: a split has no files, the splits have other spans, or files are of an unknown or of several formats.
+        UserError: a split has no files, the splits have other spans, or files are of an unknown or of several formats;
+            or there is one span only, and it is for the test.
     """
     expected = EXPECTED_IMAGES if images else EXPECTED
     found = {split: _matching(folder, pattern, images) for split, pattern in patterns.items()}
@@ -73,7 +86,14 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
     span = 0
     spans = {split: {number for number in files.values() if number is not None} for split, files in found.items()}
     if any(spans.values()):
-        kept = set(sorted(set().union(*spans.values()))[-last_spans if last_spans else None :])
+        counted = {number for number in set().union(*spans.values()) if until_span is None or number <= until_span}
+        kept = set(sorted(counted)[-last_spans if last_spans else None :])
+        if len(kept) < 1 + test_newest:
+            raise UserError(
+                f"{_join(folder, next(iter(patterns.values())))}: found {len(counted)} spans"
+                f"{'' if until_span is None else f' up to {until_span}'}, expected {1 + test_newest} or more"
+                f"{': the newest is the test split, and a model learns from the others' if test_newest else ''}"
+            )
         span = max(kept)
         for split, numbers in spans.items():
             if kept - numbers:
@@ -82,8 +102,12 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
                     f"no files for the {split} split in span {min(kept - numbers)}: {_join(folder, patterns[split])} "
                     f"matches the spans {listed} only; expected files of every split in every span"
                 )
+        of_split = dict.fromkeys(found, kept)
+        if test_newest and len(found) > 1:
+            of_split = {split: {span} if split == "test" else kept - {span} for split in found}
         found = {
-            split: {file: number for file, number in files.items() if number in kept} for split, files in found.items()
+            split: {file: number for file, number in files.items() if number in of_split[split]}
+            for split, files in found.items()
         }
     by_split = {split: tuple(sorted(files)) for split, files in found.items()}
 
@@ -103,7 +127,8 @@ def find(folder: str, patterns: Mapping[str, str], last_spans: int | None = 1, *
                 'the paths itself as data.path, narrow data.files, or begin the names of other files with "_"'
             )
         raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{expected}")
-    return Files(folder, patterns, by_split, cast(str, next(iter(kinds))), span)
+    by_file = {file: number for files in found.values() for file, number in files.items() if number is not None}
+    return Files(folder, patterns, by_split, cast(str, next(iter(kinds))), span, by_file)
 
 
 def is_image(file: str) -> bool:

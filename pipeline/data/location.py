@@ -20,7 +20,14 @@ def find_files(data: Data) -> files.Files:
         UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
     """
     folder, patterns = locate(data)
-    return files.find(folder, patterns, data.last_spans, images=data.images is not None)
+    return files.find(
+        folder,
+        patterns,
+        data.last_spans,
+        images=data.images is not None,
+        until_span=data.until_span,
+        test_newest=data.test_newest,
+    )
 
 
 def locate(data: Data) -> tuple[str, dict[str, str]]:

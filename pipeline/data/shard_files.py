@@ -7,17 +7,19 @@ import contextlib
 import csv
 import io
 import json
+import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import examples, image_files, labels, splits, weights
+from pipeline.data import examples, image_files, kept, labels, splits, weights
 from pipeline.data.image_listings import Listing
 from pipeline.data.serialize import serialize
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
@@ -37,24 +39,49 @@ SUMMARY = "summary.json"
 BAD_ROWS = "bad_rows"
 # Unfinished files, out of sight of readers of Split-*; on local disks only.
 PARTIAL = "_partial"
+# Of the names of files, in a window of spans.
+SPAN_PREFIX = "span-"
 SHOWN = 3
 
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """Rows and types of a shard that was written, or the problem with it."""
+    """Rows, types and files of a shard that was written, or the problem with it; and the folder where it is kept."""
 
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
     bad_rows: int = 0
     first_bad: tuple[BadRow, ...] = ()
     problem: str | None = None
+    files: tuple[str, ...] = ()  # below the folder of the examples
+    kept: str = ""
 
 
 def write(shard: Shard, job: Job) -> WrittenShard:
-    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
+    """Write a shard's examples, or take those that an earlier run has made of the same rows."""
     if shard.problem:
         return WrittenShard(problem=shard.problem)
+    if not job.kept:
+        return _write(shard, job)
+    stamps = [(unit.file, job.stamps[unit.file]) for unit in shard.units]
+    folder = kept.folder_of(job.kept, "shards", job.lasting, shard, stamps)
+    if kept.is_whole(folder):
+        written: WrittenShard = kept.read_value(folder)
+        for name in written.files:
+            filesystem.copy(f"{folder}/{name}", f"{job.uri}/{name}")
+        return written
+    written = _write(shard, job)
+    if written.problem is None:
+        written = replace(written, kept=folder)
+        for name in written.files:
+            filesystem.copy(f"{job.uri}/{name}", f"{folder}/{name}")
+        kept.write_value(folder, written)
+        kept.seal(folder)
+    return written
+
+
+def _write(shard: Shard, job: Job) -> WrittenShard:
+    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
     pending: list[tuple[pa.Table, np.ndarray | None]] = []
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
@@ -81,13 +108,14 @@ def write(shard: Shard, job: Job) -> WrittenShard:
                         pending = []
             if pending:
                 _write_part(pending, shard_files, rows)
+        names = list(shard_files.names)
         if bad:
-            _write_bad_rows(bad, shard, job)
+            names.append(_write_bad_rows(bad, shard, job))
     except UserError as error:
         return WrittenShard(problem=str(error))
     except MemoryError:
         return WrittenShard(problem=out_of_memory(", ".join(sorted({unit.file for unit in shard.units}))))
-    return WrittenShard(rows=rows, types=types, bad_rows=len(bad), first_bad=tuple(bad[:SHOWN]))
+    return WrittenShard(rows, types, len(bad), tuple(bad[:SHOWN]), files=tuple(names))
 
 
 class _ShardFiles(contextlib.ExitStack):
@@ -99,6 +127,7 @@ class _ShardFiles(contextlib.ExitStack):
     def __init__(self, shard: Shard, job: Job):
         super().__init__()
         self.shard, self.job = shard, job
+        self.names: list[str] = []
         self._part = self._number = self._bytes = 0
         self._writers: dict[int, Any] = {}
 
@@ -107,12 +136,13 @@ class _ShardFiles(contextlib.ExitStack):
         # The legacy generator, whose numbers no release of NumPy may change.
         order = np.random.RandomState([self.shard.number, self._part]).permutation(len(records))
         suffix = f"-{self._number:03d}" if self._number else ""
-        name = f"data_tfrecord-{self.shard.number:05d}{suffix}-of-{self.shard.of:05d}.gz"
+        name = f"{_prefix(self.shard)}data_tfrecord-{self.shard.number:05d}{suffix}-of-{self.shard.of:05d}.gz"
         level = IMAGE_COMPRESSION_LEVEL if self.job.images else COMPRESSION_LEVEL
         for row in order.tolist():
             index = places[row]
             if index not in self._writers:
-                path = f"{self.job.uri}/Split-{self.job.output_splits[index]}/{name}"
+                self.names.append(f"Split-{self.job.output_splits[index]}/{name}")
+                path = f"{self.job.uri}/{self.names[-1]}"
                 self._writers[index] = self.enter_context(_record_writer(path, self.job.uri, level))
             self._writers[index].write(records[row])
         self._part += 1
@@ -122,6 +152,17 @@ class _ShardFiles(contextlib.ExitStack):
             self._writers = {}
             self._number += 1
             self._bytes = 0
+
+
+def _prefix(shard: Shard) -> str:
+    """Return what the names of its files begin with, so that those of a window lie in the order of its spans."""
+    return "" if shard.span is None else f"{SPAN_PREFIX}{shard.span:020d}_"
+
+
+def span_of(file: str) -> int | None:
+    """Return the span of a file of examples by its name; None where they are not of a window of spans."""
+    match = re.match(rf"{SPAN_PREFIX}(\d+)_", os.path.basename(file))
+    return int(match[1]) if match else None
 
 
 def _write_part(
@@ -163,8 +204,8 @@ def _assign(
     shard: Shard,
 ) -> np.ndarray:
     """Return the output split of every row, as its place in ``job.output_splits``, int64 [rows]."""
-    if not job.shares:
-        return np.full(len(table), job.output_splits.index(shard.split))
+    if shard.output or not job.shares:
+        return np.full(len(table), job.output_splits.index(shard.output or shard.split))
     if job.time_column:
         times = np.concatenate([times for _, times in pending if times is not None])
         return np.asarray(np.searchsorted(np.array(shard.cuts), times, side="right"))
@@ -219,6 +260,9 @@ def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard])
                     f"the {split} split has no rows: {total:,} rows in all, {rows}; give it files with rows, or other "
                     "shares"
                 )
+    if job.kept and not problems:
+        kept.prune(job.kept, "scans", [scan.kept for scan in scans])
+        kept.prune(job.kept, "shards", [shard.kept for shard in written])
     summary = {"rows": rows, "bad_rows": bad, "problems": problems}
     filesystem.write(f"{job.uri}/{SUMMARY}", json.dumps(summary, indent=2))
     if not filesystem.is_remote(job.uri):
@@ -231,10 +275,11 @@ def read_summary(uri: str) -> dict[str, Any]:
     return dict(json.loads(filesystem.read_bytes(f"{uri}/{SUMMARY}")))
 
 
-def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> None:
+def _write_bad_rows(bad: Sequence[BadRow], shard: Shard, job: Job) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("file", "row", "reason", "text"))
     writer.writerows((row.file, row.row, row.reason, row.text) for row in bad)
-    path = f"{job.uri}/{BAD_ROWS}/{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
-    filesystem.write(path, text.getvalue())
+    name = f"{BAD_ROWS}/{_prefix(shard)}{shard.split}-{shard.number:05d}-of-{shard.of:05d}.csv"
+    filesystem.write(f"{job.uri}/{name}", text.getvalue())
+    return name

@@ -6,10 +6,10 @@ Beam would retry it and bury its message.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, cast
 
-from pipeline.data import csv_files, files, parquet_files, splits, tfrecord_files
+from pipeline.data import csv_files, files, kept, parquet_files, splits, tfrecord_files
 from pipeline.data.image_listings import Listing, deal, list_folder, list_table, mean_bytes
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
@@ -47,6 +47,11 @@ class Job:
         patterns: File pattern by input split.
         last_spans: How many of the newest spans are read; None reads all.
         shard_mb: About the megabytes of a shard, as its rows lie in memory; None: by the bytes of its split.
+        spans: Span by path, of a window of spans: each of its shards is of one span.
+        test_span: All of whose rows are the test split; None: it is no other than the others.
+        kept: Folder of the scans and shards that are kept for later runs; or "".
+        code: Fingerprint of the code that makes them.
+        stamps: Size and time of change by path, of files whose shards are kept.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -67,11 +72,21 @@ class Job:
     patterns: Mapping[str, str] = field(default_factory=dict)
     last_spans: int | None = 1
     shard_mb: int | None = None
+    spans: Mapping[str, int] = field(default_factory=dict)
+    test_span: int | None = None
+    kept: str = ""
+    code: str = ""
+    stamps: Mapping[str, tuple[int, float] | None] = field(default_factory=dict)
+
+    @property
+    def lasting(self) -> "Job":
+        """Return all that the shards of a span depend on beside its files, the same in later runs."""
+        return replace(self, files=(), uri="", spans={}, test_span=None, stamps={}, last_spans=None, max_bad_rows=0.0)
 
 
 @dataclass(frozen=True)
 class FileScan:
-    """Types and parts of a file, or the problem with it."""
+    """Types and parts of a file, or the problem with it; and the folder where it is kept."""
 
     split: str
     file: str
@@ -79,6 +94,7 @@ class FileScan:
     units: tuple[Unit, ...] = ()
     points: tuple[splits.Points, ...] = ()
     problem: str | None = None
+    kept: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,10 +103,12 @@ class Shard:
 
     Attributes:
         split: Input split.
-        number: From 0, of ``of`` in its input split.
+        number: From 0, of ``of`` in its input split, or in its span of that.
         bytes: About what its rows take in memory.
         types: Type by column of all files.
         cuts: Times at which the second and every later output split begins.
+        span: Of its parts, in a window of spans.
+        output: The output split of all its rows; None: they are assigned one by one.
     """
 
     split: str
@@ -101,13 +119,30 @@ class Shard:
     types: dict[str, str]
     cuts: tuple[float, ...] = ()
     problem: str | None = None
+    span: int | None = None
+    output: str | None = None
 
 
-# An input split, the number of its shards, about the bytes of each, and the parts of each.
-Dealt: TypeAlias = tuple[str, int, int, Iterable[tuple[Unit, ...]]]
+# An input split, a span of it, the number of its shards, about the bytes of each, and the parts of each.
+Dealt: TypeAlias = tuple[str, int | None, int, int, Iterable[tuple[Unit, ...]]]
 
 
 def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
+    """Scan one file, or take the scan of an earlier run."""
+    if not job.kept:
+        return _scan(split_and_file, job)
+    folder = kept.folder_of(job.kept, "scans", job.lasting, split_and_file, job.stamps[split_and_file[1]])
+    if kept.is_whole(folder):
+        return cast(FileScan, kept.read_value(folder))
+    found = _scan(split_and_file, job)
+    if found.problem is None:
+        found = replace(found, kept=folder)
+        kept.write_value(folder, found)
+        kept.seal(folder)
+    return found
+
+
+def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
     """Scan one file; all of it only where there is no other way to know its types and parts."""
     split, file = split_and_file
     try:
@@ -136,32 +171,49 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
 
 
 def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
-    """Assign the parts of all files to shards; every n-th part of a split goes to the same one of its n shards."""
-    places = {file: place for place, file in enumerate(job.files)}
-    scans = sorted(scans, key=lambda file: places[file.split, file.file])
+    """Assign the parts of all files to shards; every n-th part of a split goes to the same one of its n shards.
+
+    In a window of spans, every n-th part of a span of it, so that a shard stays the same when the window moves on.
+    """
+    places = {pair: place for place, pair in enumerate(job.files)}
+    in_order = list(dict.fromkeys(split for split, _ in job.files))
+    scans = sorted(
+        scans,
+        key=lambda scan: (
+            in_order.index(scan.split),
+            job.spans.get(scan.file, 0),
+            places[scan.split, scan.file],
+        ),
+    )
     try:
         for scan in scans:
             if scan.problem:
                 raise UserError(scan.problem)
         types = merge_types([(scan.file, scan.types) for scan in scans], job)
-        points = [point for scan in scans for point in scan.points]
-        cuts = tuple(splits.cuts(points, job.shares).tolist()) if job.time_column and points else ()
+        points = [point for scan in scans for point in scan.points if not _is_test(job, job.spans.get(scan.file))]
+        shares = [share for share in job.shares if share]
+        cuts = tuple(splits.cuts(points, shares).tolist()) if job.time_column and points else ()
         dealt = _deal_images(job, scans, types) if job.images and job.paths else _deal_units(job, scans)
-        for split, number, size, parts in dealt:
+        for split, span, number, size, parts in dealt:
+            output = "test" if _is_test(job, span) else None
             for index, units in enumerate(parts):
-                yield Shard(split, index, number, size, units, types, cuts)
+                yield Shard(split, index, number, size, units, types, () if output else cuts, span=span, output=output)
     except UserError as error:
         yield Shard("", 0, 0, 0, (), {}, problem=str(error))
 
 
+def _is_test(job: Job, span: int | None) -> bool:
+    return job.test_span is not None and span == job.test_span
+
+
 def _deal_units(job: Job, scans: Sequence[FileScan]) -> Iterator[Dealt]:
-    """Yield input splits with the parts of their files, dealt to shards."""
-    for split, of_split in itertools.groupby(scans, key=lambda scan: scan.split):
-        units = [unit for scan in of_split for unit in scan.units]
+    """Yield input splits, or spans of them, with the parts of their files, dealt to shards."""
+    for (split, span), several in itertools.groupby(scans, key=lambda scan: (scan.split, job.spans.get(scan.file))):
+        units = [unit for scan in several for unit in scan.units]
         total = sum(unit.bytes for unit in units)
         size = shard_bytes(job, total)
         number = min(max(1, round(total / size)), len(units))
-        yield split, number, size, (tuple(units[index::number]) for index in range(number))
+        yield split, span, number, size, (tuple(units[index::number]) for index in range(number))
 
 
 def shard_bytes(job: Job, total: float) -> int:
@@ -188,7 +240,7 @@ def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
         total = rows * mean_bytes(listings, job.images)
         size = shard_bytes(job, total)
         number = min(max(1, round(total / size)), max(1, rows))
-        yield split, number, size, deal(listings, number)
+        yield split, None, number, size, deal(listings, number)
 
 
 def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> dict[str, list[Listing]]:

@@ -87,7 +87,11 @@ def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:
 
 
 def run_graph(
-    pipeline: tfx_pipeline.Pipeline, run_id: str, on_start: Callable[[str], None], on_end: Callable[[Step], None]
+    pipeline: tfx_pipeline.Pipeline,
+    run_id: str,
+    on_start: Callable[[str], None],
+    on_end: Callable[[Step], None],
+    last: str | None = None,
 ) -> dict[str, Step]:
     """Run every step of the graph in its order.
 
@@ -96,6 +100,7 @@ def run_graph(
         run_id: Name of the run in the metadata store.
         on_start: Called with the name of a step before it starts.
         on_end: Called with the step when it has ended well.
+        last: Step after which the run ends; None: it runs to its end.
 
     Returns:
         The steps by name.
@@ -130,6 +135,8 @@ def run_graph(
             raise StepFailed(name, time.monotonic() - started) from error
         steps[name] = step
         on_end(step)
+        if name == last:
+            break
     return steps
 
 

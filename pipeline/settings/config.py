@@ -79,6 +79,9 @@ class Data:
         files: File pattern below ``path`` of all rows, where ``splits`` is empty; of images "*" means any depth.
         split_by: How rows are split, where ``splits`` is empty.
         last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
+        until_span: Number of the newest span that counts; None: all count.
+        test_newest: Test on the newest span that is read, and learn from the others: of rows that are dealt, those of
+            the newest span are the test split, and the others train and eval by their shares of ``split_by``.
         max_bad_rows: Share of CSV rows and of images that may be bad, 0 to 1; they are left out, counted, and written
             to a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
@@ -92,6 +95,8 @@ class Data:
     files: str = "*"
     split_by: HashSplit | TimeSplit = field(default_factory=HashSplit)
     last_spans: Count | None = 1
+    until_span: int | None = None
+    test_newest: bool = False
     max_bad_rows: Share = 0.0
     prepare: str | None = None
     images: Images | None = None
@@ -115,6 +120,11 @@ class Data:
             raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
         if len({"{SPAN}" in pattern for pattern in patterns.values()}) > 1:
             raise ConfigError('data.splits: "{SPAN}" must stand in all patterns or in none')
+        if self.test_newest and (not self.has_spans or self.last_spans == 1 or self.images):
+            raise ConfigError(
+                'data.test_newest needs tables, "{SPAN}" in the file patterns, and data.last_spans of 2 or more or '
+                "None: a span to test on, and others to learn from"
+            )
         if self.query_source:
             if self.images:
                 raise ConfigError("data.images needs image files, CSV, Parquet or TFRecords, not BigQuery")
@@ -128,6 +138,16 @@ class Data:
                 )
         if self.path.startswith(BIGQUERY) and not re.fullmatch(r"[\w:.-]+\.\w+\.[\w-]+", self.path[len(BIGQUERY) :]):
             raise ConfigError(f"data.path must be bigquery://project.dataset.table, got {self.path!r}")
+
+    @property
+    def has_spans(self) -> bool:
+        """Return whether the files are of numbered spans."""
+        return any("{SPAN}" in pattern for pattern in (self.splits or {"all": self.files}).values())
+
+    @property
+    def is_window(self) -> bool:
+        """Return whether rows of several spans are read, of which a later run meets some again."""
+        return self.has_spans and self.last_spans != 1 and self.images is None
 
     @property
     def query_source(self) -> bool:

@@ -22,9 +22,9 @@ ROW_BY_ROW = HashSplit()
 
 
 def run(
-    data: Data, to: Path, types: dict[str, str] | None = None, label: Label | None = None
+    data: Data, to: Path, types: dict[str, str] | None = None, label: Label | None = None, kept: str = ""
 ) -> standard_artifacts.Examples:
-    """Writes the examples of ``data`` below ``to``."""
+    """Writes the examples of ``data`` below ``to``; ``kept`` is a folder for what is kept of a window of spans."""
     folder, patterns = locate(data)
     output_config = example_gen_pb2.Output()
     if list(patterns) == ["all"]:
@@ -43,6 +43,9 @@ def run(
             {
                 "patterns": patterns,
                 "last_spans": data.last_spans,
+                "until_span": data.until_span,
+                "test_newest": data.test_newest,
+                "kept": kept,
                 "types": types or {},
                 "time_column": data.split_by.column if isinstance(data.split_by, TimeSplit) else None,
                 "max_bad_rows": data.max_bad_rows,
