@@ -137,17 +137,22 @@ def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineCo
         data=replace(config.data, until_span=spans[-1], last_spans=len(spans), test_newest=True, prepare=None),
         # The last blessed model has seen the spans to test on.
         training=replace(config.training, warm_start=False),
+        # Months differ; how well a model stands that is the question, and no reason to stop.
+        data_checks=replace(config.data_checks, severity={"skew": "warn", **config.data_checks.severity}),
     )
 
 
 def _run(config: PipelineConfig, output: Path, span: int, model: str, screen: Screen) -> Mapping[str, Step]:
     """Run the graph of a window up to the Evaluator, which compares with an earlier model."""
     from pipeline.graph import create_pipeline
+    from pipeline.runs.results import warnings_of
     from pipeline.runs.run_graph import run_graph
 
     def on_end(step: Step) -> None:
         screen.step_ends(step)
         interruption.check()
+        for sentence in warnings_of(step):
+            screen.warning(sentence)
 
     compared = replace(config, evaluation=replace(config.evaluation, baseline=model, broken_baseline="warn"))
     target = replace(Target.local(output, config.name), metadata=str(output / f"span-{span}.sqlite"))
