@@ -12,13 +12,12 @@ import tensorflow as tf
 
 from pipeline.training import work
 from pipeline.training.decoding import random_operations
+from pipeline.training.embedding import Embedding
 from pipeline.training.errors import TrainingError
 from pipeline.training.settings import Settings
-from pipeline.training.strategy import Distribution
+from pipeline.training.strategy import HOST, Distribution
 
 logger = logging.getLogger("pipeline.training")
-
-HOST = "/CPU:0"
 
 
 class Blocks(keras.layers.Layer):
@@ -126,15 +125,27 @@ def blocks_of(model: keras.Model) -> list[Blocks]:
     return [layer for layer in model._flatten_layers() if isinstance(layer, Blocks)]
 
 
+def tables_of(model: keras.Model) -> list[Embedding]:
+    """Return the tables in a model whose rows are divided."""
+    return [layer for layer in model._flatten_layers() if isinstance(layer, Embedding) and layer.parts > 1]
+
+
 def prepare(model: keras.Model, settings: Settings, distribution: Distribution) -> None:
     """Let the blocks of a model be computed as a training has it; call it before the optimizer is built.
 
     Raises:
-        TrainingError: a setting is about blocks and the model has none, or not with weights.
+        TrainingError: a setting is about blocks and the model has none, or not with weights; or a table is to be split
+            and the model is not.
     """
     found = blocks_of(model)
-    setting = 'strategy="split"' if distribution.split else "recompute=True" if settings.recompute else ""
-    if setting and not found:
+    tables = tables_of(model)
+    if tables and not distribution.split:
+        raise TrainingError(
+            'training.embedding(placement="split") has a part of its rows on each device of training.strategy="split", '
+            f'and training.strategy is "{settings.strategy}"; take "split", or a placement that fits on one device'
+        )
+    setting = "recompute=True" if settings.recompute else 'strategy="split"' if distribution.split else ""
+    if setting and not found and (settings.recompute or not tables):
         raise TrainingError(
             f"training.{setting} is about the layers in training.blocks([...]), and build_model has none; put those of "
             "its deep part there"
@@ -148,8 +159,12 @@ def prepare(model: keras.Model, settings: Settings, distribution: Distribution) 
         blocks.recompute = settings.recompute
         if settings.recompute:
             _check_random_numbers(blocks, settings)
-    if distribution.split and not any(blocks.devices for blocks in found):
-        _split(model, found, settings, distribution.split)
+    if (
+        distribution.split
+        and not any(blocks.devices for blocks in found)
+        and not any(table.devices for table in tables)
+    ):
+        _split(model, found, tables, settings, distribution.split)
         _update_in_place(getattr(model.optimizer, "inner_optimizer", model.optimizer))
 
 
@@ -165,8 +180,10 @@ def on_any_device(model: keras.Model) -> Iterator[None]:
         blocks.devices = before
 
 
-def _split(model: keras.Model, found: Sequence[Blocks], settings: Settings, devices: Sequence[str]) -> None:
-    """Move the layers of blocks to devices, so that the fullest device has as little as possible."""
+def _split(
+    model: keras.Model, found: Sequence[Blocks], tables: Sequence[Embedding], settings: Settings, devices: Sequence[str]
+) -> None:
+    """Move the layers of blocks and parts of tables to devices, so that the fullest has as little as possible."""
     layers = [layer for blocks in found for layer in blocks.layers]
     inputs = [tensor for blocks in found for tensor in blocks.inputs_of_layers]
     copies = 2 + _states_of_a_weight(model.optimizer)  # the weight and its gradient
@@ -174,24 +191,38 @@ def _split(model: keras.Model, found: Sequence[Blocks], settings: Settings, devi
         copies * _bytes(layer.variables) + _activations(layer, tensor, settings)
         for layer, tensor in zip(layers, inputs, strict=True)
     ]
-    others = copies * (_bytes(model.variables) - sum(_bytes(layer.variables) for layer in layers))
+    # Of tables every device has about as much, whatever else it has. Their gradients are those of single rows.
+    parts = [[table.tables[number] for table in tables if number < table.parts] for number in range(len(devices))]
+    of_parts = [(copies - 1) * _bytes(several) for several in parts]
+    elsewhere = [*itertools.chain(*parts), *(variable for layer in layers for variable in layer.variables)]
+    others = copies * (_bytes(model.variables) - _bytes(elsewhere))
     places = divide(sizes, len(devices), others)
     for layer, place in zip(layers, places, strict=True):
-        for variable in layer.variables:
-            with tf.device(devices[place]):
-                variable._initialize(variable.numpy())
+        _move(layer.variables, devices[place])
+    for several, device in zip(parts, devices, strict=True):
+        _move(several, device)
+    for table in tables:
+        table.devices = tuple(devices)
     of_layers = iter(devices[place] for place in places)
     for blocks in found:
         blocks.devices = tuple(itertools.islice(of_layers, len(blocks.layers)))
     for number, device in enumerate(devices):
-        total = sum(size for size, place in zip(sizes, places, strict=True) if place == number)
+        total = of_parts[number] + sum(size for size, place in zip(sizes, places, strict=True) if place == number)
         logger.info(
-            "%s has %d of %d blocks, about %.3g MB with gradients, the optimizer's states and activations.",
+            "%s has %d of %d blocks%s, about %.3g MB with gradients, the optimizer's states and activations.",
             device,
             places.count(number),
             len(layers),
+            "".join(f", rows of {table.name}" for table in tables if number < table.parts),
             (total + (0 if number else others)) / 1e6,
         )
+
+
+def _move(variables: Iterable[keras.Variable], device: str) -> None:
+    """Put variables on a device, from where they are."""
+    for variable in variables:
+        with tf.device(device):
+            variable._initialize(variable.numpy())
 
 
 def divide(sizes: Sequence[int], parts: int, others: int = 0) -> list[int]:

@@ -7,8 +7,9 @@ import keras
 import tensorflow as tf
 
 from pipeline.training.errors import TrainingError
+from pipeline.training.strategy import HOST, devices_here
 
-Placement = Literal["table", "hashed", "compositional"]
+Placement = Literal["table", "split", "hashed", "compositional"]
 
 # An odd number near 2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth, The Art
 # of Computer Programming, volume 3, 6.4).
@@ -34,10 +35,11 @@ def embedding(
     Args:
         size: How many different numbers there are.
         width: Of the vector of a number.
-        placement: "table": a row for each number. "hashed": ``megabytes`` of rows, which numbers that meet by chance
-            share (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). "compositional": two
-            tables of together at most ``megabytes``, for the quotient and the remainder of a number; its vector is the
-            product of both, and no two are the same (Shi et al. 2020, "Compositional Embeddings Using Complementary
+        placement: "table": a row for each number. "split": the same, a part of the rows on each device of
+            ``training.strategy="split"``. "hashed": ``megabytes`` of rows, which numbers that meet by chance share
+            (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). "compositional": two tables
+            of together at most ``megabytes``, for the quotient and the remainder of a number; its vector is the product
+            of both, and no two are the same (Shi et al. 2020, "Compositional Embeddings Using Complementary
             Partitions").
         megabytes: Of 10^6 bytes, of the weights in float32, for "hashed" and "compositional". The optimizer keeps one
             (Adagrad, momentum) or two (Adam) more of the same size while it trains.
@@ -53,21 +55,29 @@ def embedding(
         raise TrainingError(
             f"training.embedding has no placement {placement!r}; expected one of {', '.join(get_args(Placement))}"
         )
-    if (placement == "table") != (megabytes is None):
-        needs = "has a row for each number and takes no megabytes" if placement == "table" else "needs megabytes=…"
+    has_all_rows = placement in ("table", "split")
+    if has_all_rows != (megabytes is None):
+        needs = "has a row for each number and takes no megabytes" if has_all_rows else "needs megabytes=…"
         raise TrainingError(f'training.embedding(placement="{placement}") {needs}')
     rows = size if megabytes is None else min(size, int(megabytes * 1e6) // (4 * width))
-    return Embedding(size, width, rows, placement == "compositional" and rows < size, mask_zero=mask_zero, name=name)
+    compositional = placement == "compositional" and rows < size
+    parts = min(size, len(devices_here())) if placement == "split" else 1
+    return Embedding(size, width, rows, compositional, parts, mask_zero=mask_zero, name=name)
 
 
 class Embedding(keras.layers.Layer):
     """See ``embedding``.
+
+    Attributes:
+        tables: Of rows; several where these are divided.
+        devices: Of the parts; empty: where all else is.
 
     Args:
         size: How many different numbers there are.
         width: Of the vector of a number.
         rows: At most, in all tables.
         compositional: Quotient and remainder, instead of rows that numbers share, where rows are fewer than ``size``.
+        parts: Tables that the rows of all numbers are divided into, in their order.
         mask_zero: The number 0 is padding.
         settings: Of any layer.
 
@@ -76,12 +86,21 @@ class Embedding(keras.layers.Layer):
     """
 
     def __init__(
-        self, size: int, width: int, rows: int, compositional: bool, *, mask_zero: bool = False, **settings: Any
+        self,
+        size: int,
+        width: int,
+        rows: int,
+        compositional: bool,
+        parts: int = 1,
+        *,
+        mask_zero: bool = False,
+        **settings: Any,
     ):
         super().__init__(**settings)
-        self.size, self.width, self.rows, self.compositional = size, width, rows, compositional
+        self.size, self.width, self.rows, self.compositional, self.parts = size, width, rows, compositional, parts
         self.mask_zero = self.supports_masking = mask_zero
         self.tables: list[keras.Variable] = []
+        self.devices: tuple[str, ...] = ()
         least = 2 * math.isqrt(size - 1) + 2 if compositional else 1
         if rows < least:
             raise TrainingError(
@@ -91,16 +110,21 @@ class Embedding(keras.layers.Layer):
 
     def build(self, input_shape: Any = None) -> None:
         """Create the tables."""
-        uniform = keras.initializers.RandomUniform(-0.05, 0.05)
+        if self.parts > 1:
+            # As tf.nn.embedding_lookup divides them: the first parts have a row more.
+            sizes = [self.rows // self.parts + (part < self.rows % self.parts) for part in range(self.parts)]
+            with tf.device(HOST):  # from where each is moved to its device
+                self.tables = [self._table(f"embeddings_{part}", rows, _uniform()) for part, rows in enumerate(sizes)]
+            return
         if not self.compositional:
-            self.tables = [self._table("embeddings", self.rows, uniform)]
+            self.tables = [self._table("embeddings", self.rows, _uniform())]
             return
         # The most remainders for which both tables fit: remainders + size / remainders <= rows.
         remainders = int(self.rows / 2 + math.sqrt(max(0.0, self.rows**2 / 4 - self.size)))
         while remainders + -(-self.size // remainders) > self.rows:
             remainders -= 1
         self.tables = [
-            self._table("remainders", remainders, uniform),
+            self._table("remainders", remainders, _uniform()),
             # Factors that begin around 1: products begin as large as a table's rows.
             self._table("quotients", -(-self.size // remainders), keras.initializers.RandomUniform(0.95, 1.05)),
         ]
@@ -117,6 +141,8 @@ class Embedding(keras.layers.Layer):
             found = self._rows(0, numbers % remainders) * self._rows(1, numbers // remainders)
         elif self.rows < self.size:
             found = self._rows(0, hashed(numbers) % self.rows)
+        elif self.parts > 1:
+            found = tf.nn.embedding_lookup([table.value for table in self.tables], numbers)
         else:
             found = self._rows(0, numbers)
         return tf.cast(found, self.compute_dtype)
@@ -136,8 +162,13 @@ class Embedding(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments."""
-        names = ("size", "width", "rows", "compositional", "mask_zero")
+        names = ("size", "width", "rows", "compositional", "parts", "mask_zero")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def _uniform() -> keras.initializers.Initializer:
+    """Return an initializer whose numbers are not those of another."""
+    return keras.initializers.RandomUniform(-0.05, 0.05)
 
 
 def hashed(numbers: tf.Tensor) -> tf.Tensor:

@@ -77,6 +77,10 @@ class SparseUpdates:
         if index not in self._places:
             self._update_whole(gradient, variable, learning_rate)
             return
+        with tf.device(variable.device):  # where a table that is split has this part
+            self._update_rows(gradient, variable, learning_rate, index)
+
+    def _update_rows(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any, index: int) -> None:
         places, key = self._places[index], self._optimizer._var_key(variable)
         rows = [_Rows(variable, places, key)]
         # Its copy, below Keras' own way of copying and of following attributes.

@@ -3,7 +3,7 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import tensorflow as tf
 
@@ -11,6 +11,8 @@ from pipeline.errors import first_line
 from pipeline.settings.training import StrategyName
 from pipeline.training.errors import TrainingError
 
+# The processors, with the memory of the machine.
+HOST = "/CPU:0"
 # Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
 TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
 
@@ -124,9 +126,13 @@ def choose(name: str, *, alone: bool = False) -> Distribution:
     return _one_machine(name)
 
 
+def devices_here() -> list[Any]:
+    """Return the devices of this machine on which a model may be: its GPUs; without any, the processors."""
+    return tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+
+
 def _one_machine(name: str) -> Distribution:
-    gpus = tf.config.list_logical_devices("GPU")
-    devices = gpus or tf.config.list_logical_devices("CPU")
+    gpus, devices = tf.config.list_logical_devices("GPU"), devices_here()
     counted = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
     if name == "split":
         # TensorFlow's default strategy: all others decide on which device a variable is.

@@ -19,7 +19,7 @@ from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
 from tests.training.one_device import ONE_DEVICE
-from tests.training.processes import ROOT, finish, losses, run, start
+from tests.training.processes import ROOT, finish, logs, losses, run, start
 from tests.training.records import DECODER, SETTINGS, compiled, functional, write
 from tests.training.split import deep
 from tests.training.test_loop import step_losses
@@ -175,6 +175,32 @@ def test_a_split_model_that_is_killed_learns_what_the_whole_one_learns_and_serve
     assert "Going on at step" in said
     np.testing.assert_allclose(losses(split, 1), losses(tmp_path / "whole"), atol=1e-5)
     np.testing.assert_allclose(answers(split / "serving"), answers(tmp_path / "whole/serving"), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_table_split_over_devices_learns_what_a_whole_one_learns_and_serves_on_one_device(transformed, tmp_path):
+    def job(strategy: str) -> dict:
+        settings = {"strategy": strategy, "epochs": 1, "checkpoint_steps": 8, "steps_per_call": 4}
+        return {"model": "split table", "settings": settings}
+
+    run(transformed, tmp_path / "whole", **job("one_device"))
+    split = tmp_path / "split"
+    process = start(transformed, split, devices=2, kill_at=30, **job("split"))
+    assert finish(process) == [-9]
+    said = run(transformed, split, devices=2, execution=1, **job("split"))
+    assert "CPU:1 has 0 of 0 blocks, rows of carriers, about" in said
+    assert "Going on at step" in said
+    devices = json.loads((split / "devices.json").read_text())
+    for part in (0, 1):  # the rows, and two states of the optimizer
+        found = [on[-5:] for path, on in devices.items() if f"carriers_embeddings_{part}" in path.replace("/", "_")]
+        assert found == [f"CPU:{part}"] * 3
+    np.testing.assert_allclose(losses(split, 1), losses(tmp_path / "whole"), atol=1e-5)
+    np.testing.assert_allclose(answers(split / "serving"), answers(tmp_path / "whole/serving"), atol=1e-5)
+
+    refused = start(transformed, tmp_path / "refused", devices=2, **job("mirrored"))
+    assert finish(refused) == [1]
+    said = logs(tmp_path / "refused")
+    assert 'has a part of its rows on each device of training.strategy="split", and training.strategy is "mirr' in said
 
 
 def answers(saved_model: Path) -> list[float]:
