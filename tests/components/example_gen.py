@@ -53,6 +53,7 @@ def run(
                 "classes": dict(label.numbers) if label else {},
                 "weight": label.weight if label else None,
                 "images": dataclasses.asdict(data.images) if data.images else None,
+                "shard_mb": data.shard_mb,
             }
         ),
     }

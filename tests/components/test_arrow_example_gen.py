@@ -1,11 +1,13 @@
 """Our ExampleGen, through Beam: what its examples are, which split and which shard they lie in."""
 
+import dataclasses
 import hashlib
 import itertools
 import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ import tensorflow as tf
 from tfx.components.example_gen import base_example_gen_executor
 from tfx.proto import example_gen_pb2
 
+from pipeline.components.blocks import files_of
 from pipeline.data import csv_rows, shard_files, shards
 from pipeline.data.serialize import feature, serialize
 from pipeline.data.splits import buckets_of
@@ -98,12 +101,38 @@ def test_the_same_files_give_the_same_bytes_and_rows_are_mixed(few, tmp_path, mo
     assert sum(distances) / len(distances) > len(few) / 6
 
 
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("total", "size"),
+    [(GB, 24 << 20), (50 * GB, 24 << 20), (200 * GB, 200 * GB // 4096), (1000 * GB, 128 << 20)],
+)
+def test_shards_of_more_data_are_larger_up_to_what_memory_takes(total, size):
+    job = shards.Job((), "parquet", ("train",), "examples")
+    assert shards.shard_bytes(job, total) == size
+    assert shards.shard_bytes(dataclasses.replace(job, shard_mb=5), total) == 5 << 20
+
+
+def test_a_setting_makes_more_shards_of_the_same_rows(tmp_path):
+    table = pa.table({f"x{i}": np.arange(40_000) + i for i in range(10)})  # 3.2 MB
+    pq.write_table(table, tmp_path / "some.parquet", row_group_size=4_000, use_dictionary=False)
+    found = []
+    for name, shard_mb in (("one", None), ("three", 1)):
+        run(Data(str(tmp_path / "some.parquet"), shard_mb=shard_mb), tmp_path / name)
+        found.append(sorted(records(tmp_path / name, "train")))
+        assert len(list((tmp_path / name).glob("Split-train/*"))) == (3 if shard_mb else 1)
+    assert found[0] == found[1]
+
+
 def test_a_shard_larger_than_foreseen_is_written_in_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(shard_files, "FULL", 10_000 / shards.SHARD_BYTES)
     monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 1_000)
     (tmp_path / "some.csv").write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(3000)))
-    run(Data(str(tmp_path / "some.csv")), tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("Split-train/*"))) > 2
+    examples = run(Data(str(tmp_path / "some.csv")), tmp_path / "out")
+    written = sorted(map(str, (tmp_path / "out").glob("Split-train/*")))
+    assert len(written) > 2
+    assert files_of(examples, "train") == written  # as the next steps find them
     assert sorted(values(one)["a"][0] for one in records(tmp_path / "out")) == list(range(3000))
 
 

@@ -134,6 +134,8 @@ def config(**changes) -> PipelineConfig:
         (lambda: Data("d", max_bad_rows=5), r"data.max_bad_rows must be between 0 and 1, got 5; for 5 % write 0.05"),
         (lambda: Data("bigquery://table"), r"must be bigquery://project.dataset.table, got 'bigquery://table'"),
         (lambda: Data("q.sql", splits=PATTERNS), r"data.splits are file patterns and BigQuery has none"),
+        (lambda: Data("d", shard_mb=0), r"data.shard_mb must be a whole number from 1 to 1024, got 0"),
+        (lambda: Data("q.sql", shard_mb=8), r"data.shard_mb is for files; how rows of BigQuery are dealt"),
         (lambda: Data("bigquery://p.d.t", split_by=TimeSplit("t")), r"a TimeSplit needs files, not BigQuery"),
         (lambda: HashSplit("c", {"eval": 1, "train": 8, "test": 1}), r"train, eval and test, in this order"),
         (
