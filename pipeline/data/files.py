@@ -144,7 +144,8 @@ def format_of(file: str) -> str | None:
     for format, ending in FORMATS.items():
         if name.endswith((ending, ending + "s")):
             return format
-    # Beam and TFX name theirs data_tfrecord-00000-of-00001.gz; the second of a large shard is data_tfrecord-00000-001-of-…
+    # Beam and TFX name theirs data_tfrecord-00000-of-00001.gz, ours the second of a shard
+    # data_tfrecord-00000-001-of-00001.gz.
     return "tfrecord" if re.search(r"tfrecords?-\d+(-\d+)?-of-\d+$", name) else None
 
 

@@ -85,3 +85,22 @@ def test_a_command_and_the_runner_work_from_another_folder(tmp_path):
         "Exit codes: 0 pushed; 1 failed; 2 wrong arguments; 3 the model was not blessed; 130 interrupted."
         in " ".join(call(str(ROOT / "local_runner.py"), "--help", cwd=tmp_path).stdout.split())
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam-runner", "FlinkRuner"], "no Beam runner 'FlinkRuner': did you mean FlinkRunner? expected one of "),
+        (["--beam-option", "parallelism=4"], "--beam-option parallelism=4 needs --beam-runner, whose option it is"),
+        (
+            ["--beam-runner", "FlinkRunner", "--beam-option", "flink_master=a:1", "--beam-option", "flink_master=b:1"],
+            "--beam-option flink_master is there twice, 'a:1' and 'b:1'; leave one out",
+        ),
+    ],
+)
+def test_a_wrong_engine_of_beam_is_one_sentence_before_anything_runs(arguments, message, tmp_path):
+    found = call("local_runner.py", "--output", str(tmp_path / "output"), *arguments)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"local_runner.py: {message}")
+    assert found.stderr.count("\n") == 1
+    assert not (tmp_path / "output").exists()
