@@ -41,12 +41,12 @@ def main() -> int:
         command_line.check_files(config)
         output = command_line.output_folder(arguments, ROOT, config)
         if arguments.backtest:
-            with only_run_in(output / backtest.FOLDER):
-                prepare(config)
-                return backtest.backtest(
-                    config, output / backtest.FOLDER, arguments.backtest, command, arguments.verbose
-                )
+            output = output / backtest.FOLDER
         target = command_line.local_target(arguments, output, config.name)
+        if arguments.backtest:
+            with only_run_in(output):
+                prepare(config)
+                return backtest.backtest(config, target, output, arguments.backtest, command, arguments.verbose)
         run = LocalRun(config, output, command, webhook.read(os.environ))
         with only_run_in(output), run.announcing_errors():
             prepare(config)

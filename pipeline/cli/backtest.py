@@ -55,11 +55,14 @@ class Window:
     baselines: dict[str, dict[str, float]]
 
 
-def backtest(config: PipelineConfig, output: Path, count: int, command: Sequence[str], verbose: bool) -> int:
+def backtest(
+    config: PipelineConfig, target: Target, output: Path, count: int, command: Sequence[str], verbose: bool
+) -> int:
     """Run a number of windows, the newest span last; show and write the metrics of each; return the exit code.
 
     Args:
         config: Of the pipeline whose model is tested.
+        target: Where each window runs, but for its metadata store.
         output: Folder of the backtests.
         count: Number of windows.
         command: As typed.
@@ -74,14 +77,17 @@ def backtest(config: PipelineConfig, output: Path, count: int, command: Sequence
     name = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     with scratch_folder(), redirect_output(output / "logs" / f"{name}.log", verbose) as screen:
         screen.start(config, f"backtest {name}")
+        from pipeline.runs import engine
         from pipeline.runs.run_graph import StepFailed
 
+        engine.check(target)
         measured: list[Window] = []
         model = NO_BASELINE
         for number, (spans, of_window) in enumerate(zip(windows, configs, strict=True), 1):
             screen.note(f"window {number} of {count}: learns from {_text(spans[0], spans[-2])}, tested on {spans[-1]}")
             try:
-                steps = _run(of_window, output, spans[-1], model, screen)
+                metadata = str(output / f"span-{spans[-1]}.sqlite")
+                steps = _run(of_window, replace(target, metadata=metadata), model, screen)
             except StepFailed as error:
                 screen.failure(error.step, error.seconds, error.__cause__, config)
                 return FAILED
@@ -142,7 +148,7 @@ def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineCo
     )
 
 
-def _run(config: PipelineConfig, output: Path, span: int, model: str, screen: Screen) -> Mapping[str, Step]:
+def _run(config: PipelineConfig, target: Target, model: str, screen: Screen) -> Mapping[str, Step]:
     """Run the graph of a window up to the Evaluator, which compares with an earlier model."""
     from pipeline.graph import create_pipeline
     from pipeline.runs.results import warnings_of
@@ -155,7 +161,6 @@ def _run(config: PipelineConfig, output: Path, span: int, model: str, screen: Sc
             screen.warning(sentence)
 
     compared = replace(config, evaluation=replace(config.evaluation, baseline=model, broken_baseline="warn"))
-    target = replace(Target.local(output, config.name), metadata=str(output / f"span-{span}.sqlite"))
     pipeline = create_pipeline(compared, target)
     return run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, on_end, last=LAST)
 
