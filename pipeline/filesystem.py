@@ -131,17 +131,14 @@ def new_file(path: str | Path, partial_folder: str | Path | None = None) -> Iter
 
 def copy(source: str, target: str) -> None:
     """Let a file that nobody changes appear at another place, with the folders above it; it takes no more disk here."""
-    if is_remote(source):
-        _beam().copy([source], [target])
-        return
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except FileExistsError:  # by a task that was tried before
-        pass
-    except OSError:  # between two disks
-        with new_file(target) as partial:
-            shutil.copyfile(source, partial)
+    if not is_remote(source) and not is_remote(target):
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        # Not between two disks; and a task that was tried before has left a file there.
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    with open_file(source) as stream, new_file(target) as partial, open(partial, "wb") as copied:
+        shutil.copyfileobj(stream, copied, 16 << 20)
 
 
 def _match(pattern: str) -> Any:

@@ -32,17 +32,17 @@ def folder_of(root: str, kind: str, *made_of: object) -> str:
 def is_whole(folder: str) -> bool:
     """Return whether a result is there, and as it was written."""
     listed = f"{folder}.json"
-    return filesystem.exists(listed) and json.loads(filesystem.read_text(listed)) == filesystem.digests(folder)
+    return filesystem.exists(listed) and filesystem.read_bytes(listed) == _list_of(folder)
 
 
 def seal(folder: str) -> None:
     """List the files of a result that has been written; only then it counts."""
-    filesystem.write(f"{folder}.json", json.dumps(filesystem.digests(folder)))
+    filesystem.write(f"{folder}.json", _list_of(folder))
 
 
 def write_value(folder: str, value: Any) -> None:
     """Write a value of Python's beside the files of a result."""
-    # As Beam itself passes values between workers; the folder is as much the pipeline's own as its artifacts.
+    # As Beam passes values between workers. Who may write here may write the wheels with the pipeline's code, too.
     filesystem.write(f"{folder}/{VALUE}", pickle.dumps(value))
 
 
@@ -62,3 +62,7 @@ def prune(root: str, kind: str, used: Iterable[str]) -> None:
     for path in Path(root, kind).glob("*"):
         if path.name.removesuffix(".json") not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _list_of(folder: str) -> bytes:
+    return json.dumps(filesystem.digests(folder), sort_keys=True).encode()

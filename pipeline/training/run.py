@@ -93,7 +93,12 @@ def run(
         model = build_model(hyperparameters, features)
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
-        start_from(getattr(fn_args, "base_model", None), model, transform_output)
+
+        def build(others: Features) -> keras.Model:
+            with precision(settings, distribution), distribution.strategy.scope():
+                return build_model(hyperparameters, others)
+
+        start_from(getattr(fn_args, "base_model", None), model, transform_output, features, build)
 
     if settings.probe:
         training = probe.Training(model, train, evaluate, settings, distribution, seed, augment)

@@ -1,5 +1,6 @@
 """Starting from an earlier model: its weights, or a refusal that says why."""
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.training import tabular
 from pipeline.training.errors import TrainingError
+from pipeline.training.features import Features
 from pipeline.training.warm_start import start_from
 from tests.training.records import functional
 
@@ -31,10 +34,14 @@ def transform(folder: Path, words: str) -> SimpleNamespace:
     return SimpleNamespace(transform_savedmodel_dir=str(folder / "transform"))
 
 
+def start(folder: str | None, model: keras.Model, transform_output: SimpleNamespace) -> None:
+    start_from(folder, model, transform_output, Features({"x": 2}, {}), lambda features: pytest.fail("built again"))
+
+
 def test_the_weights_are_those_of_the_earlier_model(tmp_path):
     earlier, model = functional(), functional()
     earlier.set_weights([weight + 1 for weight in earlier.get_weights()])
-    start_from(save(earlier, tmp_path / "earlier", "a b"), model, transform(tmp_path, "a b"))
+    start(save(earlier, tmp_path / "earlier", "a b"), model, transform(tmp_path, "a b"))
     for ours, theirs in zip(model.get_weights(), earlier.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -44,14 +51,14 @@ def test_of_an_earlier_model_no_graph_is_loaded_or_run(tmp_path):
     earlier.set_weights([weight + 1 for weight in earlier.get_weights()])
     folder = save(earlier, tmp_path / "earlier", "a b")
     Path(folder, "saved_model.pb").unlink()
-    start_from(folder, model, transform(tmp_path, "a b"))
+    start(folder, model, transform(tmp_path, "a b"))
     np.testing.assert_array_equal(model.get_weights()[0], earlier.get_weights()[0])
 
 
 def test_without_an_earlier_model_the_weights_stay(tmp_path):
     model = functional()
     before = model.get_weights()
-    start_from(None, model, transform(tmp_path, "a b"))
+    start(None, model, transform(tmp_path, "a b"))
     for ours, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -65,11 +72,54 @@ def test_other_shapes_are_refused_and_the_weights_stay(tmp_path):
     with pytest.raises(
         TrainingError, match=r"cannot start from .*saved: its weights are not those of this model \(.*7"
     ):
-        start_from(save(wider, tmp_path / "wider", "a b"), model, transform(tmp_path, "a b"))
+        start(save(wider, tmp_path / "wider", "a b"), model, transform(tmp_path, "a b"))
     for ours, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_another_vocabulary_is_refused(tmp_path):
+CATEGORIES = {"words": 4, "others": 3}
+
+
+def with_words(features: Features, *, committee: bool = False, users: int = 1) -> keras.Model:
+    """A network of an embedding of words, of another one, and of numbers."""
+    inputs = features.inputs()
+    parts = [keras.layers.Embedding(features.categories[name], 3)(inputs[name]) for name in ("words", "others")]
+    parts += [keras.ops.cast(keras.ops.expand_dims(inputs["words"], 1), "float32")] * (users - 1)
+    hidden = keras.layers.Concatenate()([*(keras.layers.Flatten()(part) for part in parts), inputs["x"]])
+    if committee:
+        return tabular.Committee(inputs, tabular.MemberDense(2, 1, "sigmoid")(tabular.SharedDense(2, 4)(hidden)))
+    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+
+
+def answers(model: keras.Model, words: list[int]) -> np.ndarray:
+    rows = len(words)
+    inputs = {"words": np.array(words)[:, None], "others": np.ones((rows, 1), int), "x": np.ones((rows, 2), "float32")}
+    return keras.ops.convert_to_numpy(model(inputs, training=False))
+
+
+@pytest.mark.parametrize("committee", [False, True], ids=["plain", "committee"])
+def test_where_words_have_changed_the_model_answers_for_each_word_as_the_earlier_one(tmp_path, committee):
+    features = Features({"x": 2}, CATEGORIES)
+    earlier = with_words(features, committee=committee)
+    folder = save(earlier, tmp_path / "earlier", "a\nb\nc\n")
+    now = Features({"x": 2}, {**CATEGORIES, "words": 5})
+    model = with_words(now, committee=committee)
+    build = functools.partial(with_words, committee=committee)
+    start_from(folder, model, transform(tmp_path, "c\nnew\na\nnewer\n"), now, build)
+    # c, a, and a word that neither knows; new ones as that.
+    np.testing.assert_allclose(answers(model, [0, 2, 4]), answers(earlier, [2, 0, 3]), rtol=1e-6)
+    np.testing.assert_allclose(answers(model, [1, 3]), answers(earlier, [3, 3]), rtol=1e-6)
+    assert len({float(answer) for answer in answers(model, [0, 2, 4]).ravel()}) == 3
+
+
+@pytest.mark.parametrize("case", ["no embedding", "used twice", "no row for other words"])
+def test_another_vocabulary_is_refused_where_rows_do_not_go_with_words(tmp_path, case):
+    features = Features({"x": 2}, CATEGORIES)
+    model = with_words(features, users=2 if case == "used twice" else 1)
+    words = {"no embedding": "b a", "used twice": "b\na\nc\n", "no row for other words": "b\na\nc\nd\n"}[case]
+    folder = save(with_words(features), tmp_path / "earlier", "a\nb\nc\n")
+    before = model.get_weights()
     with pytest.raises(TrainingError, match="the vocabulary of words has changed since"):
-        start_from(save(functional(), tmp_path / "earlier", "a b"), functional(), transform(tmp_path, "b a"))
+        start_from(folder, model, transform(tmp_path, words), features, with_words)
+    for ours, theirs in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

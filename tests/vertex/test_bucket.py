@@ -42,3 +42,37 @@ def test_example_gen_reads_a_bucket_and_writes_whole_files_to_it(
     }
     assert json.loads(in_bucket.pop("examples/summary.json")) == json.loads(on_disk.pop("examples/summary.json"))
     assert in_bucket == on_disk
+
+
+@pytest.mark.slow
+def test_spans_in_a_bucket_are_kept_there_and_taken_again(
+    config: PipelineConfig, few_flights: Path, there: GoogleCloud, tmp_path: Path
+):
+    bucket = there.storage.bucket(BUCKET)
+    data = replace(config.data, path=f"gs://{BUCKET}/rows", splits={}, files="span-{SPAN}/*.parquet", last_spans=2)
+    target = replace(Target.local(tmp_path, "flights"), pipeline_root=f"gs://{BUCKET}/root")
+    kept = f"{target.pipeline_root}/_kept/flights"
+
+    def write(number: int) -> dict[str, bytes]:
+        months = sorted(few_flights.glob("*/*.parquet"))
+        bucket.blob(f"rows/span-{number}/flights.parquet").upload_from_filename(str(months[number]))
+        examples = standard_artifacts.Examples()
+        examples.uri = f"gs://{BUCKET}/examples/{number}"
+        context = BaseBeamExecutor.Context(beam_pipeline_args=list(target.beam_args))
+        example_gen = create_example_gen(replace(config, data=data), target, kept)
+        ExampleGenExecutor(context).Do({}, {"examples": [examples]}, example_gen.exec_properties)
+        return {
+            blob.name.partition(f"/{number}/")[2]: blob.download_as_bytes()
+            for blob in bucket.list_blobs(prefix=f"examples/{number}/Split-")
+        }
+
+    def scanned() -> set[tuple[str, int]]:
+        return {(blob.name, blob.generation) for blob in bucket.list_blobs(prefix="root/_kept/flights/scans/")}
+
+    write(1)
+    before, known = write(2), scanned()
+    after = write(3)
+    of_second = {name: content for name, content in before.items() if "span-00000000000000000002_" in name}
+    assert len(of_second) == 3
+    assert of_second.items() <= after.items()
+    assert known < scanned()  # those of the second span were not written again
