@@ -118,6 +118,7 @@ def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
         checks=config.data_checks,
         schema_file=config.schema and repository.in_repository(config.schema),
         reference_root=_reference_root(config, target),
+        kept=_kept(config, target),
     )
     example_validator.add_upstream_node(schema_gen)
     gate = DataGate(anomalies=example_validator.outputs["anomalies"])

@@ -65,7 +65,7 @@ class ExampleValidatorExecutor(BaseExecutor):
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
-        findings += rows.repeated_rows(files_by_split, counts, checks, image)
+        findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.get("kept", ""))
         sample = pa.concat_tables(
             [rows.sampled(files_by_split[split], image) for split in ("train", "eval")], promote_options="permissive"
         )
@@ -134,6 +134,7 @@ class ExampleValidator(DeclaredComponent):
         checks: DataChecks,
         schema_file: str | None,
         reference_root: str,
+        kept: str = "",
         **inputs: types.BaseChannel,
     ):
         """Create the component.
@@ -143,6 +144,7 @@ class ExampleValidator(DeclaredComponent):
             checks: Limits that are not in the schema.
             schema_file: Where a person edits the schema, for the remedies.
             reference_root: Where ``validation.reference`` keeps the statistics of pushed models.
+            kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
             **inputs: Statistics of every split, the examples they describe, and the schema.
         """
         settings = {
@@ -152,6 +154,7 @@ class ExampleValidator(DeclaredComponent):
             "schema": schema_file,
             "reference": reference_root,
             **({"weight": label.weight} if label.weight else {}),
+            **({"kept": kept} if kept else {}),
         }
         super().__init__(settings, **inputs)
 

@@ -86,9 +86,7 @@ def _entries(name: str, lists: pa.Array) -> pa.Array:
 
 def _int_entries(values: np.ndarray, entry: Callable[[bytes], bytes]) -> pa.Array:
     """Return entries of one integer each; those whose varint takes as many bytes are made together."""
-    sizes: np.ndarray = np.ones(len(values), np.int64)
-    for bits in range(7, 64, 7):
-        sizes += values >= np.uint64(1 << bits)
+    sizes = _varint_sizes(values)
     pieces, rows = [], []
     for size in np.unique(sizes):
         chosen = np.flatnonzero(sizes == size)
@@ -120,21 +118,49 @@ def _with_tail(sample: bytes, tails: np.ndarray) -> pa.Array:
 def _entries_of_many(
     lists: pa.Array, values: pa.Array, lengths: np.ndarray, missing: np.ndarray, entry: Callable[[bytes], bytes]
 ) -> pa.Array:
-    """Return entries where some row has several values or an empty list, row by row."""
-    ends = np.cumsum(lengths)
-    floats = np.asarray(values) if pa.types.is_floating(values.type) else None
-    items = [] if floats is not None else values.to_pylist()
-    made = []
-    for end, length, absent in zip(ends.tolist(), lengths.tolist(), missing.tolist(), strict=True):
-        if absent:
-            made.append(entry(b""))
-        elif floats is not None:
-            made.append(entry(_numbers_feature(FIELD_2, floats[end - length : end].tobytes())))
-        elif pa.types.is_integer(values.type):
-            made.append(entry(_int_feature(items[end - length : end])))
-        else:
-            made.append(entry(_bytes_feature(items[end - length : end])))
-    return pa.array(made, pa.large_binary())
+    """Return entries where some row has several values or an empty list."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])  # of each row's values
+    if pa.types.is_floating(values.type):
+        tag, packed, ends = FIELD_2, np.asarray(values).view(np.uint8), 4 * ends
+    elif pa.types.is_integer(values.type):
+        tag, (packed, starts) = FIELD_3, _varints(np.asarray(values).view(np.uint64))
+        ends = starts[ends]
+    else:
+        texts = values.to_pylist()
+        made = [
+            entry(b"" if absent else _bytes_feature(texts[end - length : end]))
+            for end, length, absent in zip(ends[1:].tolist(), lengths.tolist(), missing.tolist(), strict=True)
+        ]
+        return pa.array(made, pa.large_binary())
+    # Before the numbers of a row stands what depends on their bytes' number alone; of a missing value that is all.
+    sizes = np.where(missing, -1, np.diff(ends))
+    kinds, kind_of_row = np.unique(sizes, return_inverse=True)
+    heads = [entry(_numbers_feature(tag, bytes(size)))[: -size or None] if size >= 0 else entry(b"") for size in kinds]
+    numbers = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(lists), [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(packed)]
+    )
+    before = pa.array(heads, pa.large_binary()).take(pa.array(kind_of_row))
+    return pc.binary_join_element_wise(before, numbers, _NO_SEPARATOR)
+
+
+def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the varints of uint64 values in a row, uint8 [bytes], and where each begins and the last one ends."""
+    sizes = _varint_sizes(values)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    packed = np.zeros(starts[-1], np.uint8)
+    for place in range(sizes.max(initial=0)):
+        longer = np.flatnonzero(sizes > place)
+        part = ((values[longer] >> np.uint64(7 * place)) & np.uint64(0x7F)).astype(np.uint8)
+        packed[starts[longer] + place] = part | np.where(sizes[longer] > place + 1, 0x80, 0).astype(np.uint8)
+    return packed, starts
+
+
+def _varint_sizes(values: np.ndarray) -> np.ndarray:
+    """Return how many bytes the varint of each uint64 value takes, int64 [values]."""
+    sizes: np.ndarray = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        sizes += values >= np.uint64(1 << bits)
+    return sizes
 
 
 def _int_feature(values: Sequence[int]) -> bytes:

@@ -1,6 +1,7 @@
 """Find what only the rows tell: repeated rows, and columns that contain a leaked label."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from statistics import NormalDist
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data import tfrecord_files
+from pipeline import filesystem
+from pipeline.data import kept, tfrecord_files
 from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
@@ -16,6 +18,7 @@ from pipeline.settings.images import facts
 from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384
+KIND = "hashes"  # of what is kept
 # Rows of a split that a column is judged by: an AUC of 0.98 is told from one of 0.97 with far fewer.
 SAMPLE = 20_000
 # Below, chance tells the label as well. Each row is judged by what the others of FOLDS parts say of its value.
@@ -31,7 +34,7 @@ Files = Mapping[str, Sequence[str]]
 
 
 def repeated_rows(
-    files: Files, rows: Mapping[str, int], checks: DataChecks, image: str | None = None
+    files: Files, rows: Mapping[str, int], checks: DataChecks, image: str | None = None, root: str = ""
 ) -> Iterator[Finding]:
     """Find rows that are in several splits, and rows that are in one split several times.
 
@@ -42,11 +45,12 @@ def repeated_rows(
         rows: Their number by split.
         checks: The limits.
         image: Column of encoded images; rows with the same image are equal then, whatever their paths and labels.
+        root: Folder for the hashes of each file's rows, where the examples are of a window of spans; or "".
     """
     every = 1 + sum(rows.values()) // MOST_HASHES
     seen: dict[str, np.ndarray] = {}
     for split, of_split in files.items():
-        hashes = _hashes(of_split, every, image)
+        hashes = _kept_hashes(of_split, every, root) if root else _hashes(of_split, every, image)
         distinct = np.unique(hashes)
         repeated = 1 - len(distinct) / max(1, len(hashes))
         shares = [("repeated_rows", repeated, "repeat another row of it", checks.max_repeated_rows, "")]
@@ -66,6 +70,8 @@ def repeated_rows(
                     remedy = 'take the files apart; accept it: DataChecks(severity={"shared_images": "ignore"})'
                 yield Finding(kind, split, "", found, allowed, remedy, values)
         seen[split] = distinct
+    if root:
+        kept.prune(root, KIND, [_folder(file, root) for of_split in files.values() for file in of_split])
 
 
 def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
@@ -229,6 +235,26 @@ def _hashes(files: Sequence[str], every: int, image: str | None) -> np.ndarray:
     parts = [np.fromiter(map(hash, block), np.int64, len(block)) for block in _blocks(files, image)]
     hashes = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     return hashes[hashes % every == 0] if every > 1 else hashes
+
+
+def _kept_hashes(files: Sequence[str], every: int, root: str) -> np.ndarray:
+    """Return the hashes of rows that no image makes equal; read only files that no earlier run has read."""
+    parts = []
+    for file in files:
+        folder = _folder(file, root)
+        if not kept.is_whole(folder):
+            blocks = tfrecord_files.read_records(file, BLOCK)
+            # Python's own hash of bytes is another one in the next process.
+            found = b"".join(blake2b(record, digest_size=8).digest() for block in blocks for record in block)
+            kept.write_value(folder, np.frombuffer(found, np.int64))
+            kept.seal(folder)
+        parts.append(kept.read_value(folder))
+    hashes = np.concatenate(parts)
+    return hashes[hashes % every == 0] if every > 1 else hashes
+
+
+def _folder(file: str, root: str) -> str:
+    return kept.folder_of(root, KIND, filesystem.digest(file))
 
 
 def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
