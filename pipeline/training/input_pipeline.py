@@ -37,6 +37,8 @@ BYTES_IN_DECODED_BLOCK = 4 << 20
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
 BYTES_SHUFFLED = 1 << 30
+# A worker with fewer examples than another sees them more often. So many times as many are still dealt out by file.
+UNEVEN = 1.25
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
 
@@ -244,13 +246,17 @@ class _Streamed:
         self._files = files
         self.rows = rows
         self._deterministic = deterministic
-        # With fewer files than workers, each worker reads all of them and feeds its part of every batch.
-        self._by_file = part.workers > 1 and len(files) >= part.workers
-        self._own = files[part.worker :: part.workers] if self._by_file else files
         self._block = _rows_in_block(rows)
-        self._examples = int(_blocks(files, self._block).reduce(0, lambda count, block: count + tf.size(block)))
+        counts = _examples_in(files, self._block)
+        self._examples = sum(counts)
         if not self._examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
+        dealt = deal_out(files, counts, part.workers)
+        # Where files cannot be dealt out evenly, each worker reads all of them and feeds its part of every batch.
+        self._by_file = part.workers > 1 and dealt is not None
+        self._own = dealt[part.worker] if dealt else files
+        if part.workers > 1:
+            logger.info("This worker reads %d of %d files.", len(self._own), len(files))
         self.cache = "disk" if disk else "none"
         self._cached: tf.data.Dataset | None = None
         if disk:
@@ -272,7 +278,7 @@ class _Streamed:
             else:
                 blocks = self._shuffled(order)
             if self._by_file:
-                # The workers' files differ in size: each goes round its own until the epoch's steps are done.
+                # The workers' files differ in size a little: each goes round its own until the epoch's steps are done.
                 return blocks.repeat().rebatch(batch_size, drop_remainder=True).take(steps * part.local)
             return _own_batches(blocks.rebatch(batch_size, drop_remainder=True).take(steps * part.replicas), part)
 
@@ -294,6 +300,41 @@ class _Streamed:
         shuffled = records.shuffle(_rows_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
         blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
+
+
+def deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> list[list[str]] | None:
+    """Deal files out to workers, so that each gets about as many examples.
+
+    The largest file is dealt first, and each to the worker with the fewest examples so far (Graham 1969, "Bounds on
+    Multiprocessing Timing Anomalies").
+
+    Args:
+        files: Their names.
+        examples: In each.
+        workers: Their number.
+
+    Returns:
+        Files of each worker; None where one would have more than ``UNEVEN`` times the examples of another.
+    """
+    shares: list[list[str]] = [[] for _ in range(workers)]
+    totals = [0] * workers
+    for count, file in sorted(zip(examples, files, strict=True), key=lambda pair: -pair[0]):
+        fewest = totals.index(min(totals))
+        shares[fewest].append(file)
+        totals[fewest] += count
+    return shares if max(totals) <= UNEVEN * min(totals) else None
+
+
+def _examples_in(files: list[str], block: int) -> list[int]:
+    """Return the number of examples in each file."""
+    kind = "GZIP" if gzipped(files) else ""
+
+    def count(file: tf.Tensor) -> tf.Tensor:
+        blocks = tf.data.TFRecordDataset(file, kind, buffer_size=1 << 20).batch(block)
+        return blocks.reduce(0, lambda total, records: total + tf.size(records))
+
+    counts = tf.data.Dataset.from_tensor_slices(files).map(count, tf.data.AUTOTUNE)
+    return [int(number) for number in counts.as_numpy_iterator()]
 
 
 def _rows_in_block(rows: Rows) -> int:

@@ -24,6 +24,7 @@ from pipeline.training.observation import Observation, Trace
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
 from pipeline.training.strategy import Distribution
+from pipeline.training.workers import warn_of_slow_worker
 
 logger = logging.getLogger("pipeline.training")
 
@@ -87,6 +88,7 @@ class Fit:
         with self.stopwatch.measure(LOADING):
             self._fit_batch_to_the_data()
         self.seconds = self.seconds_waited = self.stopwatch.seconds()[LOADING]
+        self.seconds_in_steps = 0.0  # of an epoch, in this process
         if self.steps.class_weights is not None:
             weights = class_weights_of(train, train.rows.classes)
             logger.info("Rows of each class count in the loss: %s.", ", ".join(f"{weight:.4g}" for weight in weights))
@@ -197,7 +199,8 @@ class Fit:
             with self.stopwatch.measure(STEPS):
                 records = self._call(count)
             self.observation.calls += 1
-            self.seconds += time.perf_counter() - started
+            took = time.perf_counter() - started
+            self.seconds, self.seconds_in_steps = self.seconds + took, self.seconds_in_steps + took
             self.journal.add_steps(first, self.epoch, records)
             if self.progress.due():
                 self._report_progress(first + count, records[-1][0])
@@ -301,7 +304,10 @@ class Fit:
             "share_waited_for_input": min(1.0, (self.seconds_waited + sum(row[5] for row in steps)) / seconds),
         }
         metrics |= self.observation.columns()
-        self.seconds = self.seconds_waited = 0.0
+        if self.distribution.workers > 1:
+            own = self.seconds_in_steps - self.steps.waited_for_others()
+            warn_of_slow_worker(self.distribution, self.epoch, own)
+        self.seconds = self.seconds_waited = self.seconds_in_steps = 0.0
         self.journal.add_epoch(metrics)
         logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
         return dict(metrics)

@@ -24,6 +24,7 @@ from pipeline.training.sparse import (
     summed,
 )
 from pipeline.training.strategy import Distribution
+from pipeline.training.workers import summed_over_replicas
 
 # The record of a step, in this order.
 RECORDED = ("loss", "learning_rate", "gradient_norm", "seconds_waited")
@@ -67,11 +68,16 @@ class Steps:
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
         self.class_weights = tf.Variable(tf.ones([rows.classes]), trainable=False) if settings.class_weight else None
-        self._strategy, self._replicas = distribution.strategy, distribution.replicas
+        self._strategy, self._replicas, self._local = (
+            distribution.strategy,
+            distribution.replicas,
+            distribution.part.local,
+        )
         # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
         # makes the allocator give every large buffer back to the system after each use.
         self._direct = distribution.on_cpu and distribution.replicas == 1
         self._records = tf.Variable(tf.zeros([settings.steps_per_call, len(RECORDED)]), trainable=False)
+        self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False) if distribution.workers > 1 else None
         self._norms = tf.Variable(tf.zeros([len(model.trainable_variables)]), trainable=False)
         with self._strategy.scope():
             self._evaluation_loss = keras.metrics.Mean("loss")
@@ -164,6 +170,13 @@ class Steps:
     def records(self, steps: int) -> list[list[float]]:
         """Return ``RECORDED`` of each of the first steps of the last call."""
         return self._records[:steps].numpy().tolist()
+
+    def waited_for_others(self) -> float:
+        """Return the seconds, since the last call, in which one of several workers waited for sums over all."""
+        assert self._waited is not None
+        waited = float(self._waited) / self._local
+        self._waited.assign(0.0)
+        return waited
 
     def largest_gradient(self) -> tuple[str, float]:
         """Return the variable with the largest gradient in the step that was not finite, and the gradient's norm."""
@@ -278,10 +291,10 @@ class Steps:
         else:
             loss, gradients = self._accumulated_gradients(batch)
         present = [gradient for gradient in gradients if gradient is not None]
-        to_sum = [loss, *present]
+        sums = [loss, *present]
         if self._replicas > 1:  # of one, it would gather the gradients of a split model on its first device
-            to_sum = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, to_sum)
-        reduced = iter(to_sum)
+            sums = summed_over_replicas(sums, self._waited)
+        reduced = iter(sums)
         loss = next(reduced)
         # Rows are summed after that only: workers exchange equally many.
         gradients = [None if gradient is None else summed(next(reduced)) for gradient in gradients]

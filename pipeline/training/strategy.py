@@ -87,17 +87,22 @@ class Distribution:
         """Return whether this process is the one that writes."""
         return self.worker == 0
 
-    def total(self, value: int) -> int:
-        """Return the sum of a number over all processes; each must call it."""
+    def of_all(self, value: int) -> list[int]:
+        """Return the number that each process gives, in their order; each must call it."""
         if self.workers == 1:
-            return value
+            return [value]
 
         def from_first_replica(context: tf.distribute.ReplicaContext) -> tf.Tensor:
             first = context.replica_id_in_sync_group % self.part.local == 0
-            return tf.constant(value, tf.int64) if first else tf.constant(0, tf.int64)
+            return tf.one_hot(self.worker, self.workers, value if first else 0, 0, dtype=tf.int64)
 
         per_replica = self.strategy.experimental_distribute_values_from_function(from_first_replica)
-        return int(self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None))
+        values: list[int] = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None).numpy().tolist()
+        return values
+
+    def total(self, value: int) -> int:
+        """Return the sum of a number over all processes; each must call it."""
+        return sum(self.of_all(value))
 
 
 def choose(name: str, *, alone: bool = False) -> Distribution:

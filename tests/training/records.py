@@ -1,5 +1,6 @@
 """Small TFRecord files, and a model that learns from them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -25,14 +26,18 @@ SETTINGS = Settings(
 )
 
 
-def write(folder: Path, rows: int, files: int = 1, spoil: int | None = None, seed: int = 1) -> str:
-    """Writes rows of x = two numbers, y = whether the first is above 0; ``spoil`` is infinite. Returns the pattern."""
+def write(folder: Path, rows: int, files: int | Sequence[int] = 1, spoil: int | None = None, seed: int = 1) -> str:
+    """Writes rows of x = two numbers, y = whether the first is above 0; ``spoil`` is infinite. Returns the pattern.
+
+    ``files`` is their number, or the number of rows in each.
+    """
     x = np.random.default_rng(seed).normal(size=(rows, 2)).astype("float32")
     x[:, 1] = np.arange(rows)  # tells the rows apart
     if spoil is not None:
         x[spoil, 0] = np.inf
     folder.mkdir(parents=True, exist_ok=True)
-    for number, part in enumerate(np.array_split(np.arange(rows), files)):
+    ends = files if isinstance(files, int) else np.cumsum(files)[:-1]
+    for number, part in enumerate(np.array_split(np.arange(rows), ends)):
         options = tf.io.TFRecordOptions(compression_type="GZIP")
         with tf.io.TFRecordWriter(str(folder / f"part-{number}.gz"), options) as writer:
             for row in part:

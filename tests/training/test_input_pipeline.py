@@ -152,11 +152,13 @@ def test_devices_that_want_static_shapes_get_them(shards, cache):
 
 
 @pytest.mark.slow
-def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shards):
+def test_workers_that_stream_take_files_of_their_own_dealt_out_by_their_examples(tmp_path):
+    pattern = write(tmp_path, ROWS, files=[480, 130, 130, 130, 130])
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
-    splits = [open_split(shards, "none", part=part) for part in parts]
-    epochs = [set(flat(steps(split, 50, 10, part))) for split, part in zip(splits, parts, strict=True)]
-    assert not epochs[0] & epochs[1]
+    splits = [open_split(pattern, "none", part=part) for part in parts]
+    seen = [set(flat(steps(split, 50, 40, part))) for split, part in zip(splits, parts, strict=True)]
+    assert sorted(map(len, seen)) == [480, 520]
+    assert not seen[0] & seen[1]
     evaluated = [
         flat(judged(split, 50, part, evaluation_steps(ROWS, 50, 2))) for split, part in zip(splits, parts, strict=True)
     ]
@@ -164,8 +166,9 @@ def test_workers_that_stream_take_files_of_their_own_when_there_are_enough(shard
 
 
 @pytest.mark.slow
-def test_fewer_files_than_workers_are_shared_row_by_row(tmp_path):
-    pattern = write(tmp_path / "one", 200)
+@pytest.mark.parametrize("files", [[200], [200, 0], [150, 50]], ids=str)
+def test_files_that_cannot_be_dealt_out_evenly_are_shared_row_by_row(tmp_path, files):
+    pattern = write(tmp_path / "few", 200, files=files)
     parts = [Part(replicas=2, worker=worker, workers=2) for worker in range(2)]
     epochs = [flat(steps(open_split(pattern, "none", part=part), 50, 2, part)) for part in parts]
     assert sorted(epochs[0] + epochs[1]) == list(range(200))

@@ -1,11 +1,14 @@
 """One device, two mirrored ones and two workers learn the same, through the project's own module file."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.training.processes import Data, cluster, finish, logs, losses, run, start
 
@@ -81,6 +84,32 @@ def test_workers_that_report_progress_at_different_times_train_on(transformed, t
     often, seldom = (logs(folder).count("epoch 1 of 1, step ") for folder in folders)
     assert often > 10
     assert seldom <= 1
+
+
+def test_workers_that_stream_from_uneven_files_end_together(transformed, tmp_path):
+    """Dealt out by file, the second worker would wait for an example for ever."""
+    files = [file for pattern in transformed.train_files for file in tf.io.gfile.glob(pattern)]
+    tf.io.gfile.copy(files[0], str(tmp_path / "all.gz"))
+    tf.io.TFRecordWriter(str(tmp_path / "none.gz"), tf.io.TFRecordOptions(compression_type="GZIP")).close()
+    data = replace(transformed, train_files=[f"{tmp_path}/*.gz"])
+    job = {"settings": {"batch_size": 32, "epochs": 1, "strategy": "multi_worker", "cache": "none"}}
+    folders = [tmp_path / "chief", tmp_path / "worker"]
+    workers = [start(data, folder, environment, **job) for folder, environment in zip(folders, cluster(2), strict=True)]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    assert all("This worker reads 2 of 2 files" in logs(folder) for folder in folders)
+
+
+def test_a_slow_worker_is_named_in_the_log_of_the_chief(transformed, tmp_path):
+    job = {"settings": {"batch_size": 32, "epochs": 1, "strategy": "multi_worker"}}
+    folders = [tmp_path / "chief", tmp_path / "worker"]
+    workers = [
+        start(transformed, folder, environment, slow=slow, **job)
+        for folder, environment, slow in zip(folders, cluster(2), (0.0, 0.1), strict=True)
+    ]
+    assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
+    named = r"Worker 1 \(localhost:\d+\) is slow, and all others wait for it: its part of epoch 0 took \d+\.\d s"
+    assert re.search(named, logs(folders[0]))
+    assert "is slow" not in logs(folders[1])
 
 
 def test_rows_of_tables_are_changed_on_two_devices_and_by_two_workers_as_on_one(transformed, tmp_path):

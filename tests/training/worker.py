@@ -82,7 +82,25 @@ class FitsUpTo(keras.layers.Layer):
         return inputs + 0.0 * tf.cast(tf.ensure_shape(rows, []), inputs.dtype)
 
 
-def small_model() -> Any:
+class Slow(keras.layers.Layer):
+    """Passes its input on; in training it takes its time, as on a machine that others use, too."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def call(self, inputs, training=False):
+        if not training:
+            return inputs
+
+        def take_time(zero: np.ndarray) -> np.ndarray:
+            time.sleep(self.seconds)
+            return zero
+
+        return inputs + tf.ensure_shape(tf.numpy_function(take_time, [0.0 * inputs[0, 0]], tf.float32), [])
+
+
+def small_model(slow: float = 0.0) -> Any:
     """Embeddings, dropout and batch normalisation: every kind of state that a checkpoint must hold."""
 
     def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
@@ -91,6 +109,7 @@ def small_model() -> Any:
         for name in ("carrier", "origin"):
             parts.append(keras.layers.Flatten()(keras.layers.Embedding(features.categories[name], 4)(inputs[name])))
         hidden = keras.layers.Concatenate()(parts)
+        hidden = Slow(slow)(hidden) if slow else hidden
         hidden = keras.layers.BatchNormalization()(hidden)
         hidden = keras.layers.Dense(hp.Choice("units", [8, 16, 32], default=16), "relu")(hidden)
         hidden = keras.layers.Dropout(0.2)(hidden)
@@ -214,7 +233,9 @@ def main(job: dict[str, Any]) -> None:
         custom_config={**SETTINGS, **job.get("settings", {})},
     )
     kind = job.get("model")
-    build_model = other_model(kind) if kind in ("sequential", "subclassed", *OTHERS) else small_model()
+    build_model = (
+        other_model(kind) if kind in ("sequential", "subclassed", *OTHERS) else small_model(job.get("slow", 0.0))
+    )
     if job.get("tune"):
         result = training.tune(fn_args, build_model)
         result.tuner.search(**result.fit_kwargs)
