@@ -1,174 +1,150 @@
-"""The data steps with 1, 2 and 4 workers of Beam in processes of their own: how the work is dealt.
+"""Measure how several workers on this machine scale: their speed together, against the same processes without exchange.
 
-    python benchmarks/workers.py [--times 4] [--workers 1 2 4] [--folder FOLDER]
+    python benchmarks/workers.py [--processes 1 2 4]
 
-The default pipeline on the flights of some years (made as by ``scale.py``), without a search and with a short training,
-through ``local_runner.py --beam-runner FnApiRunner``, with a shard for each month, so that every worker finds some. A
-job starts its workers anew, and they import TensorFlow and TFX. The work of a worker is its processor time beyond that
-of these imports, which is measured here, too. Processor time says how a job would scale with a core for each worker,
-whatever cores this machine has and what else it does; seconds on the clock are shown for the user of this machine.
-
-Must be reached: of the work that one worker does alone in Transform and in the Evaluator, the busiest of several does
-at most 1.6 times its share (0.8 with two, 0.4 with four): shards are never dealt quite evenly, and each worker builds
-its own graphs. Exits 1 when it falls short. About ten minutes on two free cores.
+Two processes have a core each, four have half of one: two are pinned to each core. In theory n workers that train
+together are as fast as n trainings side by side, on the same cores, that have nothing to do with one another: these
+share caches, memory and what else runs here alike, and only the sum of the gradients is missing. Both are run in turn,
+and the ratio of each pair is taken, for the same training is up to three times as slow on a busy machine. A step takes
+1,024 examples a worker. What must be reached is in the last lines; exits 1 when it is not.
 """
 
 import argparse
-import contextlib
-import re
-import resource
+import csv
+import json
+import os
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
-from scale import FLIGHTS, ROOT, years
 
-STEPS = ("ExampleGen", "StatisticsGen", "Transform", "Evaluator")
-STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s")
-WORKER = "apache_beam.runners.worker.sdk_worker_main"
-JUDGED, MOST_OF_SHARE = ("Transform", "Evaluator"), 1.6
-IMPORTS = "import pipeline.components.transform, pipeline.components.evaluator"
-CONFIG = """\
-import runpy
-from dataclasses import replace
-
-from pipeline.config import Evaluation, Gate, Training, Tuning
-
-WHOLE = runpy.run_path({path!r})["CONFIG"]
-CONFIG = replace(
-    WHOLE,
-    data=replace(WHOLE.data, shard_mb=2),
-    tuning=Tuning("off"),
-    training=Training(epochs=1, batch_size=8192),
-    evaluation=Evaluation(gates=(Gate("auc", floor=0.5),), slices=("origin", "carrier"), threshold=0.3),
-)
-"""
-
-
-@dataclass
-class Found:
-    """Seconds by step; and by step a list of its jobs, each with the processor seconds of its workers."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    jobs: dict[str, list[list[float]]] = field(default_factory=dict)
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS, WIDTH, EXAMPLES, BATCH_SIZE, EPOCHS, PAIRS = 32, 512, 131_072, 1_024, 2, 3
+EFFICIENCY = 0.75
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=4, help="years of flights")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--folder", type=Path, help="where data and runs go (a temporary folder)")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--one", nargs=2, metavar=("ROWS", "LOGS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if not FLIGHTS.is_dir():
-        subprocess.run([sys.executable, ROOT / "data/prepare_flights.py", "--output", FLIGHTS], check=True)
-    with contextlib.ExitStack() as stack:
-        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        data = years(arguments.times, folder / f"flights-{arguments.times}")
-        config = folder / "short.py"
-        config.write_text(CONFIG.format(path=str(ROOT / "configs/flights.py")))
-        found = {
-            workers: measured(config, data, folder / f"output-{workers}", workers)
-            for workers in sorted({1, *arguments.workers})
-        }
-    return report(found)
+    if arguments.one:
+        one(*arguments.one)
+        return 0
+    cores = sorted(os.sched_getaffinity(0))
+    table = Table("processes", title="Examples a second, of all", title_justify="left")
+    for column in ("cores", "side by side", "together", "efficiency", "to one process"):
+        table.add_column(column, justify="right")
+    found, speed_of_one = {}, 0.0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "rows")
+        for processes in arguments.processes:
+            pinned = [cores[number % len(cores)] for number in range(processes)]
+            pairs = [[speed(folder, pinned, together) for together in (False, True)] for _ in range(PAIRS)]
+            found[processes] = statistics.median(together / apart for apart, together in pairs)
+            apart, together = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+            speed_of_one = speed_of_one or apart
+            table.add_row(
+                str(processes),
+                str(len(set(pinned))),
+                f"{apart:,.0f}",
+                f"{together:,.0f}",
+                f"{found[processes]:.2f}",
+                f"{together / speed_of_one:.2f}",
+            )
+    Console(width=100).print(table)
+    for processes, efficiency in found.items():
+        word = "reached" if efficiency >= EFFICIENCY else "MISSED"
+        print(f"{word}: {processes} together have {efficiency:.2f} of their speed side by side (at least {EFFICIENCY})")
+    return 0 if min(found.values()) >= EFFICIENCY else 1
 
 
-def measured(config: Path, data: Path, output: Path, workers: int) -> Found:
-    """Runs the pipeline with so many workers."""
-    print(f"{workers} workers", flush=True)
-    engine = ["--beam-runner", "FnApiRunner", "--beam-option", f"direct_num_workers={workers}"]
-    process = subprocess.Popen(
-        [sys.executable, "local_runner.py", "--config", config, "--data", data, "--output", output, *engine],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+def speed(folder: Path, pinned: list[int], together: bool) -> float:
+    """Train in processes that are pinned to cores; return the examples a second of all in their last epoch."""
+    sockets = [socket.socket() for _ in pinned]
+    for each in sockets:
+        each.bind(("localhost", 0))
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    running = []
+    for number, core in enumerate(pinned):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        if together and len(pinned) > 1:
+            task = {"type": "worker", "index": number}
+            environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        logs = folder / f"logs-{number}"
+        command = ["taskset", "-c", str(core), sys.executable, __file__, "--one", str(folder / "rows"), str(logs)]
+        running.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate()[1] for process in running]
+    if any(process.returncode for process in running):
+        raise RuntimeError("\n".join(errors))
+    counted = pinned[:1] if together else pinned  # the chief counts the examples of all workers
+    return sum(last(folder / f"logs-{number}/history.csv") for number in range(len(counted)))
+
+
+def one(rows: str, logs: str) -> None:
+    """Train in this process."""
+    import keras
+    import tensorflow as tf
+
+    from pipeline.training import strategy
+    from pipeline.training.decoding import Decoder
+    from pipeline.training.input_pipeline import read
+    from pipeline.training.loop import Fit
+    from pipeline.training.settings import Settings
+
+    settings = Settings(
+        label="y",
+        objective="auc",
+        epochs=EPOCHS,
+        batch_size=BATCH_SIZE,
+        patience=EPOCHS,
+        schedule="constant",
+        warmup_epochs=0.0,
+        seed=1,
+        profile="off",
     )
-    found, lines, over = Found(), [], threading.Event()
-    seen: dict[int, tuple[float, float]] = {}  # when a worker was first seen, and its processor time so far
-    watching = threading.Thread(target=watch, args=(process.pid, seen, over), daemon=True)
-    watching.start()
-    before = time.monotonic()
-    assert process.stdout
-    for line in process.stdout:
-        lines.append(line)
-        if step := STEP.match(line):
-            now = time.monotonic()
-            found.seconds[step[1]] = float(step[2])
-            # Workers of a job begin together, and those of the next when they have ended.
-            busy = [busy for first, busy in sorted(seen.values()) if before <= first < now]
-            found.jobs[step[1]] = [busy[at : at + workers] for at in range(0, len(busy), workers)]
-            before = now
-    over.set()
-    watching.join()
-    if process.wait():
-        sys.exit(f"the run with {workers} workers ended with {process.returncode}:\n{''.join(lines)}")
-    return found
+    distribution = strategy.choose("auto")
+    spec = {"x": tf.io.FixedLenFeature([COLUMNS], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}
+    splits = [read([f"{rows}/*"], Decoder(spec, "y"), cache="memory", on_cpu=True) for _ in range(2)]
+    assert all(split.examples for split in splits)  # loaded before the first step
+    with distribution.strategy.scope():
+        inputs = {"x": keras.Input((COLUMNS,), name="x")}
+        hidden = inputs["x"]
+        for _ in range(2):
+            hidden = keras.layers.Dense(WIDTH, "relu")(hidden)
+        model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+    Fit(model, splits[0], splits[1], settings, distribution, seed=1, logs=logs).run()
 
 
-def watch(pid: int, seen: dict[int, tuple[float, float]], over: threading.Event) -> None:
-    """Looks at the workers among the children of a process, until it is over."""
-    parent = psutil.Process(pid)
-    while not over.wait(0.2):
-        with contextlib.suppress(psutil.Error):
-            for child in parent.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if child.pid in seen or (WORKER in child.cmdline() and "python" in child.name()):
-                        times = child.cpu_times()
-                        first = seen.get(child.pid, (time.monotonic(), 0.0))[0]
-                        seen[child.pid] = first, times.user + times.system
+def write(folder: Path) -> None:
+    """Write rows of numbers, and a label that follows from them."""
+    import numpy as np
+    import tensorflow as tf
+
+    folder.mkdir()
+    with tf.io.TFRecordWriter(str(folder / "rows")) as writer:
+        for row in np.random.default_rng(1).normal(size=(EXAMPLES, COLUMNS)).astype("float32"):
+            feature = {
+                "x": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
+                "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(row[0] * row[1] > 0)])),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 
 
-def importing() -> float:
-    """Returns the processor seconds of the imports of a worker."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def busiest(jobs: list[list[float]], start: float) -> float:
-    """Returns the work of the busiest worker of each job, together."""
-    return sum(max(0.0, max(job) - start) for job in jobs)
-
-
-def report(found: dict[int, Found]) -> int:
-    """Prints what was measured and what must be reached; returns the exit code."""
-    start = importing()
-    console = Console()
-    table = Table("", title="Seconds on the clock", title_justify="left")
-    work = Table(
-        "", title=f"Work of the busiest worker, seconds beyond the {start:.1f} of imports", title_justify="left"
-    )
-    for workers in found:
-        table.add_column(f"{workers} workers", justify="right")
-        work.add_column(f"{workers} workers", justify="right")
-    short = []
-    for step in STEPS:
-        table.add_row(step, *(f"{each.seconds[step]:.1f}" for each in found.values()))
-        alone = busiest(found[1].jobs[step], start)
-        row = []
-        for workers in found:
-            part = busiest(found[workers].jobs[step], start)
-            row.append(f"{part:.1f} ({part / alone:.2f})" if alone else "-")
-            if step in JUDGED and part > MOST_OF_SHARE / workers * alone:
-                short.append(f"{step} with {workers}")
-        work.add_row(step, *row)
-    console.print(table)
-    console.print(work)
-    console.print(
-        f"must reach: the busiest of several workers of {' and '.join(JUDGED)} does at most {MOST_OF_SHARE} times its "
-        f"share: {'falls short: ' + ', '.join(short) if short else 'reached'}"
-    )
-    return 1 if short else 0
+def last(file: Path) -> float:
+    """Read the examples a second of the last epoch."""
+    with file.open() as lines:
+        return float(list(csv.DictReader(lines))[-1]["examples_per_second"])
 
 
 if __name__ == "__main__":
