@@ -333,7 +333,7 @@ def _examples_in(files: list[str], block: int) -> list[int]:
         blocks = tf.data.TFRecordDataset(file, kind, buffer_size=1 << 20).batch(block)
         return blocks.reduce(0, lambda total, records: total + tf.size(records))
 
-    counts = tf.data.Dataset.from_tensor_slices(files).map(count, tf.data.AUTOTUNE)
+    counts = without_autotune(tf.data.Dataset.from_tensor_slices(files).map(count, tf.data.AUTOTUNE))
     return [int(number) for number in counts.as_numpy_iterator()]
 
 
