@@ -5,8 +5,9 @@
 The default pipeline on the flights of some years (made as by ``scale.py``), without a search and with a short training,
 through ``local_runner.py --beam-runner FnApiRunner``, with a shard for each month, so that every worker finds some. A
 job starts its workers anew, and they import TensorFlow and TFX. The work of a worker is its processor time beyond that
-of these imports, which is measured here, too. Processor time says how a job would scale with a core for each worker,
-whatever cores this machine has and what else it does; seconds on the clock are shown for the user of this machine.
+of these imports, which is measured here, too; docs/scale.md reckons with it. Processor time says how a job would scale
+with a core for each worker, whatever cores this machine has and what else it does; seconds on the clock are shown for
+the user of this machine.
 
 Must be reached: of the work that one worker does alone in Transform and in the Evaluator, the busiest of several does
 at most 1.6 times its share (0.8 with two, 0.4 with four): shards are never dealt quite evenly, and each worker builds
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 from scale import FLIGHTS, ROOT, years
@@ -78,7 +80,8 @@ def main() -> int:
             workers: measured(config, data, folder / f"output-{workers}", workers)
             for workers in sorted({1, *arguments.workers})
         }
-    return report(found)
+        rows = sum(pq.read_metadata(file).num_rows for file in data.glob("*/*.parquet"))
+    return report(found, rows)
 
 
 def measured(config: Path, data: Path, output: Path, workers: int) -> Found:
@@ -140,7 +143,7 @@ def busiest(jobs: list[list[float]], start: float) -> float:
     return sum(max(0.0, max(job) - start) for job in jobs)
 
 
-def report(found: dict[int, Found]) -> int:
+def report(found: dict[int, Found], rows: int) -> int:
     """Prints what was measured and what must be reached; returns the exit code."""
     start = importing()
     console = Console()
@@ -151,6 +154,7 @@ def report(found: dict[int, Found]) -> int:
     for workers in found:
         table.add_column(f"{workers} workers", justify="right")
         work.add_column(f"{workers} workers", justify="right")
+    work.add_column("one, µs a row", justify="right")
     short = []
     for step in STEPS:
         table.add_row(step, *(f"{each.seconds[step]:.1f}" for each in found.values()))
@@ -161,7 +165,7 @@ def report(found: dict[int, Found]) -> int:
             row.append(f"{part:.1f} ({part / alone:.2f})" if alone else "-")
             if step in JUDGED and part > MOST_OF_SHARE / workers * alone:
                 short.append(f"{step} with {workers}")
-        work.add_row(step, *row)
+        work.add_row(step, *row, f"{1e6 * alone / rows:.1f}")
     console.print(table)
     console.print(work)
     console.print(
