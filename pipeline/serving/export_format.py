@@ -32,6 +32,8 @@ EXPLAINING = (AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS)
 INPUTS = "assets.extra/inputs.json"
 CLASSES = "assets.extra/classes.json"
 FITTED = "assets.extra/fitted.json"
+# Attribute of the SavedModel's root: the network's weights in their order.
+WEIGHTS = "weights"
 # Weights of a backbone, for the training of another model (docs/images.md).
 BACKBONE = "assets.extra/backbone.weights.h5"
 

@@ -19,6 +19,7 @@ from pipeline.serving.export_format import (
     FITTED,
     INPUTS,
     ROWS_SIGNATURE,
+    WEIGHTS,
 )
 from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
@@ -79,7 +80,9 @@ def export(
     raw_spec = _served_spec(transform_output, label)
     server = tf.Module()
     if ensemble is None or not ensemble.alone:
-        server.model = model  # a later training may start from it, even if it does not count
+        server.model = model
+        # A later training may start from these, even where the network's answers do not count.
+        setattr(server, WEIGHTS, [variable.value for variable in model.weights])
     server.ensemble = ensemble
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
     # half of the time of an export, for functions that nobody calls (docs/decisions/0007).

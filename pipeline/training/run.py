@@ -93,12 +93,7 @@ def run(
         model = build_model(hyperparameters, features)
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
-
-        def build(others: Features) -> keras.Model:
-            with precision(settings, distribution), distribution.strategy.scope():
-                return build_model(hyperparameters, others)
-
-        start_from(getattr(fn_args, "base_model", None), model, transform_output, features, build)
+        start_from(getattr(fn_args, "base_model", None), model, transform_output, features)
 
     if settings.probe:
         training = probe.Training(model, train, evaluate, settings, distribution, seed, augment)

@@ -1,15 +1,16 @@
 """Starting from the weights of an earlier model."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.errors import first_line
+from pipeline.serving.export_format import WEIGHTS
+from pipeline.training.embedding import Embedding
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 
@@ -17,61 +18,76 @@ logger = logging.getLogger("pipeline.training")
 
 
 def start_from(
-    saved_model: str | None,
-    model: keras.Model,
-    transform_output: tft.TFTransformOutput,
-    features: Features,
-    build: Callable[[Features], keras.Model],
+    saved_model: str | None, model: keras.Model, transform_output: tft.TFTransformOutput, features: Features
 ) -> None:
     """Give a model the weights of one that ``export`` has written; without one it keeps its own.
 
-    Where a vocabulary has changed, the rows of its ``Embedding`` go with their words, and a new word begins with the
-    row that the earlier model had for words it did not know: the model answers as the earlier one does.
+    Where a vocabulary has changed, the rows of its embedding go with their words, and a new word begins with the row
+    that the earlier model had for words it did not know: the model answers as the earlier one does.
 
     Args:
         saved_model: Address of the earlier model.
         model: Built for the features of today.
         transform_output: Of today.
         features: Of today.
-        build: Builds the same model for other features, here with the earlier vocabularies.
 
     Raises:
-        TrainingError: the earlier model has other layers, or the same with other shapes; or a vocabulary has changed
-            that is not that of one ``Embedding``, and words would get the rows of others.
+        TrainingError: the earlier model has other weights, or other shapes of them; or a vocabulary has changed that is
+            not that of one embedding, and words would get the rows of others.
     """
     if not saved_model:
         logger.info("No earlier model to start from: starting from random weights.")
         return
     changed = _changed_vocabularies(saved_model, transform_output)
-    embeddings = {name: _embedding_of(name, len(now), model, features) for name, (_, now) in changed.items()}
-    refused = sorted(name for name, place in embeddings.items() if place is None)
+    tables = {name: _table_of(name, len(now), model, features) for name, (_, now) in changed.items()}
+    refused = sorted(name for name, table in tables.items() if table is None)
     if refused:
         raise TrainingError(
             f"cannot start from {saved_model}: the vocabulary of {', '.join(refused)} has changed since, and its "
-            "embeddings would stand for other words: only those of one Embedding of the input of that name, with a row "
-            "for words that it lacks, go with their words. Train with training.warm_start=False once"
+            "embeddings would stand for other words: only those of one Embedding of the input of that name, with a "
+            "row for each word and one for all others, go with their words. Train with training.warm_start=False once"
         )
-    more = {name: len(before) - len(now) for name, (before, now) in changed.items()}
-    sizes = {name: size + more.get(name, 0) for name, size in features.categories.items()}
-    earlier = build(replace(features, categories=sizes)) if changed else model
-    checkpoint = tf.train.Checkpoint(model=earlier)
-    try:
-        status = checkpoint.read(f"{saved_model}/variables/variables")
-        status.assert_existing_objects_matched()
-    except (ValueError, AssertionError) as error:
-        raise TrainingError(
-            f"cannot start from {saved_model}: its weights are not those of this model "
-            f"({first_line(error)}). Build the same layers, or train with training.warm_start=False once"
-        ) from error
+    words = {id(table): changed[name] for name, table in tables.items()}
+    # Not by TensorFlow's Checkpoint of a model: it finds no layers that a layer of Keras has in a list, and says so
+    # nowhere.
+    saved = tf.train.load_checkpoint(f"{saved_model}/variables/variables")
+    shapes = saved.get_variable_to_shape_map()
+    names = [f"{WEIGHTS}/{number}/.ATTRIBUTES/VARIABLE_VALUE" for number in range(len(model.weights))]
+    _check(saved_model, shapes, dict(zip(names, model.weights, strict=True)), words)
+    for name, variable in zip(names, model.weights, strict=True):
+        values = saved.get_tensor(name)
+        variable.assign(_rows_of_words(values, *words[id(variable)]) if id(variable) in words else values)
     if changed:
-        weights = {place: name for name, place in embeddings.items()}
-        for place, (layer, before) in enumerate(zip(model.layers, earlier.layers, strict=True)):
-            values = before.get_weights()
-            if place in weights:
-                values = [_rows_of_words(values[0], *changed[weights[place]])]
-            layer.set_weights(values)
         logger.info("The vocabulary of %s has changed: rows of embeddings went with words.", ", ".join(sorted(changed)))
     logger.info("Starting from the weights of %s.", saved_model)
+
+
+def _check(
+    saved_model: str,
+    shapes: Mapping[str, Sequence[int]],
+    variables: Mapping[str, keras.Variable],
+    words: Mapping[int, tuple[list[bytes], list[bytes]]],
+) -> None:
+    """Raise a TrainingError unless a saved model has weights of the shapes of variables, by their names in it."""
+    count = sum(name.startswith(f"{WEIGHTS}/") for name in shapes)
+    found = ""
+    if not count:
+        found = "it has no list of them: it has only trees, or is of an earlier version of this pipeline"
+    for name, variable in variables.items():
+        expected = list(variable.shape)
+        if id(variable) in words:
+            before, now = words[id(variable)]
+            expected[0] += len(before) - len(now)
+        if not found and list(shapes.get(name, ())) != expected:
+            there = f"has the shape {list(shapes[name])}" if name in shapes else "is not there"
+            found = f"{variable.path}, {expected} in this model, {there}"
+    if not found and count > len(variables):
+        found = f"it has {count}, this model {len(variables)}"
+    if found:
+        raise TrainingError(
+            f"cannot start from {saved_model}: its weights are not those of this model ({found}). Build the same "
+            "layers, or train with training.warm_start=False once"
+        )
 
 
 def _changed_vocabularies(
@@ -91,15 +107,23 @@ def _changed_vocabularies(
     return changed
 
 
-def _embedding_of(name: str, words: int, model: keras.Model, features: Features) -> int | None:
-    """Return the place among the layers of the one embedding of a vocabulary; None where that is not certain."""
+def _table_of(name: str, words: int, model: keras.Model, features: Features) -> keras.Variable | None:
+    """Return the rows of the one embedding of a vocabulary; None where that is not certain."""
     users = [operation for operation in getattr(model, "operations", ()) if name in _inputs_of(operation)]
-    if len(users) != 1 or not isinstance(users[0], keras.layers.Embedding) or len(_inputs_of(users[0])) != 1:
+    if len(users) != 1 or len(_inputs_of(users[0])) != 1:
         return None
     # A row for each word and one for all others; before them one for filling up, where numbers of words vary.
-    if not users[0].input_dim == features.categories.get(name) == words + 1 + (name in features.padded):
+    if not _rows_of(users[0]) == features.categories.get(name) == words + 1 + (name in features.padded):
         return None
-    return next(place for place, layer in enumerate(model.layers) if layer is users[0])
+    return users[0].weights[0]
+
+
+def _rows_of(layer: Any) -> int | None:
+    """Return how many numbers an embedding has a row of its own for, in one table; None of others."""
+    if isinstance(layer, keras.layers.Embedding):
+        return int(layer.input_dim)
+    is_whole = isinstance(layer, Embedding) and layer.rows == layer.size and layer.parts == 1
+    return layer.size if is_whole else None
 
 
 def _inputs_of(operation: keras.Operation) -> list[str]:

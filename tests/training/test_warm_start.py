@@ -3,12 +3,14 @@
 import functools
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline import training
 from pipeline.training import tabular
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -19,7 +21,7 @@ from tests.training.records import functional
 def save(model: keras.Model, folder: Path, words: str) -> str:
     """A SavedModel with the model and a vocabulary, laid out as ``export`` does."""
     server = tf.Module()
-    server.model = model
+    server.model, server.weights = model, [variable.value for variable in model.weights]
     vocabulary = folder / "words"
     folder.mkdir()
     vocabulary.write_text(words)
@@ -35,7 +37,7 @@ def transform(folder: Path, words: str) -> SimpleNamespace:
 
 
 def start(folder: str | None, model: keras.Model, transform_output: SimpleNamespace) -> None:
-    start_from(folder, model, transform_output, Features({"x": 2}, {}), lambda features: pytest.fail("built again"))
+    start_from(folder, model, transform_output, Features({"x": 2}, {}))
 
 
 def test_the_weights_are_those_of_the_earlier_model(tmp_path):
@@ -53,6 +55,32 @@ def test_of_an_earlier_model_no_graph_is_loaded_or_run(tmp_path):
     Path(folder, "saved_model.pb").unlink()
     start(folder, model, transform(tmp_path, "a b"))
     np.testing.assert_array_equal(model.get_weights()[0], earlier.get_weights()[0])
+
+
+class Stack(keras.layers.Layer):
+    """Layers in a list and by name, as many a layer of Keras has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.several = [keras.layers.Dense(2) for _ in range(2)]
+        self.named = {"last": keras.layers.Dense(2)}
+
+    def call(self, inputs):
+        for layer in (*self.several, self.named["last"]):
+            inputs = layer(inputs)
+        return inputs
+
+
+def test_layers_within_layers_start_from_the_earlier_ones_too(tmp_path):
+    models = []
+    for _ in range(2):
+        inputs = {"x": keras.Input((2,), name="x")}
+        hidden = training.blocks([keras.layers.Dense(2), keras.layers.BatchNormalization()])(Stack()(inputs["x"]))
+        models.append(keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.1)(hidden))))
+    earlier, model = models
+    start(save(earlier, tmp_path / "earlier", "a b"), model, transform(tmp_path, "a b"))
+    for ours, theirs in zip(model.weights, earlier.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
 
 
 def test_without_an_earlier_model_the_weights_stay(tmp_path):
@@ -80,10 +108,12 @@ def test_other_shapes_are_refused_and_the_weights_stay(tmp_path):
 CATEGORIES = {"words": 4, "others": 3}
 
 
-def with_words(features: Features, *, committee: bool = False, users: int = 1) -> keras.Model:
+def with_words(
+    features: Features, *, committee: bool = False, users: int = 1, layer: Any = keras.layers.Embedding
+) -> keras.Model:
     """A network of an embedding of words, of another one, and of numbers."""
     inputs = features.inputs()
-    parts = [keras.layers.Embedding(features.categories[name], 3)(inputs[name]) for name in ("words", "others")]
+    parts = [layer(features.categories[name], 3)(inputs[name]) for name in ("words", "others")]
     parts += [keras.ops.cast(keras.ops.expand_dims(inputs["words"], 1), "float32")] * (users - 1)
     hidden = keras.layers.Concatenate()([*(keras.layers.Flatten()(part) for part in parts), inputs["x"]])
     if committee:
@@ -97,29 +127,36 @@ def answers(model: keras.Model, words: list[int]) -> np.ndarray:
     return keras.ops.convert_to_numpy(model(inputs, training=False))
 
 
-@pytest.mark.parametrize("committee", [False, True], ids=["plain", "committee"])
-def test_where_words_have_changed_the_model_answers_for_each_word_as_the_earlier_one(tmp_path, committee):
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"committee": True}, {"layer": training.embedding}],
+    ids=["plain", "committee", "rows alone"],
+)
+def test_where_words_have_changed_the_model_answers_for_each_word_as_the_earlier_one(tmp_path, kind):
     features = Features({"x": 2}, CATEGORIES)
-    earlier = with_words(features, committee=committee)
+    earlier = with_words(features, **kind)
     folder = save(earlier, tmp_path / "earlier", "a\nb\nc\n")
     now = Features({"x": 2}, {**CATEGORIES, "words": 5})
-    model = with_words(now, committee=committee)
-    build = functools.partial(with_words, committee=committee)
-    start_from(folder, model, transform(tmp_path, "c\nnew\na\nnewer\n"), now, build)
+    model = with_words(now, **kind)
+    start_from(folder, model, transform(tmp_path, "c\nnew\na\nnewer\n"), now)
     # c, a, and a word that neither knows; new ones as that.
     np.testing.assert_allclose(answers(model, [0, 2, 4]), answers(earlier, [2, 0, 3]), rtol=1e-6)
     np.testing.assert_allclose(answers(model, [1, 3]), answers(earlier, [3, 3]), rtol=1e-6)
     assert len({float(answer) for answer in answers(model, [0, 2, 4]).ravel()}) == 3
 
 
-@pytest.mark.parametrize("case", ["no embedding", "used twice", "no row for other words"])
+@pytest.mark.parametrize("case", ["no embedding", "used twice", "no row for other words", "shared rows"])
 def test_another_vocabulary_is_refused_where_rows_do_not_go_with_words(tmp_path, case):
     features = Features({"x": 2}, CATEGORIES)
-    model = with_words(features, users=2 if case == "used twice" else 1)
-    words = {"no embedding": "b a", "used twice": "b\na\nc\n", "no row for other words": "b\na\nc\nd\n"}[case]
+    shared = functools.partial(training.embedding, placement="hashed", megabytes=24e-6)
+    kind = {"layer": shared} if case == "shared rows" else {"users": 2} if case == "used twice" else {}
+    model = with_words(features, **kind)
+    words = {"no embedding": "b a", "used twice": "b\na\nc\n", "no row for other words": "b\na\nc\nd\n"}.get(
+        case, "b\na\nc\n"
+    )
     folder = save(with_words(features), tmp_path / "earlier", "a\nb\nc\n")
     before = model.get_weights()
     with pytest.raises(TrainingError, match="the vocabulary of words has changed since"):
-        start_from(folder, model, transform(tmp_path, words), features, with_words)
+        start_from(folder, model, transform(tmp_path, words), features)
     for ours, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(ours, theirs)
