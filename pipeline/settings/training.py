@@ -46,7 +46,7 @@ class Training:
             the environment names one, "mirrored" with two or more GPUs, else "one_device". "split" puts the layers of
             ``training.blocks`` onto all GPUs of the machine, for a model that is too large for one.
         recompute: Keep of each layer of ``training.blocks`` what goes into it, and compute the rest once more for the
-            gradients: less memory, for up to a third more time.
+            gradients: less memory, for up to half as much time again.
         precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
         cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
             fit into.
