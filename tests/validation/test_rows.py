@@ -62,6 +62,27 @@ def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, writ
     assert shared(files, frames, max_shared_rows=0.2) == []
 
 
+def test_rows_of_a_window_are_known_again_in_the_next_run(flights_of, write, tmp_path):
+    frames = {"train": flights_of["train"], "test": pd.concat([flights_of["test"], flights_of["train"][:100]])}
+    files = {split: write(split, frame) for split, frame in frames.items()}
+    counts = {split: len(frame) for split, frame in frames.items()}
+
+    def found(root: str) -> list[str]:
+        return [str(one) for one in rows.repeated_rows(files, counts, DataChecks(), root=root)]
+
+    kept = tmp_path / "kept"
+    assert found(str(kept)) == found("") != []
+    times = {path: path.stat().st_mtime_ns for path in kept.rglob("*.pickle")}
+    assert len(times) == 2
+    assert found(str(kept)) == found("")
+    assert {path: path.stat().st_mtime_ns for path in kept.rglob("*.pickle")} == times
+
+
+def test_the_hash_of_a_row_is_the_same_in_every_process(write, tmp_path):
+    file = write("one", pd.DataFrame({"a": [1]}))
+    assert rows._kept_hashes(file, 1, str(tmp_path / "kept")).tolist() == [8355787375750946273]
+
+
 def test_a_file_that_is_there_twice_repeats_its_rows(flights_of, write):
     frames = {"train": pd.concat([flights_of["train"], flights_of["train"][:800]])}
     (found,) = shared({"train": write("train", frames["train"])}, frames)
