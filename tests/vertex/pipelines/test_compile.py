@@ -89,6 +89,15 @@ def test_only_inputs_that_may_find_nothing_are_optional(config, tmp_path):
     assert optional == {"Evaluator.baseline_model", "Trainer.base_model"} | resolvers
 
 
+def test_what_is_kept_of_spans_lies_in_the_bucket(config, tmp_path):
+    data = replace(config.data, path="gs://rows", splits={}, files="span-{SPAN}/*.parquet", last_spans=3)
+    spec = compiled_for(replace(config, data=data), TARGETS["vertex"](tmp_path), tmp_path / "out")["pipelineSpec"]
+    kept = f"gs://{VERTEX.bucket}/flights/artifacts/_kept/flights"
+    tasks = spec["components"]["tfx-dag"]["dag"]["tasks"]
+    keep = {name for name, task in tasks.items() if kept in json.dumps(task)}
+    assert keep == {"ExampleGen", "StatisticsGen", "ExampleValidator", "Transform"}
+
+
 @pytest.mark.parametrize("change", [{"tuning": "reuse"}, {"tuning": "off"}, {"warm_start": True}, {"schema": None}])
 def test_every_variant_of_the_config_compiles_to_the_local_graph(change, config, tmp_path):
     if "tuning" in change:
