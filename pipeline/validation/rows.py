@@ -84,7 +84,9 @@ def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
     tables = []
     for file in files:
         wanted = each
-        for table in tables_of([file], each):
+        # Looking at all lengths of a file first, as of strangers' records, takes longer than its first rows; images may
+        # be too large to be read without.
+        for table in tables_of([file], each) if image else _tables_without_a_look(file, each):
             kept = table.select([name for name in table.column_names if name not in left_out])
             tables.append(kept.slice(0, wanted))
             wanted -= table.num_rows
@@ -188,6 +190,14 @@ def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
     return scores
 
 
+def _tables_without_a_look(file: str, at_once: int) -> Iterator[pa.Table]:
+    """Yield the examples of a file of ours, block by block, as columns of lists."""
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    decoder = ExamplesToRecordBatchDecoder()
+    return (pa.table(decoder.DecodeBatch(records)) for records in tfrecord_files.read_records(file, at_once))
+
+
 def tables_of(files: Sequence[str], at_once: int = BLOCK) -> Iterator[pa.Table]:
     """Yield the examples in TFRecords, block by block, as columns of lists."""
     return (rows.table for file in files for rows in tfrecord_files.read(Unit(file, "tfrecord"), at_once=at_once))
@@ -254,7 +264,7 @@ def _kept_hashes(files: Sequence[str], every: int, root: str) -> np.ndarray:
 
 
 def _folder(file: str, root: str) -> str:
-    return kept.folder_of(root, KIND, filesystem.digest(file))
+    return kept.folder_of(root, KIND, "blake2b", filesystem.digest(file))
 
 
 def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
