@@ -1,11 +1,11 @@
-"""Beam pipelines that are built and run faster."""
+"""Beam pipelines that are built and run faster, where they run in this process."""
 
 import weakref
 from collections.abc import Hashable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms import userstate
@@ -38,13 +38,19 @@ class Options(PipelineOptions):
 
 
 class BeamExecutor(BaseBeamExecutor):
-    """Executor whose pipelines have ``Options`` and the patches of ``patch_beam_overheads``."""
+    """Executor whose pipelines, in this process, have ``Options`` and the patches of ``patch_beam_overheads``."""
 
     def _make_beam_pipeline(self) -> beam.Pipeline:
-        patch_beam_overheads()
-        if self._make_beam_pipeline_fn is not None:
+        # Elsewhere a job is Beam's own from end to end: there is little to gain, and nothing of it was measured.
+        if self._make_beam_pipeline_fn is not None or not self._runs_here or self._has_workers:
             return super()._make_beam_pipeline()
+        patch_beam_overheads()
         return beam.Pipeline(options=Options(self._beam_pipeline_args))
+
+    @property
+    def _has_workers(self) -> bool:
+        """Return whether the pipelines have several workers."""
+        return int(PipelineOptions(self._beam_pipeline_args).view_as(DirectOptions).direct_num_workers) != 1
 
     @property
     def _runs_here(self) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.components.beam_pipeline import HERE, Options
 from pipeline.errors import UserError, first_line
 from pipeline.packaging.fingerprints import library_fingerprint
 from pipeline.runs import worker_probe
@@ -25,7 +25,7 @@ SECONDS_TO_ANSWER = 10
 
 
 def check(target: Target) -> None:
-    """Check the options of a target's engine, and an engine that is not of this machine with a first small job.
+    """Check a target's engine with a first small job; this process needs no check.
 
     Raises:
         UserError: Beam does not take an option, nobody answers, or the workers lack the folder or this library.
@@ -34,8 +34,6 @@ def check(target: Target) -> None:
         return
     runner = target.beam_args[0].removeprefix("--runner=")
     options = _parsed(target.beam_args)
-    if runner in HERE:
-        return
     for name in ADDRESSES:
         _check_answers(name, options.get(name))
     folder = Path(target.pipeline_root)
@@ -43,7 +41,7 @@ def check(target: Target) -> None:
     with tempfile.TemporaryDirectory(prefix="_engine-", dir=folder) as place:
         Path(place, worker_probe.ASKED).touch()
         try:
-            with beam.Pipeline(options=Options(list(target.beam_args))) as pipeline:
+            with beam.Pipeline(options=PipelineOptions(list(target.beam_args))) as pipeline:
                 _ = pipeline | beam.Create([place]) | beam.Map(worker_probe.answer)
         except Exception as error:
             raise UserError(
@@ -69,8 +67,8 @@ def _parsed(flags: tuple[str, ...]) -> Mapping[str, Any]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            known = Options(list(flags)).get_all_options()
-            all_names = Options(list(flags)).get_all_options(retain_unknown_options=True)
+            known = PipelineOptions(list(flags)).get_all_options()
+            all_names = PipelineOptions(list(flags)).get_all_options(retain_unknown_options=True)
     except SystemExit as error:
         raise UserError(
             f"Beam does not take its options: {said.getvalue().strip().rpartition('error: ')[2]}"

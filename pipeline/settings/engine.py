@@ -16,10 +16,7 @@ PORTABLE = {
     "PortableRunner": ("job_endpoint",),
     "SparkRunner": ("spark_master_url", "spark_rest_url", "job_endpoint"),
 }
-# Processes of this machine.
-HERE = "FnApiRunner"
-RUNNERS = (*PORTABLE, HERE)
-IMAGE, WORKERS = "sdk_container_image", "direct_num_workers"
+IMAGE = "sdk_container_image"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Engine:
     """One of Beam's runners.
 
     Attributes:
-        runner: A name in ``RUNNERS``.
+        runner: A name in ``PORTABLE``.
         options: Of Beam and of the runner, by name without dashes; "" for one that takes no value.
     """
 
@@ -43,9 +40,7 @@ class Engine:
     def beam_args(self) -> tuple[str, ...]:
         """Return the command line for Beam."""
         options = dict(self.options)
-        if self.runner == HERE:
-            options.setdefault("direct_running_mode", "multi_processing")
-        elif IMAGE in options:
+        if IMAGE in options:
             options |= {"environment_type": "DOCKER", "environment_config": options[IMAGE]}
         # An image that nobody reads, because TFX packs itself for the workers where none is named.
         options.setdefault(IMAGE, "none")
@@ -60,28 +55,20 @@ class Engine:
                 "python vertex_runner.py --dataflow on runs the data steps there"
             )
             return
-        if self.runner not in RUNNERS:
-            near = difflib.get_close_matches(self.runner, RUNNERS, 1)
+        if self.runner == "FnApiRunner":
+            yield "FnApiRunner runs the data steps already, in this process; several of its workers give wrong results"
+            return
+        if self.runner not in PORTABLE:
+            near = difflib.get_close_matches(self.runner, PORTABLE, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            yield f"no Beam runner {self.runner!r}: {hint}expected one of {listed(RUNNERS)}"
+            yield f"no Beam runner {self.runner!r}: {hint}expected one of {listed(PORTABLE)}"
             return
         for name in options:
             if name.startswith("-"):
                 yield f"the Beam option {name!r} begins with a dash; write {name.lstrip('-')}"
         if "runner" in options:
             yield f"the Beam option runner is {options['runner']!r}, and the runner is chosen already: {self.runner}"
-        if self.runner == HERE:
-            yield from self._problems_here()
-        else:
-            yield from self._problems_elsewhere(PORTABLE[self.runner])
-
-    def _problems_here(self) -> Iterator[str]:
-        workers = self.options.get(WORKERS, "")
-        if not workers.isdecimal() or int(workers) < 1:
-            yield f"{HERE} needs {WORKERS}, a number of processes, such as {WORKERS}=4, got {workers!r}"
-
-    def _problems_elsewhere(self, addresses: tuple[str, ...]) -> Iterator[str]:
-        options = self.options
+        addresses = PORTABLE[self.runner]
         found = [name for name in addresses if name in options]
         if not found:
             yield f"{self.runner} needs {' or '.join(addresses)}, where its jobs go: HOST:PORT"

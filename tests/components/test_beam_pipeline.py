@@ -5,7 +5,13 @@ import pickle
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions, GoogleCloudOptions, StandardOptions, WorkerOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+    WorkerOptions,
+)
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing.util import assert_that, equal_to
@@ -42,6 +48,18 @@ def test_an_executor_makes_its_pipelines_with_them():
     with executor._make_beam_pipeline() as pipeline:
         assert isinstance(pipeline.options, Options)
         _ = pipeline | beam.Create([1, 2])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--runner=PortableRunner", "--job_endpoint=localhost:1", "--sdk_container_image=none"),
+        (*IN_PROCESS[:1], "--direct_running_mode=multi_processing", "--direct_num_workers=4", IN_PROCESS[-1]),
+    ],
+)
+def test_jobs_with_workers_elsewhere_are_of_beam_alone(flags):
+    executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(flags)))
+    assert type(executor._make_beam_pipeline().options) is PipelineOptions
 
 
 class Count(beam.DoFn):

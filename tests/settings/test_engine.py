@@ -13,7 +13,7 @@ FLINK = {"flink_master": "flink:8081", "sdk_container_image": "registry/pipeline
     ("runner", "options", "message"),
     [
         ("FlinkRuner", FLINK, r"no Beam runner 'FlinkRuner': did you mean FlinkRunner\? expected one of Fl"),
-        ("Airflow", {}, r"no Beam runner 'Airflow': expected one of FlinkRunner, FnApiRunner, PortableRunner, Sp"),
+        ("Airflow", {}, r"no Beam runner 'Airflow': expected one of FlinkRunner, PortableRunner, Sp"),
         ("DataflowRunner", {}, r"see buckets only, .* vertex_runner.py --dataflow on runs the data steps there"),
         (
             "FlinkRunner",
@@ -35,8 +35,7 @@ FLINK = {"flink_master": "flink:8081", "sdk_container_image": "registry/pipeline
             r"sdk_container_image and environment_type=EXTERNAL exclude each other",
         ),
         ("FlinkRunner", {**FLINK, "environment_config": "i"}, r"sdk_container_image and environment_config exclude"),
-        ("FnApiRunner", {}, r"FnApiRunner needs direct_num_workers, a number of processes, such as direct_num_w"),
-        ("FnApiRunner", {"direct_num_workers": "0"}, r"FnApiRunner needs direct_num_workers, .* got '0'"),
+        ("FnApiRunner", {}, r"already, in this process; several of its workers give wrong results"),
     ],
 )
 def test_wrong_options_are_refused_with_what_to_write(runner, options, message):
