@@ -175,9 +175,11 @@ def on_any_device(model: keras.Model) -> Iterator[None]:
     devices = [blocks.devices for blocks in found]
     for blocks in found:
         blocks.devices = ()
-    yield
-    for blocks, before in zip(found, devices, strict=True):
-        blocks.devices = before
+    try:
+        yield
+    finally:
+        for blocks, before in zip(found, devices, strict=True):
+            blocks.devices = before
 
 
 def _split(
