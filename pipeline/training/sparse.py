@@ -69,7 +69,7 @@ class SparseUpdates:
         for variable, gradient in zip(variables, gradients, strict=True):
             if isinstance(gradient, tf.IndexedSlices):
                 self._places[self._optimizer._get_variable_index(variable)] = gradient.indices
-        return [values_of(gradient) for gradient in gradients]
+        return [None if gradient is None else values_of(gradient) for gradient in gradients]
 
     def _update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any) -> None:
         """Change a variable as ``Optimizer.update_step`` does; of a table the rows alone."""
@@ -134,14 +134,14 @@ def _is_state(states: Any, index: int, variable: tf.Variable) -> bool:
     return isinstance(state, keras.Variable) and not state.trainable and state.shape == tuple(variable.shape)
 
 
-def values_of(gradient: Gradient | None) -> tf.Tensor | None:
+def values_of(gradient: Gradient) -> tf.Tensor:
     """Return the numbers of a gradient: all, or those of its rows."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def norm_of(gradient: Gradient) -> tf.Tensor:
     """Return the norm of a gradient, computed where the gradient is."""
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    values = values_of(gradient)
     with tf.device(values.device):
         return tf.norm(values)
 

@@ -87,8 +87,8 @@ def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
         # Looking at all lengths of a file first, as of strangers' records, takes longer than its first rows; images may
         # be too large to be read without.
         for table in tables_of([file], each) if image else _tables_without_a_look(file, each):
-            kept = table.select([name for name in table.column_names if name not in left_out])
-            tables.append(kept.slice(0, wanted))
+            usable = table.select([name for name in table.column_names if name not in left_out])
+            tables.append(usable.slice(0, wanted))
             wanted -= table.num_rows
             if wanted <= 0:
                 break

@@ -157,47 +157,43 @@ def test_weights_and_all_that_is_computed_of_a_block_are_on_its_device(pattern, 
         assert (found.count("CPU:0"), found.count("CPU:1")) == (10 * of_a_variable, 8 * of_a_variable)
 
 
+def job(model: str, strategy: str) -> dict:
+    settings = {"strategy": strategy, "epochs": 1, "checkpoint_steps": 8, "steps_per_call": 4}
+    return {"model": model, "settings": settings}
+
+
+def trained_whole_and_split(transformed, folder: Path, model: str) -> str:
+    """Train on one device, and over two with a kill in between; compare the two; return what the last process said."""
+    whole, split = folder / "whole", folder / "split"
+    run(transformed, whole, **job(model, "one_device"))
+    assert finish(start(transformed, split, devices=2, kill_at=30, **job(model, "split"))) == [-9]
+    said = run(transformed, split, devices=2, execution=1, **job(model, "split"))
+    assert "Training split over 2 CPUs: asked for." in said
+    assert "Going on at step" in said
+    np.testing.assert_allclose(losses(split, 1), losses(whole), atol=1e-5)
+    np.testing.assert_allclose(answers(split / "serving"), answers(whole / "serving"), atol=1e-5)
+    return said
+
+
 @pytest.mark.slow
 def test_a_split_model_that_is_killed_learns_what_the_whole_one_learns_and_serves_on_one_device(transformed, tmp_path):
-    def job(strategy: str) -> dict:
-        return {
-            "model": "blocks",
-            "settings": {"strategy": strategy, "epochs": 1, "checkpoint_steps": 8, "steps_per_call": 4},
-        }
-
-    run(transformed, tmp_path / "whole", **job("one_device"))
-    split = tmp_path / "split"
-    process = start(transformed, split, devices=2, kill_at=30, **job("split"))
-    assert finish(process) == [-9]
-    said = run(transformed, split, devices=2, execution=1, **job("split"))
-    assert "Training split over 2 CPUs: asked for." in said
+    said = trained_whole_and_split(transformed, tmp_path, "blocks")
     assert re.search(r"/device:CPU:1 has \d of 4 blocks", said)
-    assert "Going on at step" in said
-    np.testing.assert_allclose(losses(split, 1), losses(tmp_path / "whole"), atol=1e-5)
-    np.testing.assert_allclose(answers(split / "serving"), answers(tmp_path / "whole/serving"), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_table_split_over_devices_learns_what_a_whole_one_learns_and_serves_on_one_device(transformed, tmp_path):
-    def job(strategy: str) -> dict:
-        settings = {"strategy": strategy, "epochs": 1, "checkpoint_steps": 8, "steps_per_call": 4}
-        return {"model": "split table", "settings": settings}
-
-    run(transformed, tmp_path / "whole", **job("one_device"))
-    split = tmp_path / "split"
-    process = start(transformed, split, devices=2, kill_at=30, **job("split"))
-    assert finish(process) == [-9]
-    said = run(transformed, split, devices=2, execution=1, **job("split"))
+    said = trained_whole_and_split(transformed, tmp_path, "split table")
     assert "CPU:1 has 0 of 0 blocks, rows of carriers, about" in said
-    assert "Going on at step" in said
-    devices = json.loads((split / "devices.json").read_text())
+    devices = json.loads((tmp_path / "split/devices.json").read_text())
     for part in (0, 1):  # the rows, and two states of the optimizer
         found = [on[-5:] for path, on in devices.items() if f"carriers_embeddings_{part}" in path.replace("/", "_")]
         assert found == [f"CPU:{part}"] * 3
-    np.testing.assert_allclose(losses(split, 1), losses(tmp_path / "whole"), atol=1e-5)
-    np.testing.assert_allclose(answers(split / "serving"), answers(tmp_path / "whole/serving"), atol=1e-5)
 
-    refused = start(transformed, tmp_path / "refused", devices=2, **job("mirrored"))
+
+@pytest.mark.slow
+def test_a_table_is_split_where_the_model_is_and_nowhere_else(transformed, tmp_path):
+    refused = start(transformed, tmp_path / "refused", devices=2, **job("split table", "mirrored"))
     assert finish(refused) == [1]
     said = logs(tmp_path / "refused")
     assert 'has a part of its rows on each device of training.strategy="split", and training.strategy is "mirr' in said
