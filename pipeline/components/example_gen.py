@@ -6,10 +6,10 @@ from pathlib import Path
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.dsl.components.base.base_component import BaseComponent
-from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.proto import example_gen_pb2
 
 from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenSettings
+from pipeline.components.bigquery_example_gen import BigQueryExampleGen
 from pipeline.data.files import format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
 from pipeline.errors import UserError
@@ -20,7 +20,7 @@ from pipeline.validation.schema_text import parse
 
 
 def create_example_gen(config: PipelineConfig, target: Target, kept: str = "") -> BaseComponent:
-    """Return our ExampleGen for files or TFX's for BigQuery; with the config's splits or rows assigned to them.
+    """Return our ExampleGen for files or for BigQuery; with the config's splits or rows assigned to them.
 
     Args:
         config: WHAT.
@@ -40,7 +40,9 @@ def create_example_gen(config: PipelineConfig, target: Target, kept: str = "") -
                 "a folder gs://... for what it exports"
             )
         query = example_gen_pb2.Input(splits=[example_gen_pb2.Input.Split(name="all", pattern=query_of(config.data))])
-        return BigQueryExampleGen(input_config=query, output_config=_output_config(config.data)).with_id("ExampleGen")
+        return BigQueryExampleGen(
+            options.project, input_config=query, output_config=_output_config(config.data)
+        ).with_id("ExampleGen")
 
     folder, patterns = locate(config.data)
     # To look into a bucket takes credentials, which compiling does without: there, the names in the patterns must do.

@@ -89,6 +89,7 @@ def google_cloud(folder: Path) -> Iterator[GoogleCloud]:
                     "GOOGLE_APPLICATION_CREDENTIALS": str(account),
                     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(certificate),
                     "STORAGE_EMULATOR_HOST": address,
+                    "BIGQUERY_EMULATOR_HOST": rest.endpoint("bigquery").rstrip("/"),
                     **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name.upper()}": at for name, at in endpoints.items()},
                 },
                 internet={"HTTPS_PROXY": proxy, "NO_PROXY": "localhost", "REQUESTS_CA_BUNDLE": str(certificate)},

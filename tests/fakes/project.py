@@ -29,7 +29,7 @@ class Project:
         machine_types, accelerator_types: By zone.
         quota: Limit by metric, in every region; None: it may not be read.
         quota_regions: Regions that have these limits; in others they are 0.
-        tables: Those that a query may name.
+        tables: Those that a query may name, "project.dataset.table", as their reference has them.
         monitored: Whether Cloud Monitoring may be read.
         secrets: By the name of their version; ``disabled_secrets`` are some of them.
         logged: Payloads of the requests in the log of an endpoint, the newest first.
@@ -67,7 +67,7 @@ class Project:
     accelerator_types: dict[str, set[str]] = field(default_factory=dict)
     quota: dict[str, int] | None = field(default_factory=dict)
     quota_regions: tuple[str, ...] = ("us-central1",)
-    tables: set[str] = field(default_factory=set)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     monitored: bool = True
     secrets: dict[str, str] = field(default_factory=dict)
     disabled_secrets: set[str] = field(default_factory=set)

@@ -18,6 +18,8 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     pages       lists come in pages: google.aip.dev/158; here with one item each
     catalog     /billing/docs/reference/rest/v1/services.skus/list: at most 5000 SKUs a page, the next one by its token;
                 prices are in US dollars unless currencyCode says otherwise
+    dry run     /bigquery/docs/reference/rest/v2/Job: a dry run names the tables of a query, of more than 50 not all
+    table       /bigquery/docs/reference/rest/v2/tables/get; times are milliseconds, as text
     warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
 """
 
@@ -171,6 +173,8 @@ class FakeRest:
             "GET /cloudbilling/v1/services/([0-9A-F-]+)/skus": self._catalog,
             f"GET /compute/compute/v1/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
             f"POST /bigquery/bigquery/v2/{project}/queries": self._query,
+            f"POST /bigquery/bigquery/v2/{project}/jobs": self._dry_run,
+            "GET /bigquery/bigquery/v2/projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)": self._table,
             f"GET /monitoring/v3/{project}/timeSeries": self._time_series,
             f"GET /secretmanager/v1/{secret}/versions/[^/:]+)": self._secret_version,
             f"GET /secretmanager/v1/{secret}/versions/[^/:]+):access": self._secret,
@@ -294,11 +298,40 @@ class FakeRest:
         more = str(start + most) if start + most < len(skus) else ""
         return {"skus": skus[start : start + most], "nextPageToken": more}
 
-    def _query(self, asked: Asked) -> dict[str, Any]:
+    def _tables_of(self, query: str) -> list[str]:
         self._require("bigquery.jobs.create", "project")
-        for table in re.findall(r"`([^`]+)`", asked.body["query"]):
+        tables: list[str] = re.findall(r"`([^`]+)`", query)
+        for table in tables:
             if table not in self.project.tables:
                 raise Refused(404, f"Not found: Table {table}")
+        return tables
+
+    def _dry_run(self, asked: Asked) -> dict[str, Any]:
+        configuration = asked.body["configuration"]
+        if not configuration.get("dryRun"):
+            raise Refused(400, "this is no place to run a query")
+        names = ("projectId", "datasetId", "tableId")
+        tables = self._tables_of(configuration["query"]["query"])[:50]  # rule: dry run
+        references = [dict(zip(names, table.split("."), strict=True)) for table in tables]
+        statistics = {"query": {"statementType": "SELECT", "referencedTables": references}}
+        reference = {"projectId": self._id, "location": "US"}
+        status = {"state": "DONE"}
+        return {
+            "jobReference": reference,
+            "configuration": configuration,
+            "statistics": statistics,
+            "status": status,
+        }
+
+    def _table(self, _: Asked, *names: str) -> dict[str, Any]:
+        self._require("bigquery.tables.get", ".".join(names))
+        if ".".join(names) not in self.project.tables:
+            raise Refused(404, f"Not found: Table {'.'.join(names)}")
+        reference = dict(zip(("projectId", "datasetId", "tableId"), names, strict=True))
+        return {"tableReference": reference, "type": "TABLE", **self.project.tables[".".join(names)]}  # rule: table
+
+    def _query(self, asked: Asked) -> dict[str, Any]:
+        self._tables_of(asked.body["query"])
         if "request_payload" in asked.body["query"]:
             return self._logged()
         return {"jobComplete": True, "totalBytesProcessed": "1048576"}

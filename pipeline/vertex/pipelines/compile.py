@@ -28,7 +28,7 @@ from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
 BYTES_AT_ONCE = 1 << 20
-# TFX names its own, whatever the driver of the component is.
+# TFX names its own, whatever the driver of the component is, and none for BigQuery.
 EXAMPLE_GEN_DRIVER = ["python", "-m", "pipeline.components.example_gen_driver"]
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 
@@ -58,8 +58,11 @@ def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | No
     runner = KubeflowV2DagRunner(KubeflowV2DagRunnerConfig(default_image=target.vertex.image))
     job = runner.run(pipeline, write_out=False)
     _complete(job["pipelineSpec"], pipeline)
-    if config.data.images:
-        reading = job["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
+    reading = job["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
+    if config.data.query_source:
+        # The driver passes over arguments that are for the executor.
+        reading["lifecycle"] = {"preCacheCheck": {"command": EXAMPLE_GEN_DRIVER, "args": reading["args"]}}
+    elif config.data.images:
         reading["lifecycle"]["preCacheCheck"]["command"] = EXAMPLE_GEN_DRIVER
     report_task.add_to(job["pipelineSpec"], config, target.vertex, rates)
     job["runtimeConfig"]["failurePolicy"] = POLICIES[target.vertex.failure_policy]

@@ -177,6 +177,9 @@ def test_bigquery_is_compiled_with_the_project_that_pays(config, tmp_path):
     container = executors["ExampleGen_executor"]["container"]
     assert "--project=demo" in container["args"]
     assert "--temp_location=gs://demo-bucket/flights/temp" in container["args"]
+    driver = container["lifecycle"]["preCacheCheck"]
+    assert driver["command"] == ["python", "-m", "pipeline.components.example_gen_driver"]
+    assert "{{$}}" in driver["args"]
 
 
 def test_caching_off_is_off_in_every_task(config, tmp_path):

@@ -34,7 +34,7 @@ def train(few_flights: Path) -> pd.DataFrame:
 def requests(train: pd.DataFrame, there: GoogleCloud) -> list[dict[str, Any]]:
     """Return what is logged: half as instances, half as whole bodies of requests."""
     rows = json.loads(train.drop(columns=["late"]).to_json(orient="records"))
-    there.rest.project.tables.add(TABLE)
+    there.rest.project.tables[TABLE] = {}
     there.rest.project.logged = [json.dumps(row) for row in rows[::2]]
     there.rest.project.logged += [json.dumps({"instances": rows[1::2]}), "cut o"]
     return rows
@@ -133,7 +133,7 @@ def test_of_images_what_is_known_about_them_is_compared_and_nothing_that_request
         }
     )
     arguments = task(config, pushes, train, tmp_path)
-    there.rest.project.tables.add(TABLE)
+    there.rest.project.tables[TABLE] = {}
 
     def log(greys: np.ndarray) -> None:
         images = [b64(grey_image(grey, (8, 8))) for grey in greys.tolist()]
@@ -167,7 +167,7 @@ def test_it_is_scheduled_beside_the_pipeline_by_a_command(runner, there: GoogleC
     code, text = runner("monitor", CRON)
     assert code == 2
     assert "--endpoint (or VERTEX_ENDPOINT) is missing" in text
-    there.rest.project.tables.add(TABLE)
+    there.rest.project.tables[TABLE] = {}
     code, text = runner("monitor", CRON, "--retrain", f"--endpoint={endpoint}")
     assert code == 0, text
     assert f"created the schedule\nflights-monitor  active  '{CRON}', 0 runs so far" in text
