@@ -58,6 +58,16 @@ def preprocessing_fn(inputs, custom_config):
     return {**_plain(inputs, custom_config), "of_longest": distance / longest}
 """
 
+# Sends nothing by the clock: see test_beam_loses_what_is_written_during_a_flush_by_the_clock.
+JOB_SERVER = """\
+import sys
+from apache_beam.runners.portability import local_job_service_main
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
+local_job_service_main.run(sys.argv)
+"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -73,7 +83,7 @@ def options(workers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     logs = tmp_path_factory.mktemp("engine")
     server, pool = free_port(), free_port()
     commands = {
-        "server": ["-m", "apache_beam.runners.portability.local_job_service_main", "-p", str(server)],
+        "server": ["-c", JOB_SERVER, "-p", str(server)],
         "pool": ["-m", "tests.fakes.beam_workers", str(pool), str(workers)],
     }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -17,6 +17,8 @@ PORTABLE = {
     "SparkRunner": ("spark_master_url", "spark_rest_url", "job_endpoint"),
 }
 IMAGE = "sdk_container_image"
+# Sends what is written so far while more is written, and forgets the rest.
+BY_THE_CLOCK = "data_buffer_time_limit_ms"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Engine:
             )
             return
         if self.runner == "FnApiRunner":
-            yield "FnApiRunner runs the data steps already, in this process; several of its workers give wrong results"
+            yield "FnApiRunner runs the data steps already, in this process; several of its workers lose rows"
             return
         if self.runner not in PORTABLE:
             near = difflib.get_close_matches(self.runner, PORTABLE, 1)
@@ -68,6 +70,8 @@ class Engine:
                 yield f"the Beam option {name!r} begins with a dash; write {name.lstrip('-')}"
         if "runner" in options:
             yield f"the Beam option runner is {options['runner']!r}, and the runner is chosen already: {self.runner}"
+        if BY_THE_CLOCK in options.get("experiments", options.get("experiment", "")):
+            yield f"the Beam experiment {BY_THE_CLOCK} makes workers lose rows (docs/decisions/0028); leave it out"
         addresses = PORTABLE[self.runner]
         found = [name for name in addresses if name in options]
         if not found:

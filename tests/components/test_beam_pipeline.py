@@ -2,6 +2,8 @@
 
 import dataclasses
 import pickle
+import threading
+import time
 
 import apache_beam as beam
 import pytest
@@ -14,6 +16,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
+from apache_beam.runners.worker.data_plane import ClosableOutputStream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import userstate
 
@@ -135,3 +138,23 @@ def test_no_bundle_measures_what_it_caches_for_others(monkeypatch):
 def test_an_executor_knows_whether_its_workers_see_this_machines_folders(flags, here):
     executor = StatisticsGenExecutor(BeamExecutor.Context(beam_pipeline_args=list(flags)))
     assert executor._runs_here is here
+
+
+def test_beam_loses_what_is_written_during_a_flush_by_the_clock():
+    """Why several workers of FnApiRunner are refused (docs/decisions/0028); when Beam has mended it, this fails."""
+    sent: list[bytes] = []
+    flushing, written = threading.Event(), threading.Event()
+
+    def flush(data: bytes) -> None:
+        sent.append(data)
+        flushing.set()
+        written.wait(10)
+
+    stream = ClosableOutputStream.create(sent.append, flush, data_buffer_time_limit_ms=10)
+    stream.write(b"early ")
+    assert flushing.wait(10)
+    stream.write(b"late")
+    written.set()
+    time.sleep(0.1)
+    stream.close()
+    assert b"".join(sent) == b"early "

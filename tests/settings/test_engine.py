@@ -35,7 +35,12 @@ FLINK = {"flink_master": "flink:8081", "sdk_container_image": "registry/pipeline
             r"sdk_container_image and environment_type=EXTERNAL exclude each other",
         ),
         ("FlinkRunner", {**FLINK, "environment_config": "i"}, r"sdk_container_image and environment_config exclude"),
-        ("FnApiRunner", {}, r"already, in this process; several of its workers give wrong results"),
+        (
+            "FlinkRunner",
+            {**FLINK, "experiments": "data_buffer_time_limit_ms=100"},
+            r"experiment data_buffer_time_limit_ms makes workers lose rows .*; leave it out",
+        ),
+        ("FnApiRunner", {}, r"already, in this process; several of its workers lose rows"),
     ],
 )
 def test_wrong_options_are_refused_with_what_to_write(runner, options, message):
