@@ -20,7 +20,7 @@ _known_specs: weakref.WeakKeyDictionary[beam.DoFn, Any] = weakref.WeakKeyDiction
 
 
 class Options(PipelineOptions):
-    """Pipeline options that keep their views.
+    """Pipeline options that keep their views; of a pipeline in this process, with one worker.
 
     Beam asks for a view several times for every transform, and parses all options each time: 2 of the 30 seconds of
     Transform. Views share their values, so one of each class is enough.

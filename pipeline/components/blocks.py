@@ -11,10 +11,11 @@ import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx import types
 from tfx.types import artifact_utils
-from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from tfx_bsl.tfxio import record_based_tfxio
 
+from pipeline.components.beam_pipeline import Options
 from pipeline.data import files
+from pipeline.data.decoded_blocks import read_blocks
 from pipeline.data.tfrecord_files import read_records
 
 # Most examples that a step handles at once.
@@ -38,9 +39,13 @@ def ReadBlocks(
 
 
 @beam.ptransform_fn
-def Spread(pipeline: beam.Pipeline, elements: list[Any]) -> beam.PCollection:
+def Spread(begin: beam.pvalue.PBegin, elements: list[Any]) -> beam.PCollection:
     """Distribute elements over the workers in a fixed order; Reshuffle draws its keys at random."""
-    return pipeline | beam.Create(list(enumerate(elements))) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
+    if isinstance(begin.pipeline.options, Options):
+        # Nobody to distribute to. A group would be the common source of all phases of Transform's analysis: Beam would
+        # read for all of them in the first, and keep the decoded rows of the others in memory.
+        return begin | beam.Create(elements, reshuffle=False)
+    return begin | beam.Create(list(enumerate(elements))) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
 
 
 def files_of(examples: types.Artifact, split: str) -> list[str]:
@@ -50,7 +55,9 @@ def files_of(examples: types.Artifact, split: str) -> list[str]:
 
 
 def _decode(file: str, schema: bytes | None, raw: str | None) -> Iterator[pa.RecordBatch]:
-    decoder = ExamplesToRecordBatchDecoder(schema)
-    for records in read_records(file, BLOCK):
-        batch = decoder.DecodeBatch(records)
-        yield record_based_tfxio.AppendRawRecordColumn(batch, raw, records) if raw else batch
+    batches = read_blocks(file, BLOCK, schema)
+    if not raw:
+        yield from batches
+        return
+    for batch, records in zip(batches, read_records(file, BLOCK), strict=True):
+        yield record_based_tfxio.AppendRawRecordColumn(batch, raw, records)

@@ -23,6 +23,7 @@ from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
 from pipeline.data import kept
+from pipeline.data.decoded_blocks import read_blocks
 from pipeline.data.tfrecord_files import read_records
 from pipeline.settings.images import Images
 from pipeline.validation.statistics import options_for
@@ -102,9 +103,7 @@ def _gather(file_and_folder: tuple[str, str], options: tfdv.StatsOptions) -> Non
     file, folder = file_and_folder
     generators = stats_impl.get_generators(options, in_memory=True)
     accumulators = [generator.create_accumulator() for generator in generators]
-    decoder = ExamplesToRecordBatchDecoder()
-    for records in read_records(file, BLOCK):
-        batch = decoder.DecodeBatch(records)
+    for batch in read_blocks(file, BLOCK):
         accumulators = [
             generator.add_input(accumulator, batch)
             for generator, accumulator in zip(generators, accumulators, strict=True)

@@ -25,6 +25,7 @@ from tfx.orchestration.portable.mlmd import execution_lib
 from tfx.proto.orchestration import pipeline_pb2
 
 from pipeline.components.written_files import list_files
+from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
 from pipeline.runs import reuse
 
@@ -123,20 +124,21 @@ def run_graph(
     with metadata.Metadata(connection) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     steps: dict[str, Step] = {}
-    for node in graph.nodes:
-        name = node.pipeline_node.node_info.id
-        on_start(name)
-        started = time.monotonic()
-        found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
-        inputs = {before: [one for several in steps[before].outputs.values() for one in several] for before in found}
-        try:
-            step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
-        except Exception as error:
-            raise StepFailed(name, time.monotonic() - started) from error
-        steps[name] = step
-        on_end(step)
-        if name == last:
-            break
+    with keep_decoded():
+        for node in graph.nodes:
+            name = node.pipeline_node.node_info.id
+            on_start(name)
+            started = time.monotonic()
+            before = (other for other in node.pipeline_node.upstream_nodes if other not in FIND_BASELINE)
+            inputs = {other: [one for several in steps[other].outputs.values() for one in several] for other in before}
+            try:
+                step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
+            except Exception as error:
+                raise StepFailed(name, time.monotonic() - started) from error
+            steps[name] = step
+            on_end(step)
+            if name == last:
+                break
     return steps
 
 

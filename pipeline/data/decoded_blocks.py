@@ -1,0 +1,131 @@
+"""Decode each file of examples once in a run, and keep its blocks as Arrow writes them for the steps after.
+
+To read and decode an example takes 16 microseconds, and Transform alone does it once in each phase of its analysis. A
+block that is kept is mapped into memory: it takes no time to read, and the operating system gives its memory back
+where others need it.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from pipeline import filesystem
+from pipeline.data.tfrecord_files import read_records
+
+# Most bytes of all blocks that are kept: those of some five million flights.
+MOST_BYTES = 2 << 30
+# The part of what is free on the disk that they may take.
+SHARE_OF_DISK = 0.25
+
+_folder: Path | None = None
+
+
+@contextlib.contextmanager
+def keep_decoded() -> Iterator[None]:
+    """Keep decoded blocks in a temporary folder until the end; in this process, and not in those that it starts."""
+    global _folder
+    with tempfile.TemporaryDirectory(prefix="decoded-", ignore_cleanup_errors=True) as folder:
+        before, _folder = _folder, Path(folder)
+        try:
+            yield
+        finally:
+            _folder = before
+
+
+def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
+    """Decode the tf.Examples of a gzipped or plain TFRecord file, in blocks.
+
+    Args:
+        file: Local or remote.
+        at_once: Most rows of a block.
+        schema: Features to decode, and their types, a serialized Schema; None decodes all, with the types they have.
+
+    Raises:
+        UserError: see ``read_records``.
+    """
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    decoder = ExamplesToRecordBatchDecoder(schema)
+    if _folder is None or filesystem.is_remote(file):
+        for records in read_records(file, at_once):
+            yield decoder.DecodeBatch(records)
+        return
+    kept = _folder / _name_of(file, at_once)
+    if not kept.exists() and not _keep(file, at_once, kept):
+        for records in read_records(file, at_once):
+            yield decoder.DecodeBatch(records)
+        return
+    wanted = decoder.ArrowSchema() if schema else None
+    for place, batch in enumerate(_read(kept)):
+        selected = batch if wanted is None else _selected(batch, wanted)
+        if selected is None:  # what the decoder makes of it, an error perhaps, is for the decoder to say
+            for number, records in enumerate(read_records(file, at_once)):
+                if number >= place:
+                    yield decoder.DecodeBatch(records)
+            return
+        yield selected
+
+
+def _name_of(file: str, at_once: int) -> str:
+    """Return a name that changes with the file."""
+    status = os.stat(file)
+    state = (os.path.abspath(file), status.st_size, status.st_mtime_ns, at_once)
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:32]
+
+
+def _keep(file: str, at_once: int, to: Path) -> bool:
+    """Decode a file and keep its blocks; return whether there was room."""
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    partial = to.with_suffix(f".{os.getpid()}")
+    decoder = ExamplesToRecordBatchDecoder()
+    try:
+        room = _room(to.parent)
+        with pa.OSFile(str(partial), "wb") as sink:
+            for records in read_records(file, at_once):
+                batch = decoder.DecodeBatch(records)
+                # A stream for each: which features there are, and of which type, may differ from block to block.
+                with ipc.new_stream(sink, batch.schema) as writer:
+                    writer.write_batch(batch)
+                if sink.tell() > room:
+                    partial.unlink()
+                    return False
+        partial.rename(to)
+    except OSError:  # the disk is full
+        partial.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _room(folder: Path) -> int:
+    taken = sum(file.stat().st_size for file in folder.iterdir())
+    status = os.statvfs(folder)
+    return min(MOST_BYTES - taken, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
+
+
+def _read(kept: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(kept)) as source:
+        while source.tell() < source.size():
+            with ipc.open_stream(source) as reader:
+                yield from reader
+
+
+def _selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
+    """Return the features of a schema as its decoder gives them; None where one is of another type."""
+    columns: list[Any] = []
+    for field in schema:
+        place = batch.schema.get_field_index(field.name)
+        column = batch.column(place) if place >= 0 else None
+        if column is None or pa.types.is_null(column.type):
+            column = pa.nulls(batch.num_rows, field.type)
+        if column.type != field.type:
+            return None
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,105 @@
+"""Blocks that are kept are those of the decoder, whatever features the examples have."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+from pipeline.data import decoded_blocks
+from pipeline.data.decoded_blocks import keep_decoded, read_blocks
+from pipeline.data.tfrecord_files import read_records
+
+AT_ONCE = 3
+SCHEMA = """
+    feature { name: "text" type: BYTES }
+    feature { name: "whole" type: INT }
+    feature { name: "nowhere" type: FLOAT }
+    feature { name: "rare" type: FLOAT }
+"""
+
+
+def example(**features: list | None) -> bytes:
+    made = {}
+    for name, values in features.items():
+        if values is None:
+            made[name] = tf.train.Feature()
+        elif name == "text":
+            made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif name == "whole":
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        else:
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """Blocks of other features and types than their neighbours: missing, empty, without a kind, several values."""
+    examples = [
+        *(example(text=[b"a"], whole=[1], number=[0.5]), example(text=[], whole=[2, 3]), example(whole=None)),
+        *(example(text=None, whole=None, number=[]), example(text=None), example(number=[1.0, 2.0])),
+        *(example(rare=[2.0], text=["ü".encode()]), example()),
+    ]
+    path = str(tmp_path / "rows.gz")
+    with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type="GZIP")) as writer:
+        for each in examples:
+            writer.write(each)
+    return path
+
+
+def decoded(file: str, schema: bytes | None) -> list[pa.RecordBatch]:
+    decoder = ExamplesToRecordBatchDecoder(schema)
+    return [decoder.DecodeBatch(records) for records in read_records(file, AT_ONCE)]
+
+
+@pytest.mark.parametrize("of_schema", [False, True])
+def test_they_are_those_of_the_decoder_the_first_time_and_again(file, of_schema, monkeypatch):
+    schema = text_format.Parse(SCHEMA, schema_pb2.Schema()).SerializeToString() if of_schema else None
+    expected = decoded(file, schema)
+    with keep_decoded():
+        for _ in range(2):
+            found = list(read_blocks(file, AT_ONCE, schema))
+            assert [batch.schema for batch in found] == [batch.schema for batch in expected]
+            assert found == expected
+            # From now on nobody reads the file.
+            monkeypatch.setattr(decoded_blocks, "read_records", lambda *_: pytest.fail("read again"))
+
+
+def test_another_type_than_the_schemas_is_the_decoders_error(file):
+    schema = text_format.Parse('feature { name: "whole" type: FLOAT }', schema_pb2.Schema()).SerializeToString()
+    with pytest.raises(RuntimeError) as expected:
+        decoded(file, schema)
+    with keep_decoded(), pytest.raises(RuntimeError) as found:
+        list(read_blocks(file, AT_ONCE, schema))
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_file_that_has_changed_is_decoded_anew(file):
+    with keep_decoded():
+        assert sum(batch.num_rows for batch in read_blocks(file, AT_ONCE)) == 8
+        with tf.io.TFRecordWriter(file) as writer:
+            writer.write(example(whole=[7]))
+        os.utime(file, (1, 1))
+        (batch,) = read_blocks(file, AT_ONCE)
+        assert batch.column("whole").to_pylist() == [[7]]
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "SHARE_OF_DISK"])
+def test_what_has_no_room_is_decoded_each_time(file, limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoded_blocks, limit, 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with keep_decoded():
+        assert list(read_blocks(file, AT_ONCE)) == decoded(file, None)
+        assert not list(tmp_path.glob("decoded-*/*"))
+    assert not list(tmp_path.glob("decoded-*"))
+
+
+def test_nothing_is_kept_elsewhere(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert list(read_blocks(file, AT_ONCE)) == decoded(file, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.gz"]
