@@ -75,7 +75,7 @@ class Steps:
         )
         # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
         # makes the allocator give every large buffer back to the system after each use.
-        self._direct = distribution.on_cpu and distribution.part.local == 1
+        self._direct = distribution.on_cpu and distribution.replicas == 1
         self._records = tf.Variable(tf.zeros([settings.steps_per_call, len(RECORDED)]), trainable=False)
         self._waited = tf.Variable(0.0, dtype=tf.float64, trainable=False) if distribution.workers > 1 else None
         self._norms = tf.Variable(tf.zeros([len(model.trainable_variables)]), trainable=False)
@@ -139,14 +139,12 @@ class Steps:
     def feed(self, chunks: tf.data.Dataset) -> None:
         """Take the training batches from a dataset from now on, as ``Split.training`` makes it."""
         spec = chunks.element_spec
-        distributed = iter if self._direct else self._distributed
-        self._chunks, self._chunk = distributed(chunks), next(distributed(_zeros(spec)))
+        self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(_zeros(spec)))
         self._used = tf.constant(spec.shape[0])  # all of it: the first step asks for the next
 
     def _distributed(self, dataset: tf.data.Dataset) -> Any:
-        if self._direct and self._replicas == 1:
+        if self._direct:
             return iter(dataset)
-        # Several workers need not have equally many batches to evaluate; one that has none left gets an empty one.
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     def train(self, steps: int) -> bool:
