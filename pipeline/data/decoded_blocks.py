@@ -10,6 +10,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,29 @@ MOST_BYTES = 2 << 30
 # The part of what is free on the disk that they may take.
 SHARE_OF_DISK = 0.25
 
-_folder: Path | None = None
+
+@dataclass
+class _Kept:
+    """Blocks that are kept: where, how many bytes they have, and whether one more file had no room."""
+
+    folder: Path
+    size: int = 0
+    full: bool = False
+
+
+_kept: _Kept | None = None
 
 
 @contextlib.contextmanager
 def keep_decoded() -> Iterator[None]:
     """Keep decoded blocks in a temporary folder until the end; in this process, and not in those that it starts."""
-    global _folder
+    global _kept
     with tempfile.TemporaryDirectory(prefix="decoded-", ignore_cleanup_errors=True) as folder:
-        before, _folder = _folder, Path(folder)
+        before, _kept = _kept, _Kept(Path(folder))
         try:
             yield
         finally:
-            _folder = before
+            _kept = before
 
 
 def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
@@ -53,17 +64,17 @@ def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterato
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder(schema)
-    if _folder is None or filesystem.is_remote(file):
-        for records in read_records(file, at_once):
-            yield decoder.DecodeBatch(records)
-        return
-    kept = _folder / _name_of(file, at_once)
-    if not kept.exists() and not _keep(file, at_once, kept):
+    blocks = None
+    if _kept is not None and not filesystem.is_remote(file):
+        path = _kept.folder / _name_of(file, at_once)
+        if path.exists() or not _kept.full and _keep(file, at_once, path, _kept):
+            blocks = _read(path)
+    if blocks is None:
         for records in read_records(file, at_once):
             yield decoder.DecodeBatch(records)
         return
     wanted = decoder.ArrowSchema() if schema else None
-    for place, batch in enumerate(_read(kept)):
+    for place, batch in enumerate(blocks):
         selected = batch if wanted is None else _selected(batch, wanted)
         if selected is None:  # what the decoder makes of it, an error perhaps, is for the decoder to say
             for number, records in enumerate(read_records(file, at_once)):
@@ -80,14 +91,15 @@ def _name_of(file: str, at_once: int) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:32]
 
 
-def _keep(file: str, at_once: int, to: Path) -> bool:
+def _keep(file: str, at_once: int, to: Path, kept: _Kept) -> bool:
     """Decode a file and keep its blocks; return whether there was room."""
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     partial = to.with_suffix(f".{os.getpid()}")
     decoder = ExamplesToRecordBatchDecoder()
     try:
-        room = _room(to.parent)
+        status = os.statvfs(kept.folder)
+        room = min(MOST_BYTES - kept.size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
         with pa.OSFile(str(partial), "wb") as sink:
             for records in read_records(file, at_once):
                 batch = decoder.DecodeBatch(records)
@@ -95,23 +107,17 @@ def _keep(file: str, at_once: int, to: Path) -> bool:
                 with ipc.new_stream(sink, batch.schema) as writer:
                     writer.write_batch(batch)
                 if sink.tell() > room:
-                    partial.unlink()
-                    return False
+                    raise OSError("no room")
+            kept.size += sink.tell()
         partial.rename(to)
-    except OSError:  # the disk is full
+    except OSError:  # or the disk is full
+        kept.full = True
         partial.unlink(missing_ok=True)
-        return False
-    return True
+    return not kept.full
 
 
-def _room(folder: Path) -> int:
-    taken = sum(file.stat().st_size for file in folder.iterdir())
-    status = os.statvfs(folder)
-    return min(MOST_BYTES - taken, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
-
-
-def _read(kept: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(kept)) as source:
+def _read(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as source:
         while source.tell() < source.size():
             with ipc.open_stream(source) as reader:
                 yield from reader
