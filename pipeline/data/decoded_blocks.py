@@ -67,7 +67,7 @@ def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterato
     blocks = None
     if _kept is not None and not filesystem.is_remote(file):
         path = _kept.folder / _name_of(file, at_once)
-        if path.exists() or not _kept.full and _keep(file, at_once, path, _kept):
+        if path.exists() or (not _kept.full and _keep(file, at_once, path, _kept)):
             blocks = _read(path)
     if blocks is None:
         for records in read_records(file, at_once):
