@@ -10,6 +10,7 @@ INSTALL_REQUIRES = [
     "tensorflow-model-analysis>=0.52,<0.53",
     "google-cloud-aiplatform>=1.100,<2",  # tfx 1.21 itself stays below 2
     "google-cloud-storage>=2.10,<4",  # comes with it; the uploads of a run use it
+    "tensorflow-serving-api>=2.19,<3",  # comes with tfx; the requests that warm a server up
     "keras-tuner>=1.4.7,<2",
     "cloudml-hypertune>=0.1.0.dev6",  # how a trial of Vertex AI Vizier reports; it has no other release
     # tfx[kfp] installs these two below Python 3.12 only, and TFX hides the Vertex runner where they are missing.

@@ -1,6 +1,7 @@
 """Export the model as it is served: raw features in, its answer out, with Transform's graph inside."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
+from pipeline.errors import first_line
 from pipeline.serving.export_format import (
     CLASSES,
     EXAMPLES_INPUT,
@@ -23,10 +25,13 @@ from pipeline.serving.export_format import (
 )
 from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.tasks import ANSWERS, task_of
+from pipeline.training import warmup
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
 from pipeline.training.explanations import Explainer, affordable
+
+logger = logging.getLogger("pipeline.training")
 
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
@@ -112,6 +117,7 @@ def export(
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
     signatures = {ROWS_SIGNATURE: answer_rows, EXAMPLES_SIGNATURE: answer_examples}
+    requests: dict[str, tf.Tensor] = {}
     if len(background) > 1 and not images and not decoder.decodes:
         read = _read_by(loader, raw_spec)
         parsed = tf.io.parse_example(affordable(background, len(read)), raw_spec)
@@ -119,7 +125,12 @@ def export(
         columns, output = {plain[name]: name for name in sorted(raw_spec)}, ANSWERS[task_of(len(answers.classes))]
         server.explainer = Explainer(answer_rows, output, rows, columns, {plain[name] for name in read})
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
+        # Nothing of the training data that the explanations do not have already.
+        known = {plain[name] for name in read}
+        requests = {name: value if name in known else tf.zeros_like(value) for name, value in rows.items()}
     tf.saved_model.save(server, folder, signatures=signatures)
+    if requests and _answers(answer_rows, requests):
+        warmup.write(folder, ROWS_SIGNATURE, requests)
     _describe(folder, raw_spec, plain, answers, images)
 
 
@@ -141,6 +152,16 @@ def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, An
         for feature in transform_output.raw_metadata.schema.feature
         if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
     }
+
+
+def _answers(function: Callable[[dict[str, tf.Tensor]], Any], rows: dict[str, tf.Tensor]) -> bool:
+    """Return whether rows are answered, of which some columns are made up."""
+    try:
+        function(rows)
+    except tf.errors.OpError as error:
+        logger.warning("No requests to warm TensorFlow Serving up: the model fails at one. %s", first_line(error))
+        return False
+    return True
 
 
 def _read_by(loader: SavedModelLoader, names: Iterable[str]) -> set[str]:
