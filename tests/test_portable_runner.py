@@ -65,7 +65,7 @@ from apache_beam.runners.portability import local_job_service_main
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
-local_job_service_main.run(sys.argv)
+local_job_service_main.run(sys.argv[1:])
 """
 
 pytestmark = pytest.mark.slow
