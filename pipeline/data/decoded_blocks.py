@@ -7,6 +7,7 @@ where others need it.
 
 import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -63,25 +64,27 @@ def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterato
     """
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-    decoder = ExamplesToRecordBatchDecoder(schema)
     blocks = None
     if _kept is not None and not filesystem.is_remote(file):
         path = _kept.folder / _name_of(file, at_once)
         if path.exists() or (not _kept.full and _keep(file, at_once, path, _kept)):
             blocks = _read(path)
     if blocks is None:
-        for records in read_records(file, at_once):
-            yield decoder.DecodeBatch(records)
+        yield from _decoded(file, at_once, schema)
         return
-    wanted = decoder.ArrowSchema() if schema else None
+    wanted = ExamplesToRecordBatchDecoder(schema).ArrowSchema() if schema else None
     for place, batch in enumerate(blocks):
         selected = batch if wanted is None else _selected(batch, wanted)
         if selected is None:  # what the decoder makes of it, an error perhaps, is for the decoder to say
-            for number, records in enumerate(read_records(file, at_once)):
-                if number >= place:
-                    yield decoder.DecodeBatch(records)
+            yield from itertools.islice(_decoded(file, at_once, schema), place, None)
             return
         yield selected
+
+
+def _decoded(file: str, at_once: int, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    return map(ExamplesToRecordBatchDecoder(schema).DecodeBatch, read_records(file, at_once))
 
 
 def _name_of(file: str, at_once: int) -> str:
@@ -93,16 +96,12 @@ def _name_of(file: str, at_once: int) -> str:
 
 def _keep(file: str, at_once: int, to: Path, kept: _Kept) -> bool:
     """Decode a file and keep its blocks; return whether there was room."""
-    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
-
     partial = to.with_suffix(f".{os.getpid()}")
-    decoder = ExamplesToRecordBatchDecoder()
     try:
         status = os.statvfs(kept.folder)
         room = min(MOST_BYTES - kept.size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
         with pa.OSFile(str(partial), "wb") as sink:
-            for records in read_records(file, at_once):
-                batch = decoder.DecodeBatch(records)
+            for batch in _decoded(file, at_once):
                 # A stream for each: which features there are, and of which type, may differ from block to block.
                 with ipc.new_stream(sink, batch.schema) as writer:
                     writer.write_batch(batch)

@@ -87,6 +87,7 @@ def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:
     return {node.id: [other.id for other in node.upstream_nodes] for node in pipeline.components}
 
 
+@keep_decoded()
 def run_graph(
     pipeline: tfx_pipeline.Pipeline,
     run_id: str,
@@ -124,21 +125,20 @@ def run_graph(
     with metadata.Metadata(connection) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     steps: dict[str, Step] = {}
-    with keep_decoded():
-        for node in graph.nodes:
-            name = node.pipeline_node.node_info.id
-            on_start(name)
-            started = time.monotonic()
-            before = (other for other in node.pipeline_node.upstream_nodes if other not in FIND_BASELINE)
-            inputs = {other: [one for several in steps[other].outputs.values() for one in several] for other in before}
-            try:
-                step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
-            except Exception as error:
-                raise StepFailed(name, time.monotonic() - started) from error
-            steps[name] = step
-            on_end(step)
-            if name == last:
-                break
+    for node in graph.nodes:
+        name = node.pipeline_node.node_info.id
+        on_start(name)
+        started = time.monotonic()
+        found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
+        inputs = {before: [one for several in steps[before].outputs.values() for one in several] for before in found}
+        try:
+            step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
+        except Exception as error:
+            raise StepFailed(name, time.monotonic() - started) from error
+        steps[name] = step
+        on_end(step)
+        if name == last:
+            break
     return steps
 
 

@@ -123,10 +123,10 @@ def export(
         parsed = tf.io.parse_example(affordable(background, len(read)), raw_spec)
         rows = {plain[name]: _as_row(value, row_inputs[plain[name]]) for name, value in parsed.items()}
         columns, output = {plain[name]: name for name in sorted(raw_spec)}, ANSWERS[task_of(len(answers.classes))]
-        server.explainer = Explainer(answer_rows, output, rows, columns, {plain[name] for name in read})
+        known = {plain[name] for name in read}
+        server.explainer = Explainer(answer_rows, output, rows, columns, known)
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
         # Nothing of the training data that the explanations do not have already.
-        known = {plain[name] for name in read}
         requests = {name: value if name in known else tf.zeros_like(value) for name, value in rows.items()}
     tf.saved_model.save(server, folder, signatures=signatures)
     if requests and _answers(answer_rows, requests):

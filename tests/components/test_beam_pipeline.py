@@ -3,7 +3,6 @@
 import dataclasses
 import pickle
 import threading
-import time
 
 import apache_beam as beam
 import pytest
@@ -14,6 +13,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     WorkerOptions,
 )
+from apache_beam.portability import common_urns
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import statesampler
 from apache_beam.runners.worker.data_plane import ClosableOutputStream
@@ -21,6 +21,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import userstate
 
 from pipeline.components.beam_pipeline import SAMPLING_PERIOD, BeamExecutor, Options
+from pipeline.components.blocks import ReadBlocks
 from pipeline.components.statistics_gen import StatisticsGenExecutor
 from pipeline.settings.target import IN_PROCESS, Dataflow
 
@@ -140,6 +141,14 @@ def test_an_executor_knows_whether_its_workers_see_this_machines_folders(flags, 
     assert executor._runs_here is here
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_only_workers_elsewhere_have_a_group_as_the_common_source_of_all_phases(here):
+    pipeline = beam.Pipeline(options=Options(list(IN_PROCESS)) if here else PipelineOptions(list(IN_PROCESS)))
+    _ = pipeline | ReadBlocks(["one", "two"])
+    urns = {part.spec.urn for part in pipeline.to_runner_api().components.transforms.values()}
+    assert (common_urns.primitives.GROUP_BY_KEY.urn in urns) is not here
+
+
 def test_beam_loses_what_is_written_during_a_flush_by_the_clock():
     """Why several workers of FnApiRunner are refused (docs/decisions/0028); when Beam has mended it, this fails."""
     sent: list[bytes] = []
@@ -155,6 +164,5 @@ def test_beam_loses_what_is_written_during_a_flush_by_the_clock():
     assert flushing.wait(10)
     stream.write(b"late")
     written.set()
-    time.sleep(0.1)
-    stream.close()
+    stream.close()  # waits for the flush
     assert b"".join(sent) == b"early "

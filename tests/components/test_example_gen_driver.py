@@ -1,6 +1,5 @@
 """An image that has changed is other data, in a folder or behind a table, here, in a bucket and on Vertex AI."""
 
-import json
 import os
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 from tfx.orchestration import metadata
 from tfx.orchestration import pipeline as tfx_pipeline
 
-from pipeline.components import example_gen_driver
 from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenDriver
 from pipeline.components.example_gen import create_example_gen
 from pipeline.runs.run_graph import run_graph
@@ -16,6 +14,7 @@ from pipeline.settings.config import Data
 from pipeline.settings.images import Images
 from pipeline.settings.target import Target
 from tests.data.test_image_files import config_of, picture, write
+from tests.example_gen_driver import written_on_vertex
 from tests.fakes.buckets import fake_buckets
 
 FORMS = ("folder", "table")
@@ -51,21 +50,9 @@ def fingerprint(folder: str, form: str) -> str:
 
 
 def on_vertex(folder: str, form: str, output: Path) -> str:
-    """What the driver's container writes for Vertex AI."""
-    component = example_gen(data_of(folder, form))
-    parameters = {
-        name: {"intValue" if isinstance(value, int) else "stringValue": value}
-        for name, value in component.exec_properties.items()
-        if value is not None
-    }
-    schema = {"instanceSchema": "title: tfx.Examples\ntype: object\n"}
-    examples = {"name": "1", "uri": str(output.parent / "examples"), "type": schema}
-    given = {
-        "inputs": {"parameters": parameters},
-        "outputs": {"artifacts": {"examples": {"artifacts": [examples]}}, "outputFile": str(output)},
-    }
-    example_gen_driver.main(["--json_serialized_invocation_args", json.dumps(given), "--runner=FnApiRunner"])
-    return json.loads(output.read_text())["parameterValues"]["input_fingerprint"]
+    """Return the fingerprint that Vertex AI's cache compares."""
+    written = written_on_vertex(example_gen(data_of(folder, form)), output, "--runner=FnApiRunner")
+    return str(written["parameterValues"]["input_fingerprint"])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,16 +1,15 @@
 """A table of BigQuery that has changed is other data: for TFX's launcher here, and for Vertex AI's cache."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.components import example_gen_driver
 from pipeline.components.bigquery_example_gen import BigQueryDriver, BigQueryExampleGen
 from pipeline.components.example_gen import create_example_gen
 from pipeline.config import Data, Evaluation, Gate, Label, PipelineConfig
 from pipeline.settings.target import Target
+from tests.example_gen_driver import written_on_vertex
 from tests.fakes.google_cloud import BUCKET, PROJECT, GoogleCloud
 
 TABLE = "demo.flights.all"
@@ -27,29 +26,15 @@ def example_gen(path: str) -> BigQueryExampleGen:
 
 
 def fingerprint(path: str = f"bigquery://{TABLE}") -> str:
-    """What TFX's launcher learns of the data."""
+    """Return the fingerprint that TFX's launcher compares."""
     properties = dict(example_gen(path).exec_properties)
     return str(BigQueryDriver(None).resolve_exec_properties(properties, None, None)["input_fingerprint"])
 
 
-def on_vertex(output: Path) -> dict[str, object]:
-    """What the driver's container writes for Vertex AI, of the arguments in the compiled job."""
-    parameters = {
-        name: {"intValue" if isinstance(value, int) else "stringValue": value}
-        for name, value in example_gen(f"bigquery://{TABLE}").exec_properties.items()
-        if value is not None
-    }
-    schema = {"instanceSchema": "title: tfx.Examples\ntype: object\n"}
-    examples = {"name": "1", "uri": str(output.parent / "examples"), "type": schema}
-    given = {
-        "inputs": {"parameters": parameters},
-        "outputs": {"artifacts": {"examples": {"artifacts": [examples]}}, "outputFile": str(output)},
-    }
-    arguments = ["--executor_class_path", "of.the.executor", "--json_serialized_invocation_args", json.dumps(given)]
-    example_gen_driver.main([*arguments, *BEAM_ARGS])
-    written = json.loads(output.read_text())
-    assert written["artifacts"]["examples"]["artifacts"][0]["uri"] == examples["uri"]
-    return dict(written["parameterValues"])
+def on_vertex(output: Path) -> str:
+    """Return the fingerprint that Vertex AI's cache compares."""
+    written = written_on_vertex(example_gen(f"bigquery://{TABLE}"), output, *BEAM_ARGS)
+    return str(written["parameterValues"]["input_fingerprint"])
 
 
 @pytest.fixture
@@ -71,10 +56,10 @@ def table(there: GoogleCloud) -> dict:
 def test_a_changed_table_is_other_data(table, change, tmp_path):
     before = fingerprint()
     assert fingerprint() == before
-    assert on_vertex(tmp_path / "first/output.json")["input_fingerprint"] == before
+    assert on_vertex(tmp_path / "first/output.json") == before
     table |= change
     assert fingerprint() != before
-    assert on_vertex(tmp_path / "second/output.json")["input_fingerprint"] == fingerprint()
+    assert on_vertex(tmp_path / "second/output.json") == fingerprint()
 
 
 def test_a_table_behind_a_view_is_seen(table, there):
