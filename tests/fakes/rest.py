@@ -18,8 +18,6 @@ The rules, by their marks in the code; paths without a host are of cloud.google.
     pages       lists come in pages: google.aip.dev/158; here with one item each
     catalog     /billing/docs/reference/rest/v1/services.skus/list: at most 5000 SKUs a page, the next one by its token;
                 prices are in US dollars unless currencyCode says otherwise
-    dry run     /bigquery/docs/reference/rest/v2/Job: a dry run names the tables of a query, of more than 50 not all
-    table       /bigquery/docs/reference/rest/v2/tables/get; times are milliseconds, as text
     warning     /compute/docs/reference/rest/v1/machineTypes/aggregatedList: zones with nothing have a warning
 """
 
@@ -31,14 +29,15 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.fakes.bigquery import BigQuery
 from tests.fakes.image_registry import DOWNLOADS, TOKEN, Answer, ImageRegistry
 from tests.fakes.project import Project
+from tests.fakes.rest_call import Asked, Refused
 
 # The services that preflight calls by REST, by the name that gcloud has for them.
 SERVICES = (
@@ -57,27 +56,6 @@ GPUS = "t4|p4|p100|v100|a100|a100_80gb|l4|h100|h100_mega|h200|b200"
 METRIC = re.compile(
     rf"custom_model_(training|serving)_(preemptible_)?(nvidia_({GPUS})_gpus|tpu_v2|tpu_v3|tpu_v5e|cpus|n2_cpus|c2_cpus)"
 )
-
-
-class Refused(Exception):
-    """An error as Google's APIs write it."""
-
-    def __init__(self, code: int, message: str):
-        super().__init__(message)
-        self.code, self.message = code, message
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request to one of the services; ``query`` as parse_qs returns it."""
-
-    method: str
-    query: dict[str, list[str]]
-    body: dict[str, Any]
-
-    def one(self, name: str, default: str = "") -> str:
-        """A value of the query."""
-        return self.query.get(name, [default])[0]
 
 
 class FakeRest:
@@ -172,9 +150,7 @@ class FakeRest:
             f"GET /artifactregistry/v1/{project}/locations/[^/]+/repositories/([^/:]+):getIamPolicy": self._repository,
             "GET /cloudbilling/v1/services/([0-9A-F-]+)/skus": self._catalog,
             f"GET /compute/compute/v1/{project}/aggregated/(machineTypes|acceleratorTypes)": self._types,
-            f"POST /bigquery/bigquery/v2/{project}/queries": self._query,
-            f"POST /bigquery/bigquery/v2/{project}/jobs": self._dry_run,
-            "GET /bigquery/bigquery/v2/projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)": self._table,
+            **BigQuery(self.project, self._id, self._require).routes(),
             f"GET /monitoring/v3/{project}/timeSeries": self._time_series,
             f"GET /secretmanager/v1/{secret}/versions/[^/:]+)": self._secret_version,
             f"GET /secretmanager/v1/{secret}/versions/[^/:]+):access": self._secret,
@@ -297,59 +273,6 @@ class FakeRest:
         skus = self.project.skus[service]
         more = str(start + most) if start + most < len(skus) else ""
         return {"skus": skus[start : start + most], "nextPageToken": more}
-
-    def _tables_of(self, query: str) -> list[str]:
-        self._require("bigquery.jobs.create", "project")
-        tables: list[str] = re.findall(r"`([^`]+)`", query)
-        for table in tables:
-            if table not in self.project.tables:
-                raise Refused(404, f"Not found: Table {table}")
-        return tables
-
-    def _dry_run(self, asked: Asked) -> dict[str, Any]:
-        configuration = asked.body["configuration"]
-        if not configuration.get("dryRun"):
-            raise Refused(400, "this is no place to run a query")
-        names = ("projectId", "datasetId", "tableId")
-        tables = self._tables_of(configuration["query"]["query"])[:50]  # rule: dry run
-        references = [dict(zip(names, table.split("."), strict=True)) for table in tables]
-        statistics = {"query": {"statementType": "SELECT", "referencedTables": references}}
-        reference = {"projectId": self._id, "location": "US"}
-        status = {"state": "DONE"}
-        return {
-            "jobReference": reference,
-            "configuration": configuration,
-            "statistics": statistics,
-            "status": status,
-        }
-
-    def _table(self, _: Asked, *names: str) -> dict[str, Any]:
-        self._require("bigquery.tables.get", ".".join(names))
-        if ".".join(names) not in self.project.tables:
-            raise Refused(404, f"Not found: Table {'.'.join(names)}")
-        reference = dict(zip(("projectId", "datasetId", "tableId"), names, strict=True))
-        return {"tableReference": reference, "type": "TABLE", **self.project.tables[".".join(names)]}  # rule: table
-
-    def _query(self, asked: Asked) -> dict[str, Any]:
-        self._tables_of(asked.body["query"])
-        if "request_payload" in asked.body["query"]:
-            return self._logged()
-        return {"jobComplete": True, "totalBytesProcessed": "1048576"}
-
-    def _logged(self) -> dict[str, Any]:
-        fields = [
-            {"name": "time", "type": "STRING", "mode": "NULLABLE"},
-            {"name": "request_payload", "type": "STRING", "mode": "REPEATED"},
-            {"name": "response_payload", "type": "STRING", "mode": "REPEATED"},
-        ]
-        answers = [[{"v": payload}] for payload in self.project.answered] or [[]] * len(self.project.logged)
-        rows = [
-            {"f": [{"v": "2026-11-21T15:00:00Z"}, {"v": [{"v": payload}]}, {"v": answer}]}
-            for payload, answer in zip(self.project.logged, answers, strict=True)
-        ]
-        reference = {"projectId": self._id, "jobId": "query", "location": "US"}
-        answer = {"jobReference": reference, "queryId": "query", "jobComplete": True, "cacheHit": False}
-        return {**answer, "schema": {"fields": fields}, "rows": rows, "totalRows": str(len(rows))}
 
     def _time_series(self, asked: Asked) -> dict[str, Any]:
         """Two metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
