@@ -2,23 +2,22 @@
 
 To read and decode an example takes 16 microseconds, and Transform alone does it once in each phase of its analysis. A
 block that is kept is mapped into memory: it takes no time to read, and the operating system gives its memory back
-where others need it.
+where others need it. Of a window of spans the blocks stay for the next run.
 """
 
 import contextlib
-import hashlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from pipeline import filesystem
+from pipeline.data import kept
 from pipeline.data.tfrecord_files import read_records
 
 # Most bytes of all blocks that are kept: those of some five million flights.
@@ -27,28 +26,51 @@ MOST_BYTES = 2 << 30
 SHARE_OF_DISK = 0.25
 
 
-@dataclass
-class _Kept:
-    """Blocks that are kept: where, how many bytes they have, and whether one more file had no room."""
+KIND, BLOCKS = "decoded", "blocks.arrow"
 
-    folder: Path
+
+@dataclass
+class _Store:
+    """Blocks of files: where, those of this run, how many bytes they have, and whether one more file had no room."""
+
+    root: str
+    lasting: bool
+    folders: set[str] = field(default_factory=set)
     size: int = 0
     full: bool = False
 
 
-_kept: _Kept | None = None
+_store: _Store | None = None
 
 
 @contextlib.contextmanager
-def keep_decoded() -> Iterator[None]:
-    """Keep decoded blocks in a temporary folder until the end; in this process, and not in those that it starts."""
-    global _kept
-    with tempfile.TemporaryDirectory(prefix="decoded-", ignore_cleanup_errors=True) as folder:
-        before, _kept = _kept, _Kept(Path(folder))
+def keep_decoded(root: str = "") -> Iterator[None]:
+    """Keep decoded blocks until the end; in this process, and not in those that it starts.
+
+    Args:
+        root: Folder of all that is kept for a later run; the blocks, too. "": a temporary folder.
+    """
+    global _store
+    with contextlib.ExitStack() as stack:
+        lasting = bool(root) and not filesystem.is_remote(root)
+        if not lasting:
+            root = stack.enter_context(tempfile.TemporaryDirectory(prefix="decoded-", ignore_cleanup_errors=True))
+        before, _store = _store, _Store(root, lasting)
         try:
             yield
         finally:
-            _kept = before
+            _store = before
+
+
+def prune(files: Iterable[str], at_once: int) -> None:
+    """Delete the blocks that earlier runs have left of other files than these."""
+    if _store is not None and _store.lasting:
+        kept.prune(_store.root, KIND, [_name_of(file, at_once, _store) for file in files])
+
+
+def are_kept(file: str, at_once: int) -> bool:
+    """Return whether the blocks of a file are kept, those that ``read_blocks`` reads; decode and keep them, if not."""
+    return _folder(file, at_once) is not None
 
 
 def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
@@ -64,16 +86,12 @@ def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterato
     """
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-    blocks = None
-    if _kept is not None and not filesystem.is_remote(file):
-        path = _kept.folder / _name_of(file, at_once)
-        if path.exists() or (not _kept.full and _keep(file, at_once, path, _kept)):
-            blocks = _read(path)
-    if blocks is None:
+    folder = _folder(file, at_once)
+    if folder is None:
         yield from _decoded(file, at_once, schema)
         return
     wanted = ExamplesToRecordBatchDecoder(schema).ArrowSchema() if schema else None
-    for place, batch in enumerate(blocks):
+    for place, batch in enumerate(_read(folder)):
         selected = batch if wanted is None else _selected(batch, wanted)
         if selected is None:  # what the decoder makes of it, an error perhaps, is for the decoder to say
             yield from itertools.islice(_decoded(file, at_once, schema), place, None)
@@ -87,36 +105,52 @@ def _decoded(file: str, at_once: int, schema: bytes | None = None) -> Iterator[p
     return map(ExamplesToRecordBatchDecoder(schema).DecodeBatch, read_records(file, at_once))
 
 
-def _name_of(file: str, at_once: int) -> str:
-    """Return a name that changes with the file."""
+def _folder(file: str, at_once: int) -> str | None:
+    """Return the folder in which the blocks of a file lie; None where none are kept."""
+    if _store is None or filesystem.is_remote(file):
+        return None
+    folder = _name_of(file, at_once, _store)
+    if folder not in _store.folders:
+        if _store.full:
+            return None
+        if not (_store.lasting and kept.is_whole(folder)) and not _keep(file, at_once, folder, _store):
+            _store.full = True
+            return None
+        _store.size += os.path.getsize(f"{folder}/{BLOCKS}")
+        _store.folders.add(folder)
+    return folder
+
+
+def _name_of(file: str, at_once: int, store: _Store) -> str:
+    """Return the folder for the blocks of a file, another one when the file changes."""
+    # The same file under another name, as a span's has in the next run, is the same.
     status = os.stat(file)
-    state = (os.path.abspath(file), status.st_size, status.st_mtime_ns, at_once)
-    return hashlib.sha256(repr(state).encode()).hexdigest()[:32]
+    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, at_once)
+    return kept.folder_of(store.root, KIND, *state)
 
 
-def _keep(file: str, at_once: int, to: Path, kept: _Kept) -> bool:
+def _keep(file: str, at_once: int, folder: str, store: _Store) -> bool:
     """Decode a file and keep its blocks; return whether there was room."""
-    partial = to.with_suffix(f".{os.getpid()}")
     try:
-        status = os.statvfs(kept.folder)
-        room = min(MOST_BYTES - kept.size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
-        with pa.OSFile(str(partial), "wb") as sink:
+        os.makedirs(store.root, exist_ok=True)
+        status = os.statvfs(store.root)
+        room = min(MOST_BYTES - store.size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
+        with filesystem.new_file(f"{folder}/{BLOCKS}") as partial, pa.OSFile(partial, "wb") as sink:
             for batch in _decoded(file, at_once):
                 # A stream for each: which features there are, and of which type, may differ from block to block.
                 with ipc.new_stream(sink, batch.schema) as writer:
                     writer.write_batch(batch)
                 if sink.tell() > room:
                     raise OSError("no room")
-            kept.size += sink.tell()
-        partial.rename(to)
+        if store.lasting:
+            kept.seal(folder)
     except OSError:  # or the disk is full
-        kept.full = True
-        partial.unlink(missing_ok=True)
-    return not kept.full
+        return False
+    return True
 
 
-def _read(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as source:
+def _read(folder: str) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(f"{folder}/{BLOCKS}") as source:
         while source.tell() < source.size():
             with ipc.open_stream(source) as reader:
                 yield from reader
@@ -125,12 +159,12 @@ def _read(path: Path) -> Iterator[pa.RecordBatch]:
 def _selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
     """Return the features of a schema as its decoder gives them; None where one is of another type."""
     columns: list[Any] = []
-    for field in schema:
-        place = batch.schema.get_field_index(field.name)
+    for feature in schema:
+        place = batch.schema.get_field_index(feature.name)
         column = batch.column(place) if place >= 0 else None
         if column is None or pa.types.is_null(column.type):
-            column = pa.nulls(batch.num_rows, field.type)
-        if column.type != field.type:
+            column = pa.nulls(batch.num_rows, feature.type)
+        if column.type != feature.type:
             return None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

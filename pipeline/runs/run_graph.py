@@ -87,7 +87,6 @@ def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:
     return {node.id: [other.id for other in node.upstream_nodes] for node in pipeline.components}
 
 
-@keep_decoded()
 def run_graph(
     pipeline: tfx_pipeline.Pipeline,
     run_id: str,
@@ -125,21 +124,27 @@ def run_graph(
     with metadata.Metadata(connection) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     steps: dict[str, Step] = {}
-    for node in graph.nodes:
-        name = node.pipeline_node.node_info.id
-        on_start(name)
-        started = time.monotonic()
-        found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
-        inputs = {before: [one for several in steps[before].outputs.values() for one in several] for before in found}
-        try:
-            step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
-        except Exception as error:
-            raise StepFailed(name, time.monotonic() - started) from error
-        steps[name] = step
-        on_end(step)
-        if name == last:
-            break
+    with keep_decoded(_kept_by(pipeline)):
+        for node in graph.nodes:
+            name = node.pipeline_node.node_info.id
+            on_start(name)
+            started = time.monotonic()
+            found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
+            inputs = {before: [one for made in steps[before].outputs.values() for one in made] for before in found}
+            try:
+                step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
+            except Exception as error:
+                raise StepFailed(name, time.monotonic() - started) from error
+            steps[name] = step
+            on_end(step)
+            if name == last:
+                break
     return steps
+
+
+def _kept_by(pipeline: tfx_pipeline.Pipeline) -> str:
+    """Return the folder in which steps keep what the next run takes; "" where they do not."""
+    return next((kept for node in pipeline.components if (kept := node.exec_properties.get("kept"))), "")
 
 
 def _run_node(

@@ -5,7 +5,8 @@ split.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,20 +16,27 @@ FOLDER = "background"
 KEPT = 128
 # Larger rows hold what nobody explains by columns.
 MOST_BYTES = 64 << 10
+# Rows that have a length and can be sliced.
+Block = TypeVar("Block", bound=Any)
 logger = logging.getLogger("pipeline.training")
 
 
 class Picked:
-    """Picks rows of one file, evenly, while they pass by."""
+    """Picks rows of one file, evenly, while they pass by.
 
-    def __init__(self) -> None:
+    Args:
+        records_of: Makes the rows of a part of a block serialized tf.Examples; they are some already if not given.
+    """
+
+    def __init__(self, records_of: Callable[[Any], Iterable[bytes]] = list) -> None:
+        self._records_of = records_of
         self._rows: list[bytes] = []
         self._every, self._seen = 1, 0
 
-    def passing(self, blocks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-        """Yield the blocks of records as they come."""
+    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield the blocks as they come, each a sequence of rows."""
         for block in blocks:
-            self._rows += block[-self._seen % self._every :: self._every]
+            self._rows += self._records_of(block[-self._seen % self._every :: self._every])
             self._seen += len(block)
             while len(self._rows) >= 2 * KEPT:
                 self._rows, self._every = self._rows[::2], 2 * self._every

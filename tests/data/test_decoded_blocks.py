@@ -1,6 +1,7 @@
 """Blocks that are kept are those of the decoder, whatever features the examples have."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline.data import decoded_blocks
-from pipeline.data.decoded_blocks import keep_decoded, read_blocks
+from pipeline.data.decoded_blocks import are_kept, keep_decoded, read_blocks
 from pipeline.data.tfrecord_files import read_records
 
 AT_ONCE = 3
@@ -96,7 +97,8 @@ def test_what_has_no_room_is_decoded_each_time(file, limit, tmp_path, monkeypatc
     with keep_decoded():
         for _ in range(2):
             assert list(read_blocks(file, AT_ONCE)) == decoded(file, None)
-            assert not list(tmp_path.glob("decoded-*/*"))
+            assert not are_kept(file, AT_ONCE)
+            assert not [path for path in tmp_path.glob("decoded-*/**/*") if path.is_file()]
     assert not list(tmp_path.glob("decoded-*"))
 
 
@@ -104,3 +106,34 @@ def test_nothing_is_kept_elsewhere(file, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert list(read_blocks(file, AT_ONCE)) == decoded(file, None)
     assert [path.name for path in tmp_path.iterdir()] == ["rows.gz"]
+    assert not are_kept(file, AT_ONCE)
+
+
+def test_those_of_a_window_stay_for_the_next_run_and_a_damaged_one_is_made_anew(file, tmp_path, monkeypatch):
+    root = tmp_path / "kept"
+    with keep_decoded(str(root)):
+        list(read_blocks(file, AT_ONCE))
+    (blocks,) = root.glob("decoded/*/blocks.arrow")
+    again = str(tmp_path / "the same file in the next run.gz")
+    os.link(file, again)
+    with keep_decoded(str(root)), monkeypatch.context() as patched:
+        patched.setattr(decoded_blocks, "read_records", lambda *_: pytest.fail("read again"))
+        assert list(read_blocks(again, AT_ONCE)) == decoded(file, None)
+
+    content = blocks.read_bytes()
+    blocks.write_bytes(content[:-9] + b"?" + content[-8:])
+    with keep_decoded(str(root)):
+        assert list(read_blocks(again, AT_ONCE)) == decoded(file, None)
+    assert blocks.read_bytes() == content
+
+
+def test_those_of_other_files_are_deleted_in_a_window(file, tmp_path):
+    other, root = shutil.copy(file, tmp_path / "other.gz"), tmp_path / "kept"
+    for files, left in (([file, other], 2), ([other], 1)):
+        with keep_decoded(str(root)):
+            assert all(are_kept(each, AT_ONCE) for each in files)
+            decoded_blocks.prune(files, AT_ONCE)
+        assert len(list(root.glob("decoded/*/blocks.arrow"))) == len(list(root.glob("decoded/*.json"))) == left
+    with keep_decoded(str(root)):
+        decoded_blocks.prune([file], AT_ONCE)  # whose blocks are not there
+    assert not list(root.glob("decoded/*"))
