@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--times 1 10] [--folder FOLDER]
 
-Years are made from the real one: each is the flights of 2013 under its own number, with temperatures that differ by
-noise of half a degree. A slice of few flights has ten times as many then, and none is really new: the gates on slices
+Years are made from the real one: each is the flights of 2013 under its own number, from 2100 on once more under the
+first ones (the schema has no later ones), with temperatures that differ by noise of half a degree. A slice of few flights has ten times as many then, and none is really new: the gates on slices
 are left out. Each size runs once from an empty output folder, search and report included; then the pushed
 model answers all rows of the test split, the run is done again with nothing changed, and ``runs clean`` frees what is
 no longer needed. Memory is the largest proportional set size of all processes of a command together, looked at three
@@ -40,6 +40,7 @@ STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
 LEAST_SECONDS = 0.5  # of a step that has a line of its own
 AUC = re.compile(r"\bauc ([\d.]+)")
 DEGREES = 0.5
+FIRST_YEAR, YEARS = 2013, 88
 CONFIG = """\
 import runpy
 from dataclasses import replace
@@ -89,9 +90,9 @@ def years(count: int, to: Path) -> Path:
         year, temp = (flights.schema.get_field_index(name) for name in ("year", "temp"))
         for number in range(count):
             noise = np.random.default_rng(number).normal(0, DEGREES if number else 0, len(flights)).astype(np.float32)
-            made = flights.set_column(year, "year", pc.add(flights["year"], number))
+            made = flights.set_column(year, "year", pc.add(flights["year"], number % YEARS))
             made = made.set_column(temp, flights.schema.field(temp), pc.add(flights["temp"], pa.array(noise)))
-            path = to / file.parent.name / f"{2013 + number}-{file.stem.partition('-')[2]}.parquet"
+            path = to / file.parent.name / f"{FIRST_YEAR + number}-{file.stem.partition('-')[2]}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(made, path)
     return to
