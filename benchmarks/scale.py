@@ -3,11 +3,12 @@
     python benchmarks/scale.py [--times 1 10] [--folder FOLDER]
 
 Years are made from the real one: each is the flights of 2013 under its own number, from 2100 on once more under the
-first ones (the schema has no later ones), with temperatures that differ by noise of half a degree. A slice of few flights has ten times as many then, and none is really new: the gates on slices
-are left out. Each size runs once from an empty output folder, search and report included; then the pushed
-model answers all rows of the test split, the run is done again with nothing changed, and ``runs clean`` frees what is
-no longer needed. Memory is the largest proportional set size of all processes of a command together, looked at three
-times a second. Ten times take about fifteen minutes on two cores.
+first ones (the schema has no later ones), with temperatures that differ by noise of half a degree. A slice of few
+flights has ten times as many then, and none is really new: the gates on slices are left out. Each size runs once from
+an empty output folder, search and report included; then the pushed model answers all rows of the test split, the run is
+done again with nothing changed, and ``runs clean`` frees what is no longer needed. Memory is the largest proportional
+set size of all processes of a command together, looked at three times a second. Ten times take about fifteen minutes on
+two cores.
 
 Must be reached: with the most rows no more than 1.2 times the seconds a row of the fewest, and no more memory than
 stated whatever the rows. Exits 1 when it falls short.
