@@ -3,17 +3,21 @@
 import gc
 import io
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from tfx.components import FileBasedExampleGen
+from tfx.dsl.component.experimental.annotations import OutputArtifact
+from tfx.dsl.component.experimental.decorators import component
 from tfx.extensions.google_cloud_big_query.example_gen.component import BigQueryExampleGen
 from tfx.extensions.google_cloud_big_query.example_gen.executor import Executor as BigQueryExecutor
 from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 from tfx.orchestration.metadata import sqlite_metadata_connection_config
 from tfx.orchestration.pipeline import Pipeline
+from tfx.types import standard_artifacts
 
 from pipeline.cli.terminal import Screen
 from pipeline.components.arrow_example_gen import job_of
@@ -126,6 +130,36 @@ def test_python_collects_garbage_while_steps_run(config, tmp_path):
     gc.disable()  # as local_runner.py does
     run_graph(pipeline, "run", lambda name: collecting.append(gc.isenabled()), lambda step: None)
     assert collecting == [True]
+
+
+class Hoard:
+    """Memory that only the garbage collector frees."""
+
+    made: weakref.ref | None = None
+
+    def __init__(self) -> None:
+        self.myself, self.values = self, bytearray(b"x" * (64 << 20))
+        Hoard.made = weakref.ref(self)
+
+
+@component
+def Search(model: OutputArtifact[standard_artifacts.Model]):
+    """Load much, as a search does."""
+    Hoard()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_a_step_has_loaded_is_not_in_memory_beside_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.runs.run_graph.GROWN", 32 << 20)
+    pipeline = Pipeline(
+        pipeline_name="search",
+        pipeline_root=str(tmp_path),
+        components=[Search()],
+        metadata_connection_config=sqlite_metadata_connection_config(str(tmp_path / "metadata.sqlite")),
+    )
+    run_graph(pipeline, "run", lambda name: None, lambda step: None)
+    assert Hoard.made is not None
+    assert Hoard.made() is None
 
 
 def test_the_gates_stand_before_transform_and_before_the_pusher(config, few_flights, tmp_path):

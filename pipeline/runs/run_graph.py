@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from ml_metadata.proto import metadata_store_pb2
 from tfx import types
 from tfx.dsl.compiler import constants
@@ -37,6 +38,8 @@ NOT_FOUND = {
 FIND_BASELINE = ("LatestBlessedModel", "BaselineModel")
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
+# Bytes by which a step has grown this process, after which it looks at once: what a search has loaded lies in cycles.
+GROWN = 128 << 20
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
 IMPORTER = "tfx.dsl.components.common.importer.Importer"
 
@@ -124,6 +127,7 @@ def run_graph(
     with metadata.Metadata(connection) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     steps: dict[str, Step] = {}
+    process = psutil.Process()
     with keep_decoded(_kept_by(pipeline)):
         for node in graph.nodes:
             name = node.pipeline_node.node_info.id
@@ -131,10 +135,13 @@ def run_graph(
             started = time.monotonic()
             found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
             inputs = {before: [one for made in steps[before].outputs.values() for one in made] for before in found}
+            resident = process.memory_info().rss
             try:
                 step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
             except Exception as error:
                 raise StepFailed(name, time.monotonic() - started) from error
+            if process.memory_info().rss - resident > GROWN:
+                gc.collect()
             steps[name] = step
             on_end(step)
             if name == last:
