@@ -24,8 +24,7 @@ from pipeline.data.tfrecord_files import read_records
 MOST_BYTES = 2 << 30
 # The part of what is free on the disk that they may take.
 SHARE_OF_DISK = 0.25
-
-
+# Of what is kept, and of its file.
 KIND, BLOCKS = "decoded", "blocks.arrow"
 
 

@@ -1,17 +1,15 @@
 """Sample how busy processors, memory and accelerators are while a training runs."""
 
 import contextlib
-import os
 import statistics
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from pipeline.training import cache
 from pipeline.training.accelerators import Accelerators
+from pipeline.training.control_groups import free_memory, usable_cores
 
 # Seconds between two looks at the machine, and between two at what Python does. Finding the processes below this one
 # reads a file of every process of the machine, 20 ms for 500 of them: that is done every so many looks only.
@@ -98,16 +96,6 @@ class Utilisation:
             "cpu_used": min(1.0, busy / self._cores),
             "machine_cpu_used": psutil.cpu_percent() / 100,
             "memory_bytes": resident,
-            "memory_bytes_free": float(cache.free_memory()),
+            "memory_bytes_free": float(free_memory()),
             **self._accelerators.sample(),
         }
-
-
-def usable_cores(cgroup: Path = cache.CGROUP) -> float:
-    """Return the cores that this process may use: its affinity, and a container's limit, which may be a fraction."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except OSError:
-        return affinity
-    return affinity if quota == "max" else min(affinity, int(quota) / int(period))

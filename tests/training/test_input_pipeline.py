@@ -186,34 +186,6 @@ def test_the_cache_is_the_first_that_there_is_room_for(tmp_path, monkeypatch, ca
     assert "About 1000 examples of 16 bytes from 1 files" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("groups", "place"),
-    [
-        ("0::/\n", ""),
-        ("0::/jobs/one\n", "jobs/one"),
-        ("0::/jobs/one\n", "jobs"),  # the limit of a group above
-        ("9:cpu:/a\n4:memory:/jobs/one\n0::/\n", "memory/jobs/one"),
-        ("4:memory:/docker/0123\n", "memory"),  # in a container, where the path is that outside
-    ],
-)
-def test_the_limit_of_a_container_or_a_group_counts_as_the_free_memory(tmp_path, monkeypatch, groups, place):
-    (tmp_path / "groups").write_text(groups)
-    monkeypatch.setattr(cache, "GROUPS_OF_PROCESS", tmp_path / "groups")
-    monkeypatch.setattr(cache, "CGROUP", tmp_path / "cgroup")
-    assert cache.free_memory() > 100_000_000
-    limit, used, idle = cache.LIMITS["memory" if place.startswith("memory") else ""]
-    folder = tmp_path / "cgroup" / place
-    folder.mkdir(parents=True)
-    (folder / limit).write_text("3000000\n")
-    (folder / used).write_text("1000000\n")
-    (folder / "memory.stat").write_text(f"anon 600000\n{idle} 400000\n")
-    assert cache.free_memory() == 2_400_000
-    (folder / used).write_text("4000000\n")
-    assert cache.free_memory() == 0
-    (folder / limit).write_text("max\n")
-    assert cache.free_memory() > 100_000_000
-
-
 @CACHES
 def test_no_files_and_no_examples_are_refused(tmp_path: Path, cache):
     with pytest.raises(TrainingError, match="no examples: nothing matches .*/nothing"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.training.accelerators import Accelerators
-from pipeline.training.utilisation import Utilisation, usable_cores
+from pipeline.training.utilisation import Utilisation
 
 pytestmark = pytest.mark.slow
 
@@ -87,11 +87,3 @@ def test_only_the_gpus_of_this_process_are_asked(program, monkeypatch, visible, 
     accelerators.close()
     file = Path(f"{program}.asked")
     assert (file.read_text().split()[-1] if file.exists() else None) == asked
-
-
-def test_the_limit_of_a_container_counts_as_its_cores(tmp_path):
-    assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert usable_cores(tmp_path) == 0.5
