@@ -8,6 +8,7 @@ kept (``analysis_cache``).
 """
 
 import contextlib
+import itertools
 import json
 import os
 import tempfile
@@ -50,6 +51,8 @@ from pipeline.serving.background import Picked
 
 # Folder in the transform graph for what passes between two phases of the analysis.
 TEMPORARY = ".temp_path"
+# Blocks that are transformed together: what a call costs whatever the rows is a third of the time of one block.
+TOGETHER = 4
 
 
 class TransformExecutor(BeamExecutor, tfx_transform.Executor):
@@ -215,6 +218,7 @@ class _TransformFile(beam.DoFn):
             blocks: Iterator[Any] = decoded_blocks.read_blocks(source, BLOCK, self._raw_schema)
         else:
             picked, blocks = Picked(), read_records(source, BLOCK)
+        blocks = _joined(blocks)
         write_records(self._transformed(picked.passing(blocks) if in_train else blocks), target, self._uri)
         if in_train:
             picked.write(self._graph, place)
@@ -231,6 +235,25 @@ class _TransformFile(beam.DoFn):
                 yield from self._encoder.encode(batch)  # ragged features; rare enough for an order by chance
             else:
                 yield from serialize(pa.table(batch).select(sorted(batch.schema.names)))
+
+
+def _joined(blocks: Iterable[Any]) -> Iterator[Any]:
+    """Join ``TOGETHER`` blocks each, or fewer up to one of less than ``BLOCK`` rows, as there are of large rows."""
+    joined: list[Any] = []
+    for block in blocks:
+        joined.append(block)
+        if len(joined) == TOGETHER or len(block) < BLOCK:
+            yield _as_one(joined)
+            joined = []
+    if joined:
+        yield _as_one(joined)
+
+
+def _as_one(blocks: list[Any]) -> Any:
+    if not isinstance(blocks[0], pa.RecordBatch):
+        return list(itertools.chain.from_iterable(blocks))
+    (batch,) = pa.Table.from_batches(blocks).combine_chunks().to_batches()
+    return batch
 
 
 def _projected(

@@ -1,11 +1,13 @@
 """Our Transform gives what TFX's gives, and the same bytes every time."""
 
 import glob
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 import tensorflow_transform as tft
@@ -99,7 +101,9 @@ def rows(folder: Path, split: str) -> list:
 
 
 @pytest.mark.slow
-def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transformed):
+@pytest.mark.parametrize("block", [transform.BLOCK, 16])
+def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(block, transformed, monkeypatch):
+    monkeypatch.setattr(transform, "BLOCK", block)  # 16: a month of these flights is joined of more than once
     ours, stock = transformed(transform.TransformExecutor, "ours"), transformed(tfx_transform.Executor, "stock")
     with keep_decoded():  # as in a run on this machine, where others have read the examples before
         again = transformed(transform.TransformExecutor, "again")
@@ -135,6 +139,25 @@ def test_explanations_begin_from_raw_rows_of_the_train_split_alone(transformed):
     months = {row["month"][0] for row in kept}
     assert months == {1, 2, 3, 4, 5, 6, 7, 8}  # eval has 9 and 10, test 11 and 12
     assert "seats" in kept[0]  # as it came, not as the module file makes it
+
+
+def test_blocks_are_joined_in_order_up_to_one_of_fewer_rows(monkeypatch):
+    monkeypatch.setattr(transform, "BLOCK", 3)
+
+    def joined(*sizes: int) -> list[int]:
+        values = list(map(str, range(sum(sizes))))
+        ends = np.cumsum(sizes)
+        lists = [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        batches = [pa.record_batch([pa.array(rows)], names=["row"]) for rows in lists]
+        of_lists, of_batches = list(transform._joined(lists)), list(transform._joined(batches))
+        assert of_lists == [batch["row"].to_pylist() for batch in of_batches]
+        assert list(itertools.chain.from_iterable(of_lists)) == values
+        return list(map(len, of_lists))
+
+    assert joined(3, 3, 3, 3, 3, 2) == [12, 5]
+    assert joined(3, 3, 3) == [9]
+    assert joined(2, 2, 1) == [2, 2, 1]  # large rows: more of them are not held at once
+    assert joined() == []
 
 
 @pytest.mark.slow
