@@ -19,6 +19,7 @@ from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
+from pipeline.cli.sampling import SAMPLE, Sampling
 from pipeline.cli.scratch import scratch_folder
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
@@ -48,10 +49,15 @@ def main() -> int:
                 prepare(config)
                 return backtest.backtest(config, target, output, arguments.backtest, command, arguments.verbose)
         run = LocalRun(config, output, command, webhook.read(os.environ))
+        sampling = None
+        if arguments.sample:
+            sampling = Sampling(target, arguments.sample)
+            run = LocalRun(config, output / SAMPLE, command, webhook=None)
+            target = command_line.local_target(arguments, run.output, config.name)
         with only_run_in(output), run.announcing_errors():
             prepare(config)
             check_data(config)
-            return run_pipeline(run, target, arguments.verbose)
+            return run_pipeline(run, target, arguments.verbose, sampling)
     except UserError as error:
         say(f"local_runner.py: {error}", error=True)
         return FAILED
@@ -80,7 +86,14 @@ def parse_arguments() -> argparse.Namespace:
         help="pushed versions that stay, the newest ones (%(default)s)",
     )
     command_line.add_engine_arguments(parser)
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--sample",
+        type=command_line.positive,
+        metavar="ROWS",
+        help=f"run everything on so many rows, in a folder of its own, {SAMPLE}/ in that of all rows",
+    )
+    instead.add_argument(
         "--backtest",
         type=command_line.positive,
         metavar="WINDOWS",
@@ -90,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_pipeline(run: LocalRun, target: Target, verbose: bool) -> int:
+def run_pipeline(run: LocalRun, target: Target, verbose: bool, sampling: Sampling | None) -> int:
     """Build the graph and run it, announce the outcome, and write the report; return the exit code."""
     with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen:
         screen.start(run.config, run.name)
@@ -101,7 +114,9 @@ def run_pipeline(run: LocalRun, target: Target, verbose: bool) -> int:
         from pipeline.runs import engine
 
         engine.check(target)
-        run.execute(lambda: create_pipeline(run.config, target), screen)
+        run.execute(
+            lambda: create_pipeline(run.config, target, sampling.of(run.config, screen) if sampling else None), screen
+        )
         run.announce(screen.note)
         screen.report(run.write_report)
     return run.exit_code

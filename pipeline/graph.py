@@ -34,11 +34,12 @@ from pipeline.components.trainer import Trainer
 from pipeline.components.transform import Transform
 from pipeline.components.tuner import Tuner
 from pipeline.components.verdict import Verdict
+from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.packaging import user_code
 from pipeline.serving.export_format import BACKBONE
 from pipeline.settings import repository
-from pipeline.settings.config import PipelineConfig
+from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.target import Target
 
 
@@ -63,16 +64,23 @@ class _TrainingSteps:
     fingerprints: dict[str, str]
 
 
-def create_pipeline(config: PipelineConfig, target: Target) -> Pipeline:
+def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | None = None) -> Pipeline:
     """Return the pipeline of a config for a target; only the target differs between this machine and Vertex AI.
 
     Write the wheels with the user's code and a copy of the reviewed schema below ``target.files``, both under names
     with their fingerprint, so that a step runs again exactly when its input has changed.
 
+    Args:
+        config: WHAT.
+        target: WHERE.
+        sample: Rows of an earlier run that it learns from and is judged by, in place of all that ExampleGen reads.
+
     Raises:
         UserError: the module file or a setting is not usable.
     """
-    data = _data_steps(config, target)
+    if sample:
+        config = _on_sample(config)
+    data = _data_steps(config, target, sample)
     training = _training_steps(config, target, data)
     judging = _judging_steps(config, target, data, training)
     metadata = target.metadata and metadata_store_pb2.ConnectionConfig(
@@ -88,10 +96,10 @@ def create_pipeline(config: PipelineConfig, target: Target) -> Pipeline:
     )
 
 
-def _data_steps(config: PipelineConfig, target: Target) -> _DataSteps:
+def _data_steps(config: PipelineConfig, target: Target, sample: Sample | None) -> _DataSteps:
     """Return the steps that read, describe and check the data."""
     # Raw rows in, tf.Examples out, in the splits train, eval and test.
-    example_gen = create_example_gen(config, target, _kept(config, target))
+    example_gen = create_example_gen(config, target, _kept(config, target), sample)
     examples = example_gen.outputs["examples"]
 
     # Statistics of all splits, and the schema inferred from them: a value that is missing in one split only must not
@@ -278,6 +286,12 @@ def _judging_steps(
         reference_root=_reference_root(config, target),
     )
     return [model_check, *([baseline] if baseline else []), evaluator, pusher, verdict]
+
+
+def _on_sample(config: PipelineConfig) -> PipelineConfig:
+    """Return the same config for rows that come from an ExampleGen: without spans, or an earlier search of all rows."""
+    tuning = dataclasses.replace(config.tuning, mode="off") if config.tuning.mode == "reuse" else config.tuning
+    return dataclasses.replace(config, data=Data(config.data.path, images=config.data.images), tuning=tuning)
 
 
 def _kept(config: PipelineConfig, target: Target) -> str:

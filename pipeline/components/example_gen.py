@@ -10,8 +10,10 @@ from tfx.proto import example_gen_pb2
 
 from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenSettings
 from pipeline.components.bigquery_example_gen import BigQueryExampleGen
+from pipeline.components.sample_gen import SampleGen
 from pipeline.data.files import format_of, wildcard
 from pipeline.data.location import find_files, locate, query_of
+from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit
@@ -19,17 +21,22 @@ from pipeline.settings.target import Target
 from pipeline.validation.schema_text import parse
 
 
-def create_example_gen(config: PipelineConfig, target: Target, kept: str = "") -> BaseComponent:
+def create_example_gen(
+    config: PipelineConfig, target: Target, kept: str = "", sample: Sample | None = None
+) -> BaseComponent:
     """Return our ExampleGen for files or for BigQuery; with the config's splits or rows assigned to them.
 
     Args:
         config: WHAT.
         target: WHERE.
         kept: Folder for the shards of each span, of a window of spans; "": none are kept.
+        sample: Of what another ExampleGen has written; it stands in the place of raw data.
 
     Raises:
         UserError: there is no such data, or the target lacks what BigQuery needs.
     """
+    if sample:
+        return SampleGen(sample).with_id("ExampleGen")
     if config.data.query_source:
         options = PipelineOptions(list(target.beam_args)).view_as(GoogleCloudOptions)
         required = {"--project": options.project, "--temp_location": options.temp_location}

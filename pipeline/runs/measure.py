@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import filesystem
 from pipeline.costs.measured import Measured, TrainingMeasured
+from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.packaging.fingerprints import library_fingerprint
 from pipeline.runs import store
@@ -38,7 +39,7 @@ OWN_LOOP_SENTENCE = (
     "the last run are scaled by rows and epochs, and other machines cannot be told apart"
 )
 Tell = Callable[[str], None]
-Create = Callable[[PipelineConfig, Target], "Pipeline"]
+Create = Callable[[PipelineConfig, Target, Sample], "Pipeline"]
 
 
 def measured(config: PipelineConfig, output: Path, create: Create, *, anew: bool, flags: str, tell: Tell) -> Measured:
@@ -47,7 +48,7 @@ def measured(config: PipelineConfig, output: Path, create: Create, *, anew: bool
     Args:
         config: Of the pipeline.
         output: Folder of its runs on this machine.
-        create: Creates the graph of a config for a target.
+        create: Creates the graph of a config for a target on a sample.
         anew: Measure even if there is one.
         flags: Of the command that runs the pipeline.
         tell: Receives what is measured now.
@@ -67,7 +68,7 @@ def measured(config: PipelineConfig, output: Path, create: Create, *, anew: bool
             return before
     tell(f"measuring run {run.name}: its steps on part of its rows")
     whole = timings(run)
-    part = run_on_part(config, run, create, tell)
+    part = run_on_part(config.name, run, lambda target, sample: create(config, target, sample), tell)
     steps = {name: (*((part[name],) if name in part else ()), timing) for name, timing in whole.items()}
     training, why_not = _training(run, tell)
     most = _most_rows(run, images=config.data.images is not None)

@@ -18,6 +18,8 @@ from pipeline.errors import UserError
 from pipeline.runs.record import RUN_CONTEXT, Record, of_context
 
 FILE = "metadata.sqlite"
+# Beginning of the names of what is no run: the rows have been read, to take a sample of them.
+SAMPLED = "sampled-"
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def check(output: Path) -> None:
 
 def runs_of(store: MetadataStore) -> list[Run]:
     """Return all runs, the oldest first."""
-    contexts = store.get_contexts_by_type(RUN_CONTEXT)
+    contexts = [one for one in store.get_contexts_by_type(RUN_CONTEXT) if not one.name.startswith(SAMPLED)]
     return [_run(store, context) for context in sorted(contexts, key=lambda context: context.id)]
 
 

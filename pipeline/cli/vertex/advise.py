@@ -32,6 +32,8 @@ from pipeline.settings.target import Target, only_run_in
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
+    from pipeline.data.sample import Sample
+
 HEADER = ("machines of the training", "fits", "takes (between)", "on demand", "on spot", "limited by")
 # Below this share of the time saved, an accelerator that costs more is not worth it.
 LEAST_SAVED = 0.2
@@ -88,11 +90,11 @@ def advise(session: Session) -> int:
     return SUCCEEDED
 
 
-def _create(config: PipelineConfig, target: Target) -> Pipeline:
+def _create(config: PipelineConfig, target: Target, sample: Sample) -> Pipeline:
     """Create the graph. TFX takes seconds, and a measurement that is kept needs none of it."""
     from pipeline.graph import create_pipeline
 
-    return create_pipeline(config, target)
+    return create_pipeline(config, target, sample)
 
 
 def _refresh(session: Session, file: Path) -> None:

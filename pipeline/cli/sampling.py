@@ -1,0 +1,55 @@
+"""A sample of all rows for a run on this machine: it tries an edit in seconds, and never pushes over the real model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipeline.cli import interruption
+from pipeline.cli.terminal import Screen
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Target
+
+if TYPE_CHECKING:
+    from pipeline.data.sample import Sample
+    from pipeline.runs.run_graph import Step
+
+# The folder of runs on a sample, in that of the runs on all rows.
+SAMPLE = "sample"
+# The step that reads all rows, as the terminal calls it beside the one that reads the sample.
+ALL_ROWS = "(all rows)"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a sample is taken.
+
+    Attributes:
+        whole: Where the runs on all rows are.
+        rows: How many.
+    """
+
+    whole: Target
+    rows: int
+
+    def of(self, config: PipelineConfig, screen: Screen) -> Sample:
+        """Read all rows, unless an earlier run has; show how many of them are taken.
+
+        Raises:
+            StepFailed: the rows could not be read.
+            UserError: so few rows have none of a split.
+        """
+        from pipeline.data import sample
+        from pipeline.graph import create_pipeline
+        from pipeline.runs.sample import sample_of
+
+        def on_end(step: Step) -> None:
+            screen.step_ends(replace(step, name=ALL_ROWS))
+            interruption.check()
+
+        found = sample_of(create_pipeline(config, self.whole), self.rows, screen.step_starts, on_end)
+        there = sample.count(found.examples)
+        shares = sample.shares(there, self.rows)
+        by_split = ", ".join(f"{split} {rows:,}" for split, rows in shares.items())
+        screen.note(f"  a sample of {sum(shares.values()):,} of {sum(there.values()):,} rows: {by_split}")
+        return found

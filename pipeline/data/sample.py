@@ -1,0 +1,92 @@
+"""Take part of the examples that ExampleGen has written, evenly from all splits."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline import filesystem
+from pipeline.data import shard_files
+from pipeline.data.tfrecord_files import read_records
+from pipeline.errors import UserError
+from pipeline.settings.config import SPLITS
+
+BLOCK = 1_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A number of rows of some examples.
+
+    Attributes:
+        examples: Folder that ExampleGen has written.
+        made: When, for the folder alone does not tell that its content is another.
+        rows: How many to take; all, if there are fewer.
+    """
+
+    examples: str
+    made: str
+    rows: int
+
+
+def count(examples: str) -> dict[str, int]:
+    """Return the rows of examples by split."""
+    if filesystem.exists(f"{examples}/{shard_files.SUMMARY}"):
+        return dict(shard_files.read_summary(examples)["rows"])
+    # TFX's own ExampleGen, which reads BigQuery, has not counted them.
+    return {
+        split: sum(len(block) for file in _files(examples, split) for block in read_records(file, BLOCK))
+        for split in SPLITS
+    }
+
+
+def shares(there: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Return how many of so many rows are of each split.
+
+    Raises:
+        UserError: of a split there is none.
+    """
+    found, before, of = {}, 0, sum(there.values())
+    for split in SPLITS:
+        found[split] = _taken(before + there[split], rows, of) - _taken(before, rows, of)
+        before += there[split]
+    if empty := [split for split in SPLITS if there[split] and not found[split]]:
+        enough = max(-(-of // there[split]) for split in empty)
+        raise UserError(
+            f"a sample of {rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
+        )
+    return found
+
+
+def write(sample: Sample, to: str) -> dict[str, int]:
+    """Write the sample as ExampleGen writes examples, a file for each split; return its rows by split.
+
+    Raises:
+        UserError: of a split there is none.
+    """
+    there = count(sample.examples)
+    found = shares(there, sample.rows)
+    seen, of = 0, sum(there.values())
+
+    def chosen(split: str) -> Iterator[bytes]:
+        nonlocal seen
+        for file in _files(sample.examples, split):
+            for records in read_records(file, BLOCK):
+                for place, record in enumerate(records, seen):
+                    if _taken(place + 1, sample.rows, of) > _taken(place, sample.rows, of):
+                        yield record
+                seen += len(records)
+
+    for split in SPLITS:
+        shard_files.write_records(chosen(split), f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
+    if not filesystem.is_remote(to):
+        shutil.rmtree(f"{to}/{shard_files.PARTIAL}", ignore_errors=True)
+    return found
+
+
+def _files(examples: str, split: str) -> list[str]:
+    return sorted(filesystem.find_files(examples, f"Split-{split}/*"))
+
+
+def _taken(seen: int, rows: int, of: int) -> int:
+    """Return how many rows have been taken once so many have been seen."""
+    return seen * min(rows, of) // of

@@ -1,0 +1,51 @@
+"""`local_runner.py --sample`, as a user calls it after an edit, beside a run on all rows."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.run import Run, run, runs, with_few_features
+
+pytestmark = pytest.mark.slow
+ROWS = 1_000
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    """What a user sees of the runs on all rows: the pushed models, the verdict and the reports."""
+    files = [*output.glob("serving/**/*"), *output.glob("runs/**/*"), output / "verdict.json"]
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_a_sample_runs_in_its_own_folder_and_leaves_the_real_one_alone(clone: Path, first: Run, tmp_path: Path):
+    assert first.code == 0, first.text
+    mine = with_few_features(Path(shutil.copytree(clone, tmp_path / "clone", symlinks=True)))
+    output = mine / "output/flights"
+    before = contents(output)
+    all_rows = sum(pq.read_metadata(file).num_rows for file in (mine / "data/flights").glob("*/*.parquet"))
+
+    done = run(mine, "--sample", str(ROWS), "--tuning", "off")
+    assert done.code in (0, 3), done.text  # so few rows may make a model that is not blessed
+    assert re.search(r"^  \(all rows\) +(cached|ran) ", done.text, re.MULTILINE)
+    assert f"  a sample of {ROWS:,} of {all_rows:,} rows: train " in done.text
+    assert {"StatisticsGen", "Transform", "Trainer", "Evaluator"} <= done.ran
+    (tested,) = re.findall(r"^ overall .* (\d+)$", done.text, re.MULTILINE)
+    (counted,) = re.findall(r"test (\d+)$", done.text, re.MULTILINE)
+    assert tested == counted
+    assert (output / "sample/verdict.json").is_file()
+    assert "report output/flights/sample/runs/" in done.text
+
+    assert contents(output) == before
+    listed = runs(mine, "list", "--config", "configs/small.py")
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.count(first.run_id) == 1
+    assert done.run_id not in listed.stdout
+    assert "sampled" not in listed.stdout
+
+    again = run(mine, "--sample", str(ROWS), "--tuning", "off")
+    assert not again.ran, again.text
+    few = run(mine, "--sample", "2", "--tuning", "off")
+    assert few.code == 1
+    assert re.search(r"a sample of 2 of [\d,]+ rows has none of \w+( and \w+)*; take \d+ or more", few.text), few.text
