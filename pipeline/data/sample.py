@@ -1,4 +1,4 @@
-"""Take part of the examples that ExampleGen has written, evenly from all splits."""
+"""Take part of the examples that a step has written, evenly from all splits."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ class Sample:
     """A number of rows of some examples.
 
     Attributes:
-        examples: Folder that ExampleGen has written.
+        examples: Folder that the step has written.
         made: When, for the folder alone does not tell that its content is another.
         rows: How many to take; all, if there are fewer.
     """
@@ -29,13 +29,14 @@ class Sample:
 
 
 def count(examples: str) -> dict[str, int]:
-    """Return the rows of examples by split."""
+    """Return the rows of examples by split; of transformed ones, without those that were not."""
     if filesystem.exists(f"{examples}/{shard_files.SUMMARY}"):
         return dict(shard_files.read_summary(examples)["rows"])
-    # TFX's own ExampleGen, which reads BigQuery, has not counted them.
+    # Transform has not counted them, nor has TFX's own ExampleGen, which reads BigQuery.
     return {
-        split: sum(len(block) for file in _files(examples, split) for block in read_records(file, BLOCK))
+        split: sum(len(block) for file in files for block in read_records(file, BLOCK))
         for split in SPLITS
+        if (files := _files(examples, split))
     }
 
 
@@ -46,10 +47,10 @@ def shares(there: Mapping[str, int], rows: int) -> dict[str, int]:
         UserError: of a split there is none.
     """
     found, before, of = {}, 0, sum(there.values())
-    for split in SPLITS:
+    for split in there:
         found[split] = _taken(before + there[split], rows, of) - _taken(before, rows, of)
         before += there[split]
-    if empty := [split for split in SPLITS if there[split] and not found[split]]:
+    if empty := [split for split in there if there[split] and not found[split]]:
         enough = max(-(-of // there[split]) for split in empty)
         raise UserError(
             f"a sample of {rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
@@ -76,7 +77,7 @@ def write(sample: Sample, to: str) -> dict[str, int]:
                         yield record
                 seen += len(records)
 
-    for split in SPLITS:
+    for split in there:
         shard_files.write_records(chosen(split), f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
     if not filesystem.is_remote(to):
         shutil.rmtree(f"{to}/{shard_files.PARTIAL}", ignore_errors=True)

@@ -113,8 +113,10 @@ def run(
             augment=augment,
             logs=fn_args.model_run_dir,
             tensorboard=os.environ.get(LOG_VARIABLE),
-            checkpoints=checkpoints,
+            checkpoints=None if settings.spin else checkpoints,
         ).run()
+        if settings.spin:
+            return
     ensemble = None
     if settings.members != "network":
         ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
@@ -122,6 +124,8 @@ def run(
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
         logger.info("Members, %s.", members)
+    if settings.spin:
+        return
     decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch, on_any_device(model):

@@ -21,6 +21,7 @@ class Settings(Training):
         coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
         images: ``settings.images``, where one of the raw features is an image.
         probe: File for a measurement of the training, which then ends there; None: it is trained to the end.
+        spin: Whether the training ends with the network, and nothing is made of it and exported.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Settings(Training):
     coverage: float | None = None
     images: dict[str, Any] | None = None
     probe: str | None = None
+    spin: bool = False
 
     def __post_init__(self, profile_steps: tuple[int, int] | None) -> None:
         """Check nothing: the config was checked, and a trial may have fewer epochs than the warm-up."""
