@@ -134,7 +134,7 @@ class LocalRun:
             self.failed = ("Pipeline", 0.0)
             if isinstance(error, StepFailed):
                 cause, self.failed = error.__cause__, (error.step, error.seconds)
-            reason = screen.failure(*self.failed, cause, self.config, self._has_pushed)
+            reason = screen.failure(*self.failed, cause, self.config, pushed=self._has_pushed)
             self.outcome = {"failed": [reason], "failed_step": self.failed[0]}
         else:
             screen.results(self.results, self.config)

@@ -8,6 +8,7 @@ python -m pipeline spin Evaluator --all        the metrics by slice, on all rows
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli import command_line
 from pipeline.cli.scratch import scratch_folder
-from pipeline.cli.terminal import Screen, redirect_output
+from pipeline.cli.terminal import Screen, redirect_output, silence_stderr
 from pipeline.errors import UserError
 from pipeline.runs.spin import MOST_EPOCHS, STEPS, Spinner
 from pipeline.settings.config import PipelineConfig
@@ -37,27 +38,53 @@ def main(argv: list[str]) -> int:
     config = command_line.chosen_config(arguments, root)
     command_line.check_files(config)
     output = command_line.output_folder(arguments, root, config)
-    with tempfile.NamedTemporaryFile(prefix="spin-", suffix=".log", delete=False) as log:
-        pass
-    with scratch_folder() as scratch, redirect_output(Path(log.name)) as screen:
-        screen.step_starts("importing TensorFlow and TFX")
-        from pipeline.graph import create_pipeline
+    descriptor, log = tempfile.mkstemp(prefix="spin-", suffix=".log")
+    os.close(descriptor)
+    code = command_line.FAILED
+    try:
+        with scratch_folder() as scratch, redirect_output(Path(log)) as screen:
+            screen.step_starts("importing TensorFlow and TFX")
+            from pipeline.graph import create_pipeline
 
-        spinner = Spinner(output, scratch, None if arguments.all else arguments.rows, create_pipeline)
-        code = _spin(spinner, config, arguments.step, screen)
-        while arguments.watch:
-            screen.step_starts(f"waiting for an edit of {Path(config.module).name} or the config")
-            _wait_for_edit(arguments, root, config)
-            try:
-                config = command_line.chosen_config(arguments, root)
-                command_line.check_files(config)
-            except UserError as error:
-                screen.note(f"{error}")
-                continue
+            spinner = Spinner(output, scratch, None if arguments.all else arguments.rows, create_pipeline)
+            seen = _state(arguments, root, config)
             code = _spin(spinner, config, arguments.step, screen)
-    if code == command_line.SUCCEEDED:
-        os.unlink(log.name)
+            while arguments.watch:
+                screen.step_starts(f"waiting for an edit of {Path(config.module).name} or the config")
+                while (now := _state(arguments, root, config)) == seen:  # an edit may have come during the step
+                    time.sleep(LOOK)
+                seen = now
+                try:
+                    config = command_line.chosen_config(arguments, root)
+                    command_line.check_files(config)
+                    code = _spin(spinner, config, arguments.step, screen)
+                except UserError as error:
+                    screen.note(str(error))
+    finally:
+        if code == command_line.SUCCEEDED:
+            os.unlink(log)
     return code
+
+
+def spun(step: str, arguments: argparse.Namespace, rows: int | None) -> pd.DataFrame:
+    """Return what a step of the pipeline that the arguments name makes; see ``pipeline.spin``.
+
+    Raises:
+        UserError: there is no such step, pipeline or run.
+        Exception: whatever the step raises.
+    """
+    if step not in STEPS:
+        raise UserError(f"expected one of the steps {', '.join(STEPS)}, got {step!r}")
+    root = find_root()
+    config = command_line.chosen_config(arguments, root)
+    command_line.check_files(config)
+    output = command_line.output_folder(arguments, root, config)
+    with silence_stderr(), scratch_folder() as scratch:
+        from pipeline.graph import create_pipeline
+        from pipeline.runs.spun import table_of
+
+        outputs = Spinner(output, scratch, rows, create_pipeline).spin(config, step)
+        return table_of(step, outputs, config.label.task)
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -89,7 +116,7 @@ def _spin(spinner: Spinner, config: PipelineConfig, step: str, screen: Screen) -
     except UserError:
         raise
     except Exception as error:
-        screen.failure(step, time.monotonic() - started, error, config)
+        screen.failure(step, time.monotonic() - started, error, config, kept=False)
         return command_line.FAILED
     screen.line(step, "ran", time.monotonic() - started, "" if spinner.rows is None else f"{spinner.rows:,} rows")
     if table.empty:
@@ -114,14 +141,11 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _wait_for_edit(arguments: argparse.Namespace, root: Path, config: PipelineConfig) -> None:
-    """Return when the config or a Python file beside the module file has changed."""
+def _state(arguments: argparse.Namespace, root: Path, config: PipelineConfig) -> list[tuple[str, int]]:
+    """Return the config and the Python files beside the module file, each with its time."""
     file = Path(arguments.config) if arguments.config else command_line.config_file(root, arguments.pipeline)
-
-    def state() -> list[tuple[str, int]]:
-        found = [file, *Path(config.module).parent.glob("*.py")]
-        return sorted((str(path), path.stat().st_mtime_ns) for path in found if path.is_file())
-
-    before = state()
-    while state() == before:
-        time.sleep(LOOK)
+    times = []
+    for path in (file, *Path(config.module).parent.glob("*.py")):
+        with contextlib.suppress(OSError):  # an editor is replacing it
+            times.append((str(path), path.stat().st_mtime_ns))
+    return sorted(times)

@@ -220,7 +220,14 @@ class Screen:
             self._print(f"    warning: {sentence}", "yellow")
 
     def failure(
-        self, step: str, seconds: float, cause: BaseException | None, config: PipelineConfig, pushed: bool = False
+        self,
+        step: str,
+        seconds: float,
+        cause: BaseException | None,
+        config: PipelineConfig,
+        *,
+        pushed: bool = False,
+        kept: bool = True,
     ) -> str:
         """Show the failed step, its cause, the line of the user's module and the log; return the step and the cause."""
         self.line(step, "failed", seconds, "")
@@ -232,8 +239,9 @@ class Screen:
         if place:
             self._print(f"  at   {place}")
         self._print(f"  log  {shown(self._log)}")
-        what = "The model was pushed before" if pushed else "Nothing was pushed"
-        self._print(f"  {what}; run again when it is put right, finished steps are kept.")
+        if kept:
+            what = "The model was pushed before" if pushed else "Nothing was pushed"
+            self._print(f"  {what}; run again when it is put right, finished steps are kept.")
         return message
 
     def results(self, results: Results, config: PipelineConfig) -> None:

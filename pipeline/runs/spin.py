@@ -6,11 +6,13 @@ cache, the metadata store and the installation of a wheel.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +56,7 @@ class Spinner:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def spin(self, config: PipelineConfig, step: str) -> Mapping[str, Path]:
-        """Run a step of a config; return the folder of each of its outputs.
+        """Run a step of a config; return the folder of each of its outputs, which the next spin deletes.
 
         Raises:
             UserError: no run has made what it needs.
@@ -65,7 +67,8 @@ class Spinner:
         node = nodes[step]
         inputs = self._inputs(node, nodes)
         outputs: Artifacts = {}
-        folder = self.scratch / f"{next(self._numbers)}-{step}"
+        shutil.rmtree(self.scratch / "outputs", ignore_errors=True)  # of the spin before
+        folder = self.scratch / "outputs" / str(next(self._numbers))
         for name, channel in node.outputs.items():
             artifact = channel.type()
             artifact.uri = str(folder / name)
@@ -75,7 +78,10 @@ class Spinner:
         properties.pop("kept", None)  # the results of whole spans
         if step == "Trainer":
             _shorten(properties, self.rows)
-        with _module(config, properties), tempfile.TemporaryDirectory(dir=self.scratch) as temporary:
+        module = Path(config.module)
+        if "module_path" in properties:
+            properties["module_path"] = module.stem
+        with _importable(module), tempfile.TemporaryDirectory(dir=self.scratch) as temporary:
             _run(node, list(pipeline.beam_pipeline_args or ()), inputs, outputs, properties, temporary)
         return {name: Path(artifact.uri) for name, (artifact,) in outputs.items()}
 
@@ -111,7 +117,7 @@ class Spinner:
             return artifact
         uri = artifact.uri
         if uri not in self._samples:
-            to = self.scratch / f"{next(self._numbers)}-examples"
+            to = self.scratch / "examples" / str(len(self._samples))
             sample.write(Sample(uri, "", self.rows), str(to))
             self._samples[uri] = to
         artifact.uri = str(self._samples[uri])
@@ -138,24 +144,19 @@ def _optional(node: BaseNode) -> bool:
     return isinstance(node, Resolver) or node.id == "Tuner"
 
 
-class _module:
-    """Lets a step import the module file as it is now, and the modules beside it, without a wheel."""
-
-    def __init__(self, config: PipelineConfig, properties: dict[str, Any]):
-        self._folder, self._properties = str(Path(config.module).parent), properties
-        self._name = Path(config.module).stem
-
-    def __enter__(self) -> None:
-        if "module_path" in self._properties:
-            self._properties["module_path"] = self._name
-        beside = {path.stem for path in Path(self._folder).glob("*.py")}
-        for name in beside & set(sys.modules):
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(self._folder):
-                del sys.modules[name]
-        sys.path.insert(0, self._folder)
-
-    def __exit__(self, *_: object) -> None:
-        sys.path.remove(self._folder)
+@contextlib.contextmanager
+def _importable(module: Path) -> Iterator[None]:
+    """Let the module file be imported as it is now, and the modules beside it, without a wheel."""
+    folder = str(module.parent)
+    beside = {path.stem for path in module.parent.glob("*.py")}
+    for name in beside & set(sys.modules):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+            del sys.modules[name]
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def _shorten(properties: dict[str, Any], rows: int | None) -> None:

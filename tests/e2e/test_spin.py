@@ -9,12 +9,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.run import Run, call, edit, with_few_features
 
 pytestmark = pytest.mark.slow
 SECONDS = 180
+NOTEBOOK = """
+import pipeline
+
+table = pipeline.spin("Evaluator", config="configs/small.py", rows=None)
+first = table.iloc[0]
+print(table.index[0], f"{first['AUC']:.4f}", first["examples"])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +52,13 @@ def test_each_step_shows_what_it_makes_and_keeps_nothing(mine):
     assert first.split()[:2] == ["1", "1"]
     assert len(last.split()) == len(header.split())
 
-    judged = spin(mine, "Evaluator", "--all")
+    judged = call(mine, "-c", NOTEBOOK)
     assert judged.code == 0, judged.text
-    (row,) = re.findall(r"^ overall +(.*)$", judged.text, re.MULTILINE)
+    slice_, auc, examples = judged.text.split()
     report = next((mine / "output/flights/runs").glob("*/report.html")).read_text()
-    assert row.split()[0] in report  # of all rows, the AUC of the run
+    assert slice_ == "overall"
+    assert auc in report  # of all rows, the AUC of the run
+    assert float(examples) == sum(pq.read_metadata(file).num_rows for file in (mine / "data/flights/test").iterdir())
     assert state(mine) == before
 
 
@@ -98,7 +108,7 @@ def test_an_edit_is_answered_by_the_process_that_watches(mine, watching):
         '    outputs["numbers"] =',
         '    outputs["a_mistake"] = inputs["no such column"]\n    outputs["numbers"] =',
     )
-    text = read_until("Nothing was pushed")
+    text = read_until("^  log ")
     assert "Transform failed: KeyError: 'no such column'" in text
     assert re.search(r"at   models/flights.py, line \d+, in preprocessing_fn: outputs\[\"a_mistake\"\]", text)
 
