@@ -192,6 +192,7 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
                 "epochs": config.tuning.epochs,
                 "trials": config.tuning.trials,
                 "minutes": config.tuning.minutes,
+                "search_rows": config.tuning.rows,
             },
             **inputs,
         )

@@ -214,12 +214,15 @@ class Tuning:
         epochs: Longest training of one trial, in passes over the train split.
         minutes: Time of one search from the start of its first trial, which is trained to its end in any case. None: as
             long as it takes.
+        rows: About the most rows of the train split that a trial learns from: whole files of it, taken evenly, and as
+            large a part of the eval split. None: all.
     """
 
     mode: TuningMode = "search"
     trials: Count = 6
     epochs: Count = 3
     minutes: Minutes | None = None
+    rows: Count | None = 2_000_000
 
     def __post_init__(self) -> None:
         check_settings("tuning.", self)

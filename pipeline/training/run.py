@@ -167,12 +167,12 @@ def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, deco
     return Decoder(spec, settings.label, decode, settings.sequence_length, settings.weight)
 
 
-def splits(fn_args: Any, decoder: Decoder, settings: Settings, distribution: Distribution) -> tuple[Split, Split]:
-    """Return the train and the eval split."""
+def splits(files: Any, decoder: Decoder, settings: Settings, distribution: Distribution) -> tuple[Split, Split]:
+    """Return the train and the eval split, of ``fn_args`` or what else has ``train_files`` and ``eval_files``."""
 
-    def split(files: Sequence[str]) -> Split:
+    def split(patterns: Sequence[str]) -> Split:
         return read(
-            files,
+            patterns,
             decoder,
             classes=len(settings.classes),
             cache=settings.cache,
@@ -181,7 +181,7 @@ def splits(fn_args: Any, decoder: Decoder, settings: Settings, distribution: Dis
             deterministic=settings.seed is not None,
         )
 
-    return split(fn_args.train_files), split(fn_args.eval_files)
+    return split(files.train_files), split(files.eval_files)
 
 
 def seed_of(settings: Settings, distribution: Distribution) -> int:

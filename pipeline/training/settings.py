@@ -16,6 +16,7 @@ class Settings(Training):
         weight: Name of the weights of rows among them, of mean 1 in the train split; None: all count the same.
         trials: Most models tried by a search.
         minutes: Time of a search; None: as long as it takes.
+        search_rows: About the most rows that a trial of a search learns from; None: all.
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
@@ -29,6 +30,7 @@ class Settings(Training):
     weight: str | None = None
     trials: int = 1
     minutes: float | None = None
+    search_rows: int | None = None
     classes: tuple[str, ...] = ()
     threshold: Threshold = 0.5
     coverage: float | None = None

@@ -1,8 +1,10 @@
 """Search for hyperparameters."""
 
 import functools
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -14,6 +16,7 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
+from pipeline.training.cache import estimate
 from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
@@ -76,7 +79,8 @@ class Search(keras_tuner.Tuner):
 
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
-        return splits(self._fn_args, self._decoder, self._settings, self._distribution)
+        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
+        return splits(files, self._decoder, self._settings, self._distribution)
 
     def run_trial(self, trial: Trial, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> dict[str, float]:
         """Train one model; return its best objective.
@@ -126,6 +130,43 @@ class Search(keras_tuner.Tuner):
             failures = self._failures or [str(trial.message) for trial in self.oracle.trials.values()]
             raise TrainingError("every trial of the search failed. " + "; ".join(failures[-1:]))
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the splits that a search reads, or patterns of them, as ``fn_args`` has them."""
+
+    train_files: list[str]
+    eval_files: list[str]
+
+
+def part_of(train_patterns: Sequence[str], eval_patterns: Sequence[str], rows: int | None) -> Files:
+    """Return files with about so many rows of the train split, or all, and with as large a part of the eval split.
+
+    Each file has rows from all over its split, or of a span from all over the window: so have some, taken evenly.
+    """
+    train, evaluate = (
+        sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
+        for patterns in (train_patterns, eval_patterns)
+    )
+    there = estimate(train) if rows is not None and train else 0
+    if rows is None or there <= rows:
+        return Files(list(train_patterns), list(eval_patterns))
+    files = Files(*(_evenly(files, math.ceil(len(files) * rows / there)) for files in (train, evaluate)))
+    logger.info(
+        "The search reads %d of %d files of the train split, tuning.rows=%d of about %d rows, and %d of %d of eval.",
+        len(files.train_files),
+        len(train),
+        rows,
+        there,
+        len(files.eval_files),
+        len(evaluate),
+    )
+    return files
+
+
+def _evenly(files: Sequence[str], count: int) -> list[str]:
+    return [files[place * len(files) // count] for place in range(count)]
 
 
 class _ReportEpochs(keras.callbacks.Callback):
