@@ -71,7 +71,7 @@ def measured(config: PipelineConfig, output: Path, create: Create, *, anew: bool
     part = run_on_part(config.name, run, lambda target, sample: create(config, target, sample), tell)
     steps = {name: (*((part[name],) if name in part else ()), timing) for name, timing in whole.items()}
     training, why_not = _training(run, tell)
-    most = _most_rows(run, images=config.data.images is not None)
+    most = _most_rows(run, config)
     found = Measured(run.name, key, rows_of(run), config.training.epochs, steps, training, why_not, most)
     filesystem.write(kept, to_json(found))
     return found
@@ -107,17 +107,18 @@ def _key(run: Run, config: PipelineConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _most_rows(run: Run, images: bool) -> dict[str, int]:
+def _most_rows(run: Run, config: PipelineConfig) -> dict[str, int]:
     """Return how many rows the steps that work on a sample look at, by step; in rows of all splits together."""
     from pipeline.components.artifacts import BASELINES  # TFX
     from pipeline.evaluation.baselines import rows_to_fit  # scikit-learn
 
     artifact, rows = run.artifact("Baselines", "baselines"), rows_of(run)
-    if not artifact or not (file := Path(artifact.uri, BASELINES)).is_file():
-        return {}
-    content = json.loads(file.read_text(encoding="utf-8"))
     share = rows["train"] / sum(rows.values())
-    return {"Baselines": round(rows_to_fit(content["columns"], images) / share)}
+    most = {"Tuner": config.tuning.rows} if config.tuning.rows else {}
+    if artifact and (file := Path(artifact.uri, BASELINES)).is_file():
+        content = json.loads(file.read_text(encoding="utf-8"))
+        most["Baselines"] = rows_to_fit(content["columns"], config.data.images is not None)
+    return {step: round(of_train / share) for step, of_train in most.items()}
 
 
 def _training(run: Run, tell: Tell) -> tuple[TrainingMeasured | None, str]:

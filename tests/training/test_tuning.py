@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from tfx.types import standard_artifacts
 from pipeline import training
 from pipeline.components.tuner import write_results
 from pipeline.settings.config import Label
+from pipeline.training import tuning
 from pipeline.training.errors import TrainingError
 from pipeline.training.oracle import DefaultsFirst
 from tests.training.processes import Data, finish, free_ports, logs, start
@@ -172,6 +174,30 @@ def test_a_search_with_little_time_trains_the_defaults_to_their_end_and_no_other
     (trial,) = tuner.oracle.trials.values()
     assert [observed.step for observed in trial.metrics.get_history("val_rmse")] == [1, 2, 3, 4]
     assert tuner.get_best_hyperparameters()[0].get("rate") == 0.01
+
+
+@pytest.mark.parametrize(
+    ("rows", "trained_on", "judged_on"),
+    [(None, 640, 320), (640, 640, 320), (200, 256, 128), (1, 64, 64)],  # 64 rows a file
+)
+def test_a_search_learns_from_whole_files_with_about_so_many_rows(rows, trained_on, judged_on, tmp_path, caplog):
+    one = transformed_rows(tmp_path, Label("y", classes=()))
+    (source,) = one.train_files
+    for split, files in (("train", 10), ("eval", 5)):
+        (tmp_path / split).mkdir()
+        for number in range(files):
+            shutil.copy(source, tmp_path / split / f"part-{number:05d}")
+    data = Data([f"{tmp_path}/train/*"], [f"{tmp_path}/eval/*"], one.transform_graph_path)
+    with caplog.at_level(logging.INFO, "pipeline.training"):
+        tuner = tuner_of(data, tmp_path / "search", linear, trials=1, search_rows=rows, **LINEAR).tuner
+        assert [split.examples for split in tuner._splits] == [trained_on, judged_on]
+    told = [record.getMessage() for record in caplog.records if "tuning.rows" in record.getMessage()]
+    assert len(told) == (trained_on < 640)
+    if rows == 200:
+        assert told[0].startswith("The search reads 4 of 10 files of the train split, tuning.rows=200 of about 6")
+        assert tuning.part_of(data.train_files, data.eval_files, rows).train_files == [
+            f"{tmp_path}/train/part-{number:05d}" for number in (0, 2, 5, 7)
+        ]
 
 
 @pytest.mark.slow
