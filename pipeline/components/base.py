@@ -53,7 +53,7 @@ class DeclaredComponent(FingerprintedComponent):
         OUTPUTS: Artifact type by name of the output.
     """
 
-    INPUTS: ClassVar[Mapping[str, type[types.Artifact]]]
+    INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
     OPTIONAL_INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
     OUTPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
 

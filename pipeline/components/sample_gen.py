@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from tfx import types
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base import base_executor, executor_spec
 from tfx.proto import example_gen_pb2
@@ -36,7 +34,6 @@ class SampleGen(DeclaredComponent):
     """Take a sample of the examples of a run."""
 
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(SampleGenExecutor)
-    INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
     OUTPUTS = {"examples": standard_artifacts.Examples}
 
     def __init__(self, sample: Sample):

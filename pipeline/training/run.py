@@ -79,7 +79,7 @@ def run(
     seed = seed_of(settings, distribution)
     transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
     decoder = decoder_of(transform_output, settings, decode)
-    train, evaluate = splits(fn_args, decoder, settings, distribution)
+    train, evaluate = splits(fn_args.train_files, fn_args.eval_files, decoder, settings, distribution)
     if settings.coverage is not None:
         rank_of(evaluate.examples, settings.coverage, both_sides=not settings.classes)  # rather now than in the end
     hyperparameters = (
@@ -101,7 +101,7 @@ def run(
         return
 
     checkpoints = checkpoint_folder(fn_args)
-    if settings.members != "trees":
+    if settings.members != "trees" or settings.spin:
         Fit(
             model,
             train,
@@ -115,8 +115,8 @@ def run(
             tensorboard=os.environ.get(LOG_VARIABLE),
             checkpoints=None if settings.spin else checkpoints,
         ).run()
-        if settings.spin:
-            return
+    if settings.spin:
+        return
     ensemble = None
     if settings.members != "network":
         ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
@@ -124,8 +124,6 @@ def run(
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
         logger.info("Members, %s.", members)
-    if settings.spin:
-        return
     decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch, on_any_device(model):
@@ -167,12 +165,18 @@ def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, deco
     return Decoder(spec, settings.label, decode, settings.sequence_length, settings.weight)
 
 
-def splits(files: Any, decoder: Decoder, settings: Settings, distribution: Distribution) -> tuple[Split, Split]:
-    """Return the train and the eval split, of ``fn_args`` or what else has ``train_files`` and ``eval_files``."""
+def splits(
+    train_files: Sequence[str],
+    eval_files: Sequence[str],
+    decoder: Decoder,
+    settings: Settings,
+    distribution: Distribution,
+) -> tuple[Split, Split]:
+    """Return the train and the eval split of files or patterns of them."""
 
-    def split(patterns: Sequence[str]) -> Split:
+    def split(files: Sequence[str]) -> Split:
         return read(
-            patterns,
+            files,
             decoder,
             classes=len(settings.classes),
             cache=settings.cache,
@@ -181,7 +185,7 @@ def splits(files: Any, decoder: Decoder, settings: Settings, distribution: Distr
             deterministic=settings.seed is not None,
         )
 
-    return split(files.train_files), split(files.eval_files)
+    return split(train_files), split(eval_files)
 
 
 def seed_of(settings: Settings, distribution: Distribution) -> int:

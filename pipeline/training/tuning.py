@@ -4,7 +4,6 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -80,7 +79,7 @@ class Search(keras_tuner.Tuner):
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
         files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-        return splits(files, self._decoder, self._settings, self._distribution)
+        return splits(*files, self._decoder, self._settings, self._distribution)
 
     def run_trial(self, trial: Trial, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> dict[str, float]:
         """Train one model; return its best objective.
@@ -132,40 +131,43 @@ class Search(keras_tuner.Tuner):
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
 
 
-@dataclass(frozen=True)
-class Files:
-    """Files of the splits that a search reads, or patterns of them, as ``fn_args`` has them."""
+def part_of(
+    train_files: Sequence[str], eval_files: Sequence[str], rows: int | None
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return files with about so many rows of the train split, and as large a part of the eval split.
 
-    train_files: list[str]
-    eval_files: list[str]
+    Whole files, taken evenly from all: a file has rows from all over its split, or in a window from all over a span.
 
-
-def part_of(train_patterns: Sequence[str], eval_patterns: Sequence[str], rows: int | None) -> Files:
-    """Return files with about so many rows of the train split, or all, and with as large a part of the eval split.
-
-    Each file has rows from all over its split, or of a span from all over the window: so have some, taken evenly.
+    Args:
+        train_files: Patterns, as in ``fn_args``; they are returned where there are no more rows.
+        eval_files: The same.
+        rows: None: all.
     """
+    if rows is None:
+        return train_files, eval_files
     train, evaluate = (
         sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
-        for patterns in (train_patterns, eval_patterns)
+        for patterns in (train_files, eval_files)
     )
-    there = estimate(train) if rows is not None and train else 0
-    if rows is None or there <= rows:
-        return Files(list(train_patterns), list(eval_patterns))
-    files = Files(*(_evenly(files, math.ceil(len(files) * rows / there)) for files in (train, evaluate)))
+    there = estimate(train) if train else 0
+    if there <= rows:
+        return train_files, eval_files
+    share = rows / there
+    parts = _evenly(train, share), _evenly(evaluate, share)
     logger.info(
         "The search reads %d of %d files of the train split, tuning.rows=%d of about %d rows, and %d of %d of eval.",
-        len(files.train_files),
+        len(parts[0]),
         len(train),
         rows,
         there,
-        len(files.eval_files),
+        len(parts[1]),
         len(evaluate),
     )
-    return files
+    return parts
 
 
-def _evenly(files: Sequence[str], count: int) -> list[str]:
+def _evenly(files: Sequence[str], share: float) -> list[str]:
+    count = math.ceil(len(files) * share)
     return [files[place * len(files) // count] for place in range(count)]
 
 
