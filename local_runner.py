@@ -10,21 +10,27 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
 import argparse
+import functools
 import gc
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
-from pipeline.cli.sampling import SAMPLE, Sampling
+from pipeline.cli.sampling import SAMPLE, take_sample
 from pipeline.cli.scratch import scratch_folder
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.runs import webhook
 from pipeline.settings.target import KEEP_VERSIONS, Target, only_run_in
+
+if TYPE_CHECKING:
+    from pipeline.data.sample import Sample
 
 ROOT = Path(__file__).resolve().parent
 
@@ -49,15 +55,15 @@ def main() -> int:
                 prepare(config)
                 return backtest.backtest(config, target, output, arguments.backtest, command, arguments.verbose)
         run = LocalRun(config, output, command, webhook.read(os.environ))
-        sampling = None
+        take = None
         if arguments.sample:
-            sampling = Sampling(target, arguments.sample)
+            take = functools.partial(take_sample, config, target, arguments.sample)
             run = LocalRun(config, output / SAMPLE, command, webhook=None)
             target = command_line.local_target(arguments, run.output, config.name)
         with only_run_in(output), run.announcing_errors():
             prepare(config)
             check_data(config)
-            return run_pipeline(run, target, arguments.verbose, sampling)
+            return run_pipeline(run, target, arguments.verbose, take)
     except UserError as error:
         say(f"local_runner.py: {error}", error=True)
         return FAILED
@@ -103,8 +109,17 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_pipeline(run: LocalRun, target: Target, verbose: bool, sampling: Sampling | None) -> int:
-    """Build the graph and run it, announce the outcome, and write the report; return the exit code."""
+def run_pipeline(
+    run: LocalRun, target: Target, verbose: bool, take: "Callable[[terminal.Screen], Sample] | None"
+) -> int:
+    """Build the graph and run it, announce the outcome, and write the report; return the exit code.
+
+    Args:
+        run: Of which config.
+        target: Where.
+        verbose: Whether the terminal shows the whole log.
+        take: Takes the sample of rows that it runs on; None: all rows.
+    """
     with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen:
         screen.start(run.config, run.name)
         # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
@@ -114,9 +129,7 @@ def run_pipeline(run: LocalRun, target: Target, verbose: bool, sampling: Samplin
         from pipeline.runs import engine
 
         engine.check(target)
-        run.execute(
-            lambda: create_pipeline(run.config, target, sampling.of(run.config, screen) if sampling else None), screen
-        )
+        run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen)
         run.announce(screen.note)
         screen.report(run.write_report)
     return run.exit_code

@@ -38,6 +38,6 @@ def spin(
     """
     import argparse
 
-    from pipeline.cli.spin import spun
+    from pipeline.cli.spin import table_of_step
 
-    return spun(step, argparse.Namespace(pipeline=pipeline, config=config, output=output), rows)
+    return table_of_step(step, argparse.Namespace(pipeline=pipeline, config=config, output=output), rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.cli import interruption
@@ -20,36 +20,29 @@ SAMPLE = "sample"
 ALL_ROWS = "(all rows)"
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How a sample is taken.
+def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen) -> Sample:
+    """Read all rows, unless an earlier run has; show how many of them are taken.
 
-    Attributes:
+    Args:
+        config: Of the pipeline.
         whole: Where the runs on all rows are.
-        rows: How many.
+        rows: How many to take.
+        screen: Shows it.
+
+    Raises:
+        StepFailed: the rows could not be read.
+        UserError: so few rows have none of a split.
     """
+    from pipeline.data.sample import shares
+    from pipeline.graph import create_pipeline
+    from pipeline.runs.sample import sample_of
 
-    whole: Target
-    rows: int
+    def on_end(step: Step) -> None:
+        screen.step_ends(replace(step, name=ALL_ROWS))
+        interruption.check()
 
-    def of(self, config: PipelineConfig, screen: Screen) -> Sample:
-        """Read all rows, unless an earlier run has; show how many of them are taken.
-
-        Raises:
-            StepFailed: the rows could not be read.
-            UserError: so few rows have none of a split.
-        """
-        from pipeline.data import sample
-        from pipeline.graph import create_pipeline
-        from pipeline.runs.sample import sample_of
-
-        def on_end(step: Step) -> None:
-            screen.step_ends(replace(step, name=ALL_ROWS))
-            interruption.check()
-
-        found = sample_of(create_pipeline(config, self.whole), self.rows, screen.step_starts, on_end)
-        there = sample.count(found.examples)
-        shares = sample.shares(there, self.rows)
-        by_split = ", ".join(f"{split} {rows:,}" for split, rows in shares.items())
-        screen.note(f"  a sample of {sum(shares.values()):,} of {sum(there.values()):,} rows: {by_split}")
-        return found
+    sample = sample_of(create_pipeline(config, whole), rows, screen.step_starts, on_end)
+    taken = shares(sample)
+    by_split = ", ".join(f"{split} {number:,}" for split, number in taken.items())
+    screen.note(f"  a sample of {sum(taken.values()):,} of {sum(sample.there.values()):,} rows: {by_split}")
+    return sample

@@ -35,9 +35,7 @@ def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
     root = find_root()
-    config = command_line.chosen_config(arguments, root)
-    command_line.check_files(config)
-    output = command_line.output_folder(arguments, root, config)
+    config, output = _chosen(arguments, root)
     descriptor, log = tempfile.mkstemp(prefix="spin-", suffix=".log")
     os.close(descriptor)
     code = command_line.FAILED
@@ -55,8 +53,7 @@ def main(argv: list[str]) -> int:
                     time.sleep(LOOK)
                 seen = now
                 try:
-                    config = command_line.chosen_config(arguments, root)
-                    command_line.check_files(config)
+                    config, _ = _chosen(arguments, root)
                     code = _spin(spinner, config, arguments.step, screen)
                 except UserError as error:
                     screen.note(str(error))
@@ -66,7 +63,7 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def spun(step: str, arguments: argparse.Namespace, rows: int | None) -> pd.DataFrame:
+def table_of_step(step: str, arguments: argparse.Namespace, rows: int | None) -> pd.DataFrame:
     """Return what a step of the pipeline that the arguments name makes; see ``pipeline.spin``.
 
     Raises:
@@ -75,16 +72,20 @@ def spun(step: str, arguments: argparse.Namespace, rows: int | None) -> pd.DataF
     """
     if step not in STEPS:
         raise UserError(f"expected one of the steps {', '.join(STEPS)}, got {step!r}")
-    root = find_root()
-    config = command_line.chosen_config(arguments, root)
-    command_line.check_files(config)
-    output = command_line.output_folder(arguments, root, config)
+    config, output = _chosen(arguments, find_root())
     with silence_stderr(), scratch_folder() as scratch:
         from pipeline.graph import create_pipeline
-        from pipeline.runs.spun import table_of
+        from pipeline.runs.spin_table import table_of
 
         outputs = Spinner(output, scratch, rows, create_pipeline).spin(config, step)
         return table_of(step, outputs, config.label.task)
+
+
+def _chosen(arguments: argparse.Namespace, root: Path) -> tuple[PipelineConfig, Path]:
+    """Return the config that the arguments name, its files checked, and the folder of its runs."""
+    config = command_line.chosen_config(arguments, root)
+    command_line.check_files(config)
+    return config, command_line.output_folder(arguments, root, config)
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -106,7 +107,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def _spin(spinner: Spinner, config: PipelineConfig, step: str, screen: Screen) -> int:
     """Run the step, show its seconds and what it made, or its error; return the exit code."""
-    from pipeline.runs.spun import table_of
+    from pipeline.runs.spin_table import table_of
 
     screen.step_starts(step)
     started = time.monotonic()

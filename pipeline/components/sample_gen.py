@@ -24,8 +24,9 @@ class SampleGenExecutor(base_executor.BaseExecutor):
             UserError: so few rows have none of a split.
         """
         examples = artifact_utils.get_single_instance(output_dict["examples"])
-        rows = sample.write(Sample(**json.loads(exec_properties["settings"])), examples.uri)
-        examples.split_names = artifact_utils.encode_split_names(list(rows))
+        taken = Sample(**json.loads(exec_properties["settings"]))
+        sample.write(taken, examples.uri)
+        examples.split_names = artifact_utils.encode_split_names(list(taken.there))
         examples_utils.set_payload_format(examples, example_gen_pb2.FORMAT_TF_EXAMPLE)
         examples_utils.set_file_format(examples, "tfrecords_gzip")
 

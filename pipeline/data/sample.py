@@ -19,13 +19,15 @@ class Sample:
 
     Attributes:
         examples: Folder that the step has written.
-        made: When, for the folder alone does not tell that its content is another.
+        there: Its rows by split.
         rows: How many to take; all, if there are fewer.
+        made: When they were written, where that can change.
     """
 
     examples: str
-    made: str
+    there: Mapping[str, int]
     rows: int
+    made: str = ""
 
 
 def count(examples: str) -> dict[str, int]:
@@ -40,33 +42,32 @@ def count(examples: str) -> dict[str, int]:
     }
 
 
-def shares(there: Mapping[str, int], rows: int) -> dict[str, int]:
-    """Return how many of so many rows are of each split.
+def shares(sample: Sample) -> dict[str, int]:
+    """Return how many of the rows are of each split.
 
     Raises:
         UserError: of a split there is none.
     """
-    found, before, of = {}, 0, sum(there.values())
-    for split in there:
-        found[split] = _taken(before + there[split], rows, of) - _taken(before, rows, of)
-        before += there[split]
-    if empty := [split for split in there if there[split] and not found[split]]:
-        enough = max(-(-of // there[split]) for split in empty)
+    found, before, of = {}, 0, sum(sample.there.values())
+    for split, rows in sample.there.items():
+        found[split] = _taken(before + rows, sample.rows, of) - _taken(before, sample.rows, of)
+        before += rows
+    if empty := [split for split, rows in sample.there.items() if rows and not found[split]]:
+        enough = max(-(-of // sample.there[split]) for split in empty)
         raise UserError(
-            f"a sample of {rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
+            f"a sample of {sample.rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
         )
     return found
 
 
-def write(sample: Sample, to: str) -> dict[str, int]:
-    """Write the sample as ExampleGen writes examples, a file for each split; return its rows by split.
+def write(sample: Sample, to: str) -> None:
+    """Write the sample as ExampleGen writes examples, a file for each split.
 
     Raises:
         UserError: of a split there is none.
     """
-    there = count(sample.examples)
-    found = shares(there, sample.rows)
-    seen, of = 0, sum(there.values())
+    shares(sample)
+    seen, of = 0, sum(sample.there.values())
 
     def chosen(split: str) -> Iterator[bytes]:
         nonlocal seen
@@ -77,11 +78,10 @@ def write(sample: Sample, to: str) -> dict[str, int]:
                         yield record
                 seen += len(records)
 
-    for split in there:
+    for split in sample.there:
         shard_files.write_records(chosen(split), f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
     if not filesystem.is_remote(to):
         shutil.rmtree(f"{to}/{shard_files.PARTIAL}", ignore_errors=True)
-    return found
 
 
 def _files(examples: str, split: str) -> list[str]:

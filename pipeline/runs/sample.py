@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.costs.measured import StepRun
-from pipeline.data.sample import Sample
+from pipeline.data.sample import Sample, count
 from pipeline.errors import UserError, first_line
 from pipeline.runs import store
 from pipeline.runs.store import Run
@@ -45,7 +45,8 @@ def sample_of(whole: Pipeline, rows: int, on_start: Callable[[str], None], on_en
 
     run_id = f"{store.SAMPLED}{datetime.now().isoformat()}"
     step = run_graph(whole, run_id, on_start, on_end, last=FIRST)[FIRST]
-    return Sample(step.outputs["examples"][0].uri, str(step.made), rows)
+    examples = step.outputs["examples"][0].uri
+    return Sample(examples, count(examples), rows, made=str(step.made))
 
 
 def run_on_part(
@@ -63,15 +64,16 @@ def run_on_part(
     """
     from pipeline.runs.run_graph import StepFailed, run_graph
 
-    there = sum(rows_of(run).values())
-    every = _every(there)
+    there = rows_of(run)
+    rows = sum(there.values())
+    every = _every(rows)
     examples = run.artifact(FIRST, "examples")
     if every < 2 or examples is None or not Path(examples.uri).is_dir():
         return {}
     with tempfile.TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True) as folder:
         output = Path(folder)
         try:
-            pipeline = create(Target.local(output, name), Sample(examples.uri, "", there // every))
+            pipeline = create(Target.local(output, name), Sample(examples.uri, there, rows // every))
             run_graph(pipeline, "part", lambda step: tell(f"part of the rows: {step}"), lambda _: None)
         except (StepFailed, UserError) as error:
             logger.info("The run on part of the rows ended early: %s: %s", first_line(error), error.__cause__)

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data import sample
-from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.runs import store
 from pipeline.runs.store import Run
@@ -113,12 +111,14 @@ class Spinner:
 
     def _sampled(self, artifact: Artifact) -> Artifact:
         """Return a sample of an artifact with examples, and any other as it is."""
+        from pipeline.data import sample  # pyarrow
+
         if self.rows is None or artifact.type_name != "Examples":
             return artifact
         uri = artifact.uri
         if uri not in self._samples:
             to = self.scratch / "examples" / str(len(self._samples))
-            sample.write(Sample(uri, "", self.rows), str(to))
+            sample.write(sample.Sample(uri, sample.count(uri), self.rows), str(to))
             self._samples[uri] = to
         artifact.uri = str(self._samples[uri])
         return artifact

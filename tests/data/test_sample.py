@@ -31,7 +31,8 @@ def examples(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("rows", [11, 20, 65, 66, 130, 131, 500])
 def test_a_sample_has_the_rows_asked_for_evenly_from_all(rows, examples, tmp_path):
-    counts = sample.write(Sample(examples, "", rows), str(tmp_path / "to"))
+    taken = Sample(examples, THERE, rows)
+    sample.write(taken, str(tmp_path / "to"))
     found = {
         split: [int(row) for row in tf.data.TFRecordDataset(files, "GZIP").as_numpy_iterator()]
         for split in ROWS
@@ -43,13 +44,13 @@ def test_a_sample_has_the_rows_asked_for_evenly_from_all(rows, examples, tmp_pat
     assert 1 <= min(gaps) <= max(gaps) <= min(gaps) + 1
     ends = {"train": range(101), "eval": range(101, 114), "test": range(114, 131)}
     assert all(number in ends[split] for split, several in found.items() for number in several)
-    assert counts == sample.shares(THERE, rows) == {split: len(several) for split, several in found.items()}
+    assert sample.shares(taken) == {split: len(several) for split, several in found.items()}
 
 
 def test_a_sample_without_rows_of_a_split_is_refused_with_how_many_it_takes(examples, tmp_path):
     with pytest.raises(UserError, match="a sample of 2 of 131 rows has none of eval; take 11 or more"):
-        sample.write(Sample(examples, "", 2), str(tmp_path / "to"))
-    assert all(sample.shares(THERE, 11).values())
+        sample.write(Sample(examples, THERE, 2), str(tmp_path / "to"))
+    assert all(sample.shares(Sample(examples, THERE, 11)).values())
 
 
 def test_rows_are_counted_by_the_summary_or_one_by_one(examples):

@@ -14,7 +14,7 @@ ROWS = 1_000
 
 
 def contents(output: Path) -> dict[str, bytes]:
-    """What a user sees of the runs on all rows: the pushed models, the verdict and the reports."""
+    """The files of the runs on all rows that a user sees: pushed models, verdict and reports."""
     files = [*output.glob("serving/**/*"), *output.glob("runs/**/*"), output / "verdict.json"]
     return {str(path): path.read_bytes() for path in files if path.is_file()}
 

@@ -1,4 +1,4 @@
-"""What a step has made, as a table: Transform's features, the steps of the Trainer, the metrics of the Evaluator."""
+"""Make a table of what a step has made: features of Transform, steps of the Trainer, metrics of the Evaluator."""
 
 from collections.abc import Mapping
 from pathlib import Path
