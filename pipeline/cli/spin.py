@@ -19,6 +19,7 @@ from pipeline.cli import command_line
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import Screen, redirect_output, silence_stderr
 from pipeline.errors import UserError
+from pipeline.report.blocks import short
 from pipeline.runs.spin import MOST_EPOCHS, STEPS, Spinner
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import find_root
@@ -137,9 +138,7 @@ def _show(table: pd.DataFrame, screen: Screen) -> None:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:,.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
-    return str(value)
+    return short(value) if isinstance(value, float) else str(value)
 
 
 def _state(arguments: argparse.Namespace, root: Path, config: PipelineConfig) -> list[tuple[str, int]]:

@@ -66,7 +66,7 @@ class Spinner:
         inputs = self._inputs(node, nodes)
         outputs: Artifacts = {}
         shutil.rmtree(self.scratch / "outputs", ignore_errors=True)  # of the spin before
-        folder = self.scratch / "outputs" / str(next(self._numbers))
+        folder = self.scratch / "outputs" / str(next(self._numbers))  # never the same: graphs are cached by their path
         for name, channel in node.outputs.items():
             artifact = channel.type()
             artifact.uri = str(folder / name)
@@ -150,7 +150,7 @@ def _importable(module: Path) -> Iterator[None]:
     folder = str(module.parent)
     beside = {path.stem for path in module.parent.glob("*.py")}
     for name in beside & set(sys.modules):
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == module.parent:
             del sys.modules[name]
     sys.path.insert(0, folder)
     try:
@@ -181,6 +181,8 @@ def _run(
     from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
     from tfx.dsl.components.base.base_executor import BaseExecutor
 
+    from pipeline.components.infinite_data import reject_infinite_data
+
     executor_class = node.executor_spec.executor_class
     where = {"tmp_dir": temporary, "unique_id": "spin"}
     if issubclass(executor_class, BaseBeamExecutor):
@@ -191,4 +193,5 @@ def _run(
         executor.Do(inputs, outputs, properties)
         return
     run_fn = udf_utils.get_fn(properties, "run_fn")
-    run_fn(executor._GetFnArgs(inputs, outputs, properties))
+    with reject_infinite_data():
+        run_fn(executor._GetFnArgs(inputs, outputs, properties))

@@ -103,4 +103,5 @@ def _metrics(evaluation: Path, task: Task) -> pd.DataFrame:
     names = {name: metric.title for name, metric in shown_metrics(task).items()}
     order = sorted(metrics, key=lambda name: (name != "overall", name))
     table = pd.DataFrame.from_dict({name: metrics[name] for name in order}, orient="index")
-    return table.reindex(columns=[*names, "example_count"]).rename(columns={**names, "example_count": "examples"})
+    table = table.reindex(columns=[*names, "example_count"]).rename(columns={**names, "example_count": "examples"})
+    return table.astype({"examples": int})
