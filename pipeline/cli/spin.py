@@ -120,7 +120,9 @@ def _spin(spinner: Spinner, config: PipelineConfig, step: str, screen: Screen) -
     except Exception as error:
         screen.failure(step, time.monotonic() - started, error, config, kept=False)
         return command_line.FAILED
-    screen.line(step, "ran", time.monotonic() - started, "" if spinner.rows is None else f"{spinner.rows:,} rows")
+    screen.line(
+        step, "ran", time.monotonic() - started, "all rows" if spinner.used is None else f"{spinner.used:,} rows"
+    )
     if table.empty:
         screen.note(f"  {Path(config.module).name} trains in a loop of its own, which tells no losses by step")
     else:

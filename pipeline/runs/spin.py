@@ -44,13 +44,15 @@ class Spinner:
         scratch: Folder for what the steps make.
         rows: Of the sample; None: all.
         create: Creates the graph of a config for a target.
+        used: Rows of the last step's sample; there may be fewer than were asked for. None: all.
     """
 
     output: Path
     scratch: Path
     rows: int | None
     create: Callable[[PipelineConfig, Target], Pipeline]
-    _samples: dict[str, Path] = field(default_factory=dict)
+    used: int | None = None
+    _samples: dict[str, tuple[Path, int]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def spin(self, config: PipelineConfig, step: str) -> Mapping[str, Path]:
@@ -118,9 +120,11 @@ class Spinner:
         uri = artifact.uri
         if uri not in self._samples:
             to = self.scratch / "examples" / str(len(self._samples))
-            sample.write(sample.Sample(uri, sample.count(uri), self.rows), str(to))
-            self._samples[uri] = to
-        artifact.uri = str(self._samples[uri])
+            taken = sample.Sample(uri, sample.count(uri), self.rows)
+            sample.write(taken, str(to))
+            self._samples[uri] = to, sum(sample.shares(taken).values())
+        folder, self.used = self._samples[uri]
+        artifact.uri = str(folder)
         return artifact
 
 

@@ -62,6 +62,13 @@ def test_each_step_shows_what_it_makes_and_keeps_nothing(mine):
     assert state(mine) == before
 
 
+def test_a_sample_larger_than_the_data_is_all_of_them(mine):
+    judged = spin(mine, "Evaluator", "--rows", "1000000")
+    assert judged.code == 0, judged.text
+    rows = sum(pq.read_metadata(file).num_rows for file in (mine / "data/flights").glob("*/*.parquet"))
+    assert re.search(rf"^  Evaluator +ran +[\d.]+ s  {rows:,} rows$", judged.text, re.MULTILINE), judged.text
+
+
 def test_a_step_that_no_run_has_the_inputs_of_is_a_sentence(mine, tmp_path):
     nothing = spin(mine, "Transform", "--output", str(tmp_path))
     assert nothing.code == 1
