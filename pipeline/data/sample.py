@@ -49,10 +49,11 @@ def shares(sample: Sample) -> dict[str, int]:
         UserError: of a split there is none.
     """
     found, before, of = {}, 0, sum(sample.there.values())
-    for split, rows in sample.there.items():
-        found[split] = _taken(before + rows, sample.rows, of) - _taken(before, sample.rows, of)
-        before += rows
-    if empty := [split for split, rows in sample.there.items() if rows and not found[split]]:
+    for split in _splits(sample):
+        after = before + sample.there[split]
+        found[split] = _taken(after, sample.rows, of) - _taken(before, sample.rows, of)
+        before = after
+    if empty := [split for split, rows in found.items() if sample.there[split] and not rows]:
         enough = max(-(-of // sample.there[split]) for split in empty)
         raise UserError(
             f"a sample of {sample.rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
@@ -78,10 +79,15 @@ def write(sample: Sample, to: str) -> None:
                         yield record
                 seen += len(records)
 
-    for split in sample.there:
+    for split in _splits(sample):
         shard_files.write_records(chosen(split), f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
     if not filesystem.is_remote(to):
         shutil.rmtree(f"{to}/{shard_files.PARTIAL}", ignore_errors=True)
+
+
+def _splits(sample: Sample) -> list[str]:
+    """Return the splits in an order that is always the same: between two of them it decides about a row."""
+    return [split for split in SPLITS if split in sample.there]
 
 
 def _files(examples: str, split: str) -> list[str]:

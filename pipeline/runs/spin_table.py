@@ -1,5 +1,6 @@
 """Make a table of what a step has made: features of Transform, steps of the Trainer, metrics of the Evaluator."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,13 +60,11 @@ def _feature(column: pa.ChunkedArray) -> dict[str, Any]:
     }
     if len(values) and is_number:
         numbers = values.to_numpy().astype(np.float64)
+        known = numbers[~np.isnan(numbers)]
         described |= {
-            "mean": numbers.mean(),
-            "std": numbers.std(),
-            "min": numbers.min(),
-            "max": numbers.max(),
-            "zero": (numbers == 0).mean(),
+            name: getattr(known, name)() if len(known) else math.nan for name in ("mean", "std", "min", "max")
         }
+        described |= {"zero": (numbers == 0).mean(), "nan": np.isnan(numbers).mean()}
     described["distinct"] = len(values.unique())
     return described | {f"row {place}": _shown(row) for place, row in enumerate(lists[:FIRST_ROWS].to_pylist(), 1)}
 
