@@ -1,4 +1,4 @@
-"""A sample of all rows for a run on this machine: it tries an edit in seconds, and never pushes over the real model."""
+"""A sample of all rows for a run on this machine: to try an edit on, never pushed over the real model."""
 
 from __future__ import annotations
 
