@@ -4,40 +4,12 @@
 ``training`` is what a module file's ``run_fn`` and ``tuner_fn`` call. Importing this package imports nothing else.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas as pd
+import importlib
+from typing import Any
 
 
-def spin(
-    step: str,
-    pipeline: str = "flights",
-    *,
-    config: str | None = None,
-    output: str | None = None,
-    rows: int | None = 2_000,
-) -> pd.DataFrame:
-    """Run one step of the last run on a sample, for a notebook: what ``python -m pipeline spin`` shows, as a table.
-
-    Args:
-        step: "Transform", "Trainer" or "Evaluator".
-        pipeline: Its name: configs/<name>.py.
-        config: Config file, in place of the pipeline's.
-        output: Folder of its runs, in place of output/<name>.
-        rows: Of the sample; None: all.
-
-    Returns:
-        Transform: a row for each feature. Trainer: a row for each step. Evaluator: a row for each slice.
-
-    Raises:
-        UserError: there is no such step, pipeline or run.
-        Exception: whatever the step raises.
-    """
-    import argparse
-
-    from pipeline.cli.spin import table_of_step
-
-    return table_of_step(step, argparse.Namespace(pipeline=pipeline, config=config, output=output), rows)
+def __getattr__(name: str) -> Any:
+    # By name, for a step's cache key covers all that its module imports, and every module imports this file.
+    if name == "spin":
+        return importlib.import_module("pipeline.notebook").spin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
