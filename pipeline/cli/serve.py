@@ -4,16 +4,20 @@ In a container on Vertex AI it needs no arguments: the AIP_* variables name the 
 (https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements).
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
 import shlex
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
@@ -24,7 +28,10 @@ from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import MANIFEST_KEY, Versions, manifest_key, model_at
 from pipeline.settings.repository import shown
 
-PORT = 8501  # TensorFlow Serving's
+if TYPE_CHECKING:
+    from pipeline.serving.answering import Answering
+
+PORT, GRPC_PORT = 8501, 8500  # TensorFlow Serving's
 TOKEN = "PIPELINE_SERVE_TOKEN"  # environment variable
 LOOK_EVERY = 2.0  # seconds between two looks for another version
 
@@ -60,6 +67,9 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     parser.add_argument("--name", help="of the model in the addresses (the folder's name)")
     parser.add_argument("--host", default="0.0.0.0" if on_vertex else "127.0.0.1", help="listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=environment.get("AIP_HTTP_PORT", PORT), help="(%(default)s)")
+    parser.add_argument(
+        "--grpc-port", type=int, help=f"answer TensorFlow Serving's gRPC calls too, there at {GRPC_PORT} (none)"
+    )
     parser.add_argument("--token-file", type=Path, help=f"file with the token that requests must bring (${TOKEN})")
     parser.add_argument(
         "--no-token", action="store_true", help="answer whoever reaches it: something in front checks who asks"
@@ -145,10 +155,13 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
     manifest_key()
     if isinstance(model, Versions):
         model.resolve()  # before TensorFlow is imported, which takes seconds
-    with listen(arguments.host, arguments.port) as sock:
+    if arguments.grpc_port is not None:
+        listen(arguments.host, arguments.grpc_port, "--grpc-port").close()  # gRPC takes no socket that listens
+    with listen(arguments.host, arguments.port, "--port") as sock:
         with silence_stderr():
             import uvicorn
 
+            from pipeline.serving.answering import Answering
             from pipeline.serving.app import create_app
             from pipeline.serving.bodies import Limits
             from pipeline.serving.connections import Connection
@@ -163,14 +176,13 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         for problem in current.problems:
             logger.error("%s", problem)
         health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
+        answering = Answering(current, metrics, limits, request_log_of(arguments))
         app = create_app(
-            current,
-            metrics,
-            limits=limits,
+            answering,
             health_route=health_route,
             predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
-            request_log=request_log_of(arguments),
             look_every=LOOK_EVERY,
+            beside=functools.partial(also_by_grpc, answering, arguments, token),
         )
         open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
         guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
@@ -194,6 +206,20 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, arguments.grace_seconds)
         else:
             logger.info("ended, with every request under way answered")
+
+
+@contextlib.asynccontextmanager
+async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, token: str | None) -> AsyncIterator[None]:
+    """Answer gRPC calls while the block runs, if a port for them is asked for."""
+    if arguments.grpc_port is None:
+        yield
+        return
+    from pipeline.serving.grpc_server import grpc_server
+
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    async with grpc_server(answering, f"{host}:{arguments.grpc_port}", token, arguments.grace_seconds) as port:
+        logging.getLogger("pipeline.serve").info("gRPC calls are answered at %s:%d", host, port)
+        yield
 
 
 def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
@@ -242,7 +268,7 @@ def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, flag: str) -> socket.socket:
     """Return a socket that listens, before anything slow starts.
 
     Raises:
@@ -255,7 +281,7 @@ def listen(host: str, port: int) -> socket.socket:
         if isinstance(error, OSError):
             reason = str(error.strerror).partition(" (while")[0]
         raise UserError(
-            f"cannot listen on {host}, port {port}: {reason}; choose another with --port or --host"
+            f"cannot listen on {host}, port {port}: {reason}; choose another with {flag} or --host"
         ) from error
 
 

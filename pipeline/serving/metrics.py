@@ -9,7 +9,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
-            "serve_requests", "Requests to predict or explain, by HTTP status", ["status"], registry=registry
+            "serve_requests",
+            "Requests to predict or explain, by status of HTTP or code of gRPC",
+            ["status"],
+            registry=registry,
         )
         self.seconds = Histogram(
             "serve_request_seconds",

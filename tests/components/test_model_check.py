@@ -20,7 +20,9 @@ from tfx.types import standard_artifacts
 from models import flights
 from pipeline.components import artifacts as readers
 from pipeline.components import model_check
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.training.answers import Answers
@@ -123,7 +125,7 @@ def test_the_rows_that_are_kept_get_the_same_answers_from_the_server(check, fold
     metrics, limits = Metrics(), Limits(body_bytes=1 << 20, instances=100, rows_waiting=1_000)
     current = Current(str(folder), "flights", metrics, limits.rows_waiting)
     current.start()
-    app = create_app(current, metrics, limits=limits, look_every=60)
+    app = create_app(Answering(current, metrics, limits), look_every=60)
     with TestClient(app) as client:
         answer = client.post("/predict", json={"instances": instances})
     assert answer.status_code == 200, answer.text

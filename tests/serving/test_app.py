@@ -12,7 +12,9 @@ import pytest
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from pipeline.serving.app import Limits, _Answer, create_app
+from pipeline.serving.answering import Answering, as_json
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.features import Refused, from_columns, from_instances
 from pipeline.serving.inputs import Input
@@ -25,13 +27,13 @@ PREDICT = "/v1/models/flights:predict"
 LIMITS = Limits(body_bytes=10_000, instances=20, rows_waiting=1_000)
 
 
-def client_of(versions: Versions, **more) -> TestClient:
+def client_of(versions: Versions, request_log: RequestLog | None = None) -> TestClient:
     metrics = Metrics()
     current = Current(versions, "flights", metrics, LIMITS.rows_waiting)
     current.start()
     vertex = "/v1/endpoints/1/deployedModels/2"
     routes = {"health_route": vertex, "predict_route": f"{vertex}:predict"}
-    app = create_app(current, metrics, limits=LIMITS, look_every=0.05, **routes, **more)
+    app = create_app(Answering(current, metrics, LIMITS, request_log), look_every=0.05, **routes)
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -106,7 +108,7 @@ def test_answers_of_several_types_and_shapes_are_json():
         "text": np.array([[b"a", "ü".encode()], [b"\xff", b""]], object),
         "whole": np.array([1, 2]),
     }
-    assert json.loads(_Answer(outputs).body, parse_constant=pytest.fail) == {
+    assert json.loads(as_json(outputs), parse_constant=pytest.fail) == {
         "half": [pytest.approx(0.1, abs=1e-4), 2.0],
         "several": [[None, 0.4267325], [None, None]],
         "text": [["a", "ü"], [{"b64": "/w=="}, ""]],
@@ -405,7 +407,7 @@ def test_the_description_names_every_feature_and_what_must_be_there(client):
 
 def test_a_folder_of_one_model_is_served_too(small_model: Path):
     current = Current(str(small_model), "model", Metrics(), 100)
-    with TestClient(create_app(current, Metrics(), limits=LIMITS)) as client:
+    with TestClient(create_app(Answering(current, Metrics(), LIMITS))) as client:
         assert client.get("/health").status_code == 503
         current.start()
         assert client.get("/health").json() == {"version": 0}

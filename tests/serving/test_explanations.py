@@ -14,8 +14,10 @@ from starlette.testclient import TestClient
 
 from pipeline.cli import predict
 from pipeline.errors import UserError
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
 from pipeline.serving.batching import Batcher
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import load
@@ -31,7 +33,7 @@ def client_of(model: Path, log: RequestLog | None = None) -> TestClient:
     metrics, limits = Metrics(), Limits(body_bytes=100_000, instances=1_000)
     current = Current(str(model), "flights", metrics, limits.rows_waiting)
     current.start()
-    return TestClient(create_app(current, metrics, limits=limits, request_log=log, look_every=60))
+    return TestClient(create_app(Answering(current, metrics, limits, log), look_every=60))
 
 
 def contributions(row: dict) -> dict[str, float]:

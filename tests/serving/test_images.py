@@ -13,8 +13,10 @@ import tensorflow as tf
 from PIL import Image
 from starlette.testclient import TestClient
 
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
 from pipeline.serving.batching import MAX_ROWS, Batcher
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.images import logged
@@ -83,7 +85,7 @@ def client(model, log):
     metrics = Metrics()
     current = Current(str(model), "greys", metrics, LIMITS.rows_waiting)
     current.start()  # asks the example, which the model can decode
-    with TestClient(create_app(current, metrics, limits=LIMITS, request_log=RequestLog(log, 1.0))) as client:
+    with TestClient(create_app(Answering(current, metrics, LIMITS, RequestLog(log, 1.0)))) as client:
         yield client
 
 

@@ -12,7 +12,9 @@ from google.cloud import aiplatform_v1 as v1
 from starlette.testclient import TestClient
 
 from pipeline.errors import UserError
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.settings.config import Label
@@ -43,7 +45,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     current = Current(str(save(tmp_path_factory.mktemp("model") / "model")), "flights", metrics, 1_000)
     current.start()
     limits = Limits(body_bytes=100_000, instances=100, rows_waiting=1_000)
-    with TestClient(create_app(current, metrics, limits=limits, look_every=60)) as client:
+    with TestClient(create_app(Answering(current, metrics, limits), look_every=60)) as client:
 
         def answer(body):
             response = client.post("/v1/models/flights:predict", json=body)

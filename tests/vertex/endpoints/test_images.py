@@ -9,7 +9,9 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 from starlette.testclient import TestClient
 
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.metrics import Metrics
@@ -60,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     metrics = Metrics()
     current = Current(str(folder), "greys", metrics, 1_000)
     current.start()
-    with TestClient(create_app(current, metrics, limits=LIMITS, look_every=60)) as client:
+    with TestClient(create_app(Answering(current, metrics, LIMITS), look_every=60)) as client:
         yield Server(client, rows)
 
 

@@ -1,0 +1,199 @@
+"""Answer rows: what HTTP and gRPC share, from checked columns to outputs, with the request log and the metrics."""
+
+import base64
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import tensorflow as tf
+from starlette.exceptions import HTTPException
+
+from pipeline.serving import explanations
+from pipeline.serving.batching import Overloaded
+from pipeline.serving.bodies import RETRY, Limits
+from pipeline.serving.current import Current, Served
+from pipeline.serving.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
+from pipeline.serving.features import Columns, row_count
+from pipeline.serving.images import facts_by_row, with_checked_images, without_images
+from pipeline.serving.inputs import EXAMPLES, IMAGE, Input, take_examples
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.model import Signature
+from pipeline.serving.request_log import RequestLog
+
+EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
+
+
+@dataclass(frozen=True)
+class Call:
+    """Rows that a signature is asked about, checked.
+
+    Attributes:
+        signature: To call.
+        columns: Of the signature.
+        instances: The rows for the log, with facts in place of images; None where they are not logged.
+    """
+
+    signature: str
+    columns: Mapping[str, np.ndarray]
+    instances: Sequence[Any] | None
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What answers all requests of a server; errors have the status that HTTP gives them.
+
+    Attributes:
+        current: The version that answers.
+        metrics: Of the server.
+        limits: Of requests.
+        request_log: Gets a sample of requests and answers.
+    """
+
+    current: Current
+    metrics: Metrics
+    limits: Limits
+    request_log: RequestLog | None = None
+
+    def served(self, name: str | None = None, version: str | None = None) -> Served:
+        """Return the version that answers, if it is the one that is named.
+
+        Raises:
+            HTTPException: it is another, or none is loaded.
+        """
+        served = self.current.served
+        if served is None:
+            raise HTTPException(503, "no version is loaded yet")
+        if name is not None and name != self.current.name:
+            raise HTTPException(404, f"no model {name[:100]!r}; this server has {self.current.name!r}")
+        number = str(served.model.number)
+        if version is not None and version != number:
+            raise HTTPException(404, f"version {version[:40]!r} is not served; {number} is")
+        return served
+
+    def signature(self, served: Served, name: Any, *, explained: bool = False) -> Signature:
+        """Return the signature of a name, which is the one for rows where it is empty.
+
+        Args:
+            served: The version that is asked.
+            name: As the request has it.
+            explained: Whether the one is meant that explains answers.
+
+        Raises:
+            HTTPException: there is none.
+        """
+        if explained:
+            if reason := explanations.why_none(served.model):
+                raise HTTPException(400, reason)
+            name = EXPLAIN_SIGNATURE
+        name = ROWS_SIGNATURE if name == "" else name
+        if not isinstance(name, str) or name not in served.model.signatures:
+            names = ", ".join(served.model.signatures)
+            raise HTTPException(400, f"no signature {str(name)[:100]!r}; the model has {names}")
+        return served.model.signatures[name]
+
+    def check_number(self, rows: int, served: Served, signature: Signature) -> None:
+        """Raise an HTTPException if there are no rows, or too many."""
+        if not rows:
+            raise HTTPException(400, f"there are no instances; {EXPECTED}")
+        explaining = served.explains(signature.name)
+        limit = min(self.limits.instances, explanations.MOST_ROWS) if explaining else self.limits.instances
+        if rows > limit:
+            raise HTTPException(
+                413, f"{rows:,} instances; at most {limit:,} in a request: send several, or use pipeline predict"
+            )
+
+    def call(self, served: Served, signature: Signature, columns: Columns, instances: Sequence[Any] | None) -> Call:
+        """Return a call, its images checked.
+
+        Args:
+            served: The version that is asked.
+            signature: Of it.
+            columns: Of the signature.
+            instances: The rows as they came; None where columns came.
+
+        Raises:
+            Refused: an image is broken or over its limits.
+        """
+        inputs = signature.inputs
+        if instances is None and self.request_log is not None:
+            instances = instances_of(columns, inputs)
+        if any(column.kind == IMAGE for column in inputs.values()):
+            known = facts_by_row(columns, inputs)
+            instances = instances and without_images(instances, inputs, known)
+        elif take_examples(inputs):
+            columns = with_checked_images(columns, served.model.rows.inputs)
+        return Call(signature.name, columns, instances if self.request_log else None)
+
+    async def outputs(self, served: Served, call: Call, started: float) -> dict[str, np.ndarray]:
+        """Return what the model answers, [rows, ...] by output; log and count it.
+
+        Args:
+            served: The version that is asked.
+            call: Checked.
+            started: When the request was whole, by ``time.monotonic()``.
+
+        Raises:
+            HTTPException: the model refuses a row, or too many wait.
+        """
+        try:
+            outputs = await served.batchers[call.signature].predict(call.columns)
+        except tf.errors.OpError as error:
+            raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
+        except Overloaded as error:
+            raise HTTPException(503, "too many rows wait for an answer; try again", RETRY) from error
+        explaining = served.explains(call.signature)
+        if self.request_log is not None and call.instances is not None:
+            # Answers alone: monitoring compares them with those for the test split.
+            answers = explanations.split(outputs)[0] if explaining else outputs
+            predictions = orjson.loads(as_json(by_row(answers)))
+            self.request_log.add(served.model.number, call.instances, predictions)
+        seconds = self.metrics.explain_seconds if explaining else self.metrics.seconds
+        self.metrics.rows.inc(row_count(call.columns))
+        seconds.observe(time.monotonic() - started)
+        return outputs
+
+
+def instances_of(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:
+    """Return the rows in columns as JSON has them, None where a value is missing; images are left out."""
+    shown = {name: column for name, column in inputs.items() if column.kind != IMAGE}
+    values = [[_instance_value(value, column) for value in columns[name].tolist()] for name, column in shown.items()]
+    rows = row_count(columns)
+    return [dict(zip(shown, row, strict=True)) for row in zip(*values, strict=True)] if shown else [{}] * rows
+
+
+def _instance_value(value: Any, column: Input) -> Any:
+    if isinstance(value, list):
+        return [_instance_value(each, column) for each in value]
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()} if column.kind == EXAMPLES else text_of(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return int(value) if column.kind == "integers" else value
+
+
+def by_row(outputs: Mapping[str, np.ndarray]) -> Any:
+    """Return outputs by name for each row; of a model with one output the values alone, as TensorFlow Serving does."""
+    if len(outputs) == 1:
+        return next(iter(outputs.values()))
+    return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+
+
+def as_json(content: Any) -> bytes:
+    """Return JSON of arrays: no more digits than tell a float32 apart, and null for NaN and infinity."""
+    return orjson.dumps(content, default=_to_json, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def text_of(value: bytes) -> Any:
+    """Return bytes as text; those that are none in TensorFlow Serving's way."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _to_json(value: np.ndarray | bytes) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else text_of(value)

@@ -1,0 +1,316 @@
+"""TensorFlow Serving's gRPC calls beside HTTP: Predict, GetModelMetadata and GetModelStatus.
+
+https://github.com/tensorflow/serving/blob/master/tensorflow_serving/apis/prediction_service.proto
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.json_format import ParseDict
+from starlette.exceptions import HTTPException
+from tensorflow.core.framework import tensor_pb2, types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from pipeline.serving.answering import Answering, Call
+from pipeline.serving.bodies import LARGE
+from pipeline.serving.current import Served
+from pipeline.serving.features import Refused, row_count
+from pipeline.serving.inputs import ANY, Input
+from pipeline.serving.model import Signature
+from pipeline.settings.names import shortened
+
+logger = logging.getLogger("pipeline.serve")
+CALLS = 256  # at a time, each with a request of as many bytes as a body may have
+SIGNATURES = "signature_def"  # the one field of metadata
+# What gRPC calls a status of HTTP.
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+# The field of a TensorProto that TensorFlow Serving fills, and its examples read.
+FIELDS = {
+    types_pb2.DT_BOOL: "bool_val",
+    types_pb2.DT_DOUBLE: "double_val",
+    types_pb2.DT_FLOAT: "float_val",
+    types_pb2.DT_INT32: "int_val",
+    types_pb2.DT_INT64: "int64_val",
+    types_pb2.DT_STRING: "string_val",
+}
+
+
+@contextlib.asynccontextmanager
+async def grpc_server(answering: Answering, address: str, token: str | None, grace: float) -> AsyncIterator[int]:
+    """Answer calls while the block runs; yield the port.
+
+    Args:
+        answering: What answers HTTP, too.
+        address: "host:port".
+        token: Expected as metadata ``authorization: Bearer <token>``; None: none is.
+        grace: Seconds for the calls that have begun, when the block ends.
+
+    Raises:
+        RuntimeError: the port is taken.
+    """
+    server = grpc.aio.server(
+        interceptors=[] if token is None else [_Guard(token)],
+        options=[
+            ("grpc.max_receive_message_length", answering.limits.body_bytes),
+            ("grpc.so_reuseport", 0),  # or a second server would take half of the first one's calls
+        ],
+        maximum_concurrent_rpcs=CALLS,
+    )
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Predictions(answering), server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Status(answering), server)
+    port = server.add_insecure_port(address)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(grace)
+
+
+class _Guard(grpc.aio.ServerInterceptor):
+    """Lets whoever knows the token ask."""
+
+    def __init__(self, token: str):
+        self._expected = f"Bearer {token}".encode()
+
+        async def refuse(request: bytes, context: Any) -> None:
+            expected = "expected the metadata authorization: Bearer, with this server's token"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, expected)
+
+        self._refusing = grpc.unary_unary_rpc_method_handler(refuse)
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """Return what answers a call."""
+        given = [value for key, value in handler_call_details.invocation_metadata if key == "authorization"]
+        if len(given) == 1 and hmac.compare_digest(given[0].encode(), self._expected):
+            return await continuation(handler_call_details)
+        return self._refusing
+
+
+class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(self, answering: Answering):
+        self._answering = answering
+        self._turn = asyncio.Lock()
+
+    async def Predict(self, request: Any, context: Any) -> Any:
+        """Answer rows."""
+        async with _refusing(context, lambda code: self._answering.metrics.requests.labels(code).inc()):
+            return await self._predict(request)
+
+    async def GetModelMetadata(self, request: Any, context: Any) -> Any:
+        """Return the signatures of the model."""
+        async with _refusing(context):
+            if not request.metadata_field:
+                raise HTTPException(400, f"metadata_field is empty; expected {SIGNATURES!r}")
+            if unknown := [field for field in request.metadata_field if field != SIGNATURES]:
+                raise HTTPException(400, f"metadata_field {unknown[0][:40]!r} is not known; expected {SIGNATURES!r}")
+            served = _served(self._answering, request)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            for name, signature in served.model.signatures.items():
+                signatures.signature_def[name].CopyFrom(
+                    ParseDict(signature.definition, meta_graph_pb2.SignatureDef(), ignore_unknown_fields=True)
+                )
+            response = get_model_metadata_pb2.GetModelMetadataResponse()
+            _name(response.model_spec, request, served)
+            response.metadata[SIGNATURES].Pack(signatures)
+            return response
+
+    async def Classify(self, request: Any, context: Any) -> Any:
+        """Refuse: the signatures of Estimators are left out."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Classify is left out; ask the same with Predict")
+
+    async def Regress(self, request: Any, context: Any) -> Any:
+        """Refuse: the signatures of Estimators are left out."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Regress is left out; ask the same with Predict")
+
+    async def MultiInference(self, request: Any, context: Any) -> Any:
+        """Refuse: the signatures of Estimators are left out."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "MultiInference is left out; ask the same with Predict")
+
+    async def _predict(self, request: Any) -> Any:
+        started = time.monotonic()
+        served = _served(self._answering, request)
+        signature = self._answering.signature(served, request.model_spec.signature_name)
+        wanted = list(request.output_filter) or list(signature.outputs)
+        if unknown := [name for name in wanted if name not in signature.outputs]:
+            outputs = ", ".join(signature.outputs)
+            raise HTTPException(400, f"output_filter: no output {unknown[0][:100]!r}; the signature has {outputs}")
+        if request.ByteSize() <= LARGE:
+            call = self._check(request, served, signature)
+        else:
+            async with self._turn:  # one at a time, so that others are answered meanwhile
+                call = await asyncio.to_thread(self._check, request, served, signature)
+        answers = await self._answering.outputs(served, call, started)
+        response = predict_pb2.PredictResponse()
+        _name(response.model_spec, request, served, signature.name)
+        for name in wanted:
+            response.outputs[name].CopyFrom(_tensor(answers[name]))
+        return response
+
+    def _check(self, request: Any, served: Served, signature: Signature) -> Call:
+        """Return the rows of a request; raise an HTTPException where they are not valid."""
+        try:
+            columns = _columns(request.inputs, signature.inputs, self._answering.limits.cells)
+            self._answering.check_number(row_count(columns), served, signature)
+            return self._answering.call(served, signature, columns, None)
+        except Refused as refused:
+            raise HTTPException(400, str(refused)) from refused
+
+
+class _Status(model_service_pb2_grpc.ModelServiceServicer):
+    def __init__(self, answering: Answering):
+        self._answering = answering
+
+    async def GetModelStatus(self, request: Any, context: Any) -> Any:
+        """Return that the version is available."""
+        async with _refusing(context):
+            served = _served(self._answering, request)
+            response = get_model_status_pb2.GetModelStatusResponse()
+            available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+            response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
+            return response
+
+    async def HandleReloadConfigRequest(self, request: Any, context: Any) -> Any:
+        """Refuse: the folder of versions says what is served."""
+        message = "left out; push another version, or take the newest back with: python -m pipeline serve --rollback"
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+
+
+@contextlib.asynccontextmanager
+async def _refusing(context: Any, count: Callable[[str], object] = bool) -> AsyncIterator[None]:
+    """End a call with the code that its error means, and count it."""
+    code = grpc.StatusCode.CANCELLED
+    try:
+        yield
+        code = grpc.StatusCode.OK
+    except HTTPException as error:
+        code = CODES[error.status_code]
+        await context.abort(code, error.detail)
+    except Exception:
+        code = grpc.StatusCode.INTERNAL
+        logger.exception("a call of gRPC")
+        await context.abort(code, "an error of the server; its log says more")
+    finally:
+        count(code.name)
+
+
+def _served(answering: Answering, request: Any) -> Served:
+    """Return the version that answers, if it is the one that a request names."""
+    spec = request.model_spec
+    if spec.WhichOneof("version_choice") == "version_label":
+        raise HTTPException(501, "labels of versions are left out; ask a version by its number, or the newest")
+    return answering.served(spec.name, str(spec.version.value) if spec.HasField("version") else None)
+
+
+def _name(spec: Any, request: Any, served: Served, signature: str = "") -> None:
+    """Write into a response which model and version answers."""
+    spec.name, spec.signature_name = request.model_spec.name, signature
+    spec.version.value = served.model.number
+
+
+def _columns(tensors: Mapping[str, Any], inputs: Mapping[str, Input], most_cells: int) -> dict[str, np.ndarray]:
+    """Convert tensors to the columns of a signature, whose names they have.
+
+    Raises:
+        Refused: one is missing, unknown, of another type or shape, or has a value that the model cannot be asked.
+    """
+    names = {column.tensor or name: name for name, column in inputs.items()}
+    if unknown := sorted(tensors.keys() - names.keys()):
+        raise Refused(None, f"no input {unknown[0][:100]!r}; the signature has {shortened(names)}")
+    if missing := sorted(names.keys() - tensors.keys()):
+        raise Refused(
+            None, f"there is no input {shortened(missing)}; where a row has no value, write NaN, or '' for text"
+        )
+    cells = 0
+    for key, name in names.items():
+        cells += _check_form(key, tensors[key], inputs[name])
+        if cells > most_cells:
+            raise Refused(None, f"over {most_cells:,} values; send fewer rows")
+    columns = {name: _array(key, tensors[key], inputs[name]) for key, name in names.items()}
+    lengths = sorted((len(column), name) for name, column in columns.items())
+    if lengths and lengths[0][0] != lengths[-1][0]:
+        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
+        raise Refused(None, f"inputs of different length: {shortest!r} has {fewest} rows, {longest!r} has {most}")
+    return columns
+
+
+def _check_form(key: str, tensor: Any, column: Input) -> int:
+    """Return how many values a tensor has; raise Refused where type or shape is another than the signature's."""
+    expected = tf.dtypes.as_dtype(column.dtype if column.dtype != object else tf.string).as_datatype_enum
+    if tensor.dtype != expected:
+        names = types_pb2.DataType.DESCRIPTOR.values_by_number
+        found = names[tensor.dtype].name if tensor.dtype in names else tensor.dtype
+        raise Refused(None, f"input {key!r}: expected a tensor of {names[expected].name}, got {found}")
+    shape = [dimension.size for dimension in tensor.tensor_shape.dim]
+    wanted_shape = [ANY] if column.values is None else [ANY, column.values]
+    fits = len(shape) == len(wanted_shape) and all(
+        size >= 0 and fixed in (ANY, size) for size, fixed in zip(shape, wanted_shape, strict=True)
+    )
+    if not fits or tensor.tensor_shape.unknown_rank:
+        described = "[rows]" if column.values is None else f"[rows, {column.values or 'values'}]"
+        raise Refused(None, f"input {key!r}: expected the shape {described}, got {shape}")
+    return math.prod(shape)
+
+
+def _array(key: str, tensor: Any, column: Input) -> np.ndarray:
+    """Return the values of a tensor whose form is checked."""
+    shape = tuple(dimension.size for dimension in tensor.tensor_shape.dim)
+    if column.dtype == object:
+        # A TensorProto may leave equal values at its end out; of texts the last one could be long.
+        if len(tensor.string_val) != math.prod(shape):
+            raise Refused(None, f"input {key!r}: expected {math.prod(shape):,} texts, got {len(tensor.string_val):,}")
+        texts: np.ndarray = np.empty(len(tensor.string_val), object)
+        texts[:] = tensor.string_val
+        return texts.reshape(shape)
+    try:
+        values = tf.make_ndarray(tensor)
+    except ValueError as error:
+        raise Refused(None, f"input {key!r}: its values are not those of its shape: {str(error)[:200]}") from error
+    if values.dtype.kind == "f":
+        _check_numbers(values, column)
+    return values
+
+
+def _check_numbers(values: np.ndarray, column: Input) -> None:
+    """Raise Refused for the first row with a number that is none, where there must be one, or not a whole one."""
+    missing = np.isnan(values)
+    whole = column.kind != "integers" or ((values == np.rint(values)) & (np.abs(values) <= 2.0**63))
+    wrong = ~(missing | (np.isfinite(values) & whole)) | (missing & column.required)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong.reshape(len(values), -1).any(axis=1))[0])
+        value = values[row][wrong[row]][0] if values.ndim > 1 else values[row]
+        raise Refused(row, f"feature {column.name!r}: expected {column.expected}, got {value:g}")
+
+
+def _tensor(values: np.ndarray) -> Any:
+    """Return the TensorProto of an output, with its values where TensorFlow Serving writes them."""
+    dtype = tf.dtypes.as_dtype(tf.string if values.dtype == object else values.dtype).as_datatype_enum
+    field = FIELDS.get(dtype)
+    if field is None:
+        return tf.make_tensor_proto(values)
+    tensor = tensor_pb2.TensorProto(dtype=dtype)
+    for size in values.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    getattr(tensor, field).extend(values.ravel().tolist())
+    return tensor
