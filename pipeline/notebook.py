@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import TYPE_CHECKING
 
 from pipeline.cli.spin import table_of_step
@@ -35,4 +36,9 @@ def spin(
         UserError: there is no such step, pipeline or run.
         Exception: whatever the step raises.
     """
-    return table_of_step(step, argparse.Namespace(pipeline=pipeline, config=config, output=output), rows)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # a notebook shows what libraries log, and an error is raised
+    try:
+        return table_of_step(step, argparse.Namespace(pipeline=pipeline, config=config, output=output), rows)
+    finally:
+        logging.disable(before)
