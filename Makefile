@@ -23,7 +23,7 @@ run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 	$(BIN)/python local_runner.py $(ARGS)
 
 test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
 
 check: lint ## Run lint and the fast tests: under two minutes
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
