@@ -1,4 +1,4 @@
-"""What a notebook calls, also as ``pipeline.spin``."""
+"""Run steps from a notebook; ``pipeline.spin`` is the function here."""
 
 from __future__ import annotations
 

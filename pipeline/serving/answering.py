@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answering:
-    """What answers all requests of a server; errors have the status that HTTP gives them.
+    """Answer the requests of a server; errors have the status that HTTP gives them.
 
     Attributes:
         current: The version that answers.
@@ -119,14 +119,16 @@ class Answering:
             Refused: an image is broken or over its limits.
         """
         inputs = signature.inputs
-        if instances is None and self.request_log is not None:
+        if self.request_log is None:
+            instances = None
+        elif instances is None:
             instances = instances_of(columns, inputs)
         if any(column.kind == IMAGE for column in inputs.values()):
             known = facts_by_row(columns, inputs)
             instances = instances and without_images(instances, inputs, known)
         elif take_examples(inputs):
             columns = with_checked_images(columns, served.model.rows.inputs)
-        return Call(signature.name, columns, instances if self.request_log else None)
+        return Call(signature.name, columns, instances)
 
     async def outputs(self, served: Served, call: Call, started: float) -> dict[str, np.ndarray]:
         """Return what the model answers, [rows, ...] by output; log and count it.

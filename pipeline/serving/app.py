@@ -194,8 +194,7 @@ class _Service:
         if ("instances" in content) == ("inputs" in content):
             raise HTTPException(400, f'expected either "instances" or "inputs"; {EXPECTED}')
         instances, most = content.get("instances"), self.answering.limits.cells
-        by_row = "instances" in content
-        if not by_row:
+        if "inputs" in content:
             columns = from_columns(content["inputs"], signature.inputs, most_cells=most)
             self.answering.check_number(row_count(columns), served, signature)
         elif not isinstance(instances, list):
@@ -203,7 +202,7 @@ class _Service:
         else:
             self.answering.check_number(len(instances), served, signature)
             columns = from_instances(instances, signature.inputs, most_cells=most)
-        return _Asked(self.answering.call(served, signature, columns, instances), by_row, explained)
+        return _Asked(self.answering.call(served, signature, columns, instances), "instances" in content, explained)
 
     def _asks_to_explain(self, content: dict[str, Any]) -> bool:
         """Return whether the parameters of a request, which Vertex AI passes on, ask for explanations."""

@@ -5,7 +5,7 @@ A missing value is ``null`` or left out; a signature takes NaN for it or, for te
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,11 +93,8 @@ def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | 
     for name, column in values.items():
         if not isinstance(column, list):
             raise Refused(None, f"feature {name!r}: expected a list of values, got {quoted(column)}")
-    lengths = sorted((len(column), name) for name, column in values.items())
-    if lengths and lengths[0][0] != lengths[-1][0]:
-        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
-        raise Refused(None, f"features of different length: {shortest!r} has {fewest} values, {longest!r} has {most}")
-    missing = [None] * (lengths[0][0] if lengths else 0)
+    check_lengths(values)
+    missing = [None] * row_count(values)
     _check_cells(len(missing), sum(_width(column, values.get(name, ())) for name, column in inputs.items()), most_cells)
     return {name: _column(column, values.get(name, missing)) for name, column in inputs.items()}
 
@@ -155,7 +152,15 @@ def joined(parts: Sequence[np.ndarray], column: Input) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def row_count(columns: Columns) -> int:
+def check_lengths(columns: Mapping[str, Sized]) -> None:
+    """Raise Refused where columns have different numbers of rows."""
+    lengths = sorted((len(column), name) for name, column in columns.items())
+    if lengths and lengths[0][0] != lengths[-1][0]:
+        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
+        raise Refused(None, f"features of different length: {shortest!r} has {fewest} values, {longest!r} has {most}")
+
+
+def row_count(columns: Mapping[str, Sized]) -> int:
     """Return the number of rows in columns."""
     return len(next(iter(columns.values()))) if columns else 0
 

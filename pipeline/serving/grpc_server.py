@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import ParseDict
+from prometheus_client import Counter
 from starlette.exceptions import HTTPException
 from tensorflow.core.framework import tensor_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -30,7 +31,7 @@ from tensorflow_serving.apis import (
 from pipeline.serving.answering import Answering, Call
 from pipeline.serving.bodies import LARGE
 from pipeline.serving.current import Served
-from pipeline.serving.features import Refused, row_count
+from pipeline.serving.features import Refused, check_lengths, row_count
 from pipeline.serving.inputs import ANY, Input
 from pipeline.serving.model import Signature
 from pipeline.settings.names import shortened
@@ -108,14 +109,28 @@ class _Guard(grpc.aio.ServerInterceptor):
         return self._refusing
 
 
+def _left_out(call: str, instead: str) -> Callable[[Any, Any, Any], Awaitable[None]]:
+    """Return a call that is refused with what to do instead."""
+
+    async def refuse(self: Any, request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{call} is left out; {instead}")
+
+    return refuse
+
+
 class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
+    # Of models exported with the signatures of Estimators.
+    Classify, Regress, MultiInference = (
+        _left_out(call, "ask the same with Predict") for call in ("Classify", "Regress", "MultiInference")
+    )
+
     def __init__(self, answering: Answering):
         self._answering = answering
         self._turn = asyncio.Lock()
 
     async def Predict(self, request: Any, context: Any) -> Any:
         """Answer rows."""
-        async with _refusing(context, lambda code: self._answering.metrics.requests.labels(code).inc()):
+        async with _refusing(context, self._answering.metrics.requests):
             return await self._predict(request)
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:
@@ -135,18 +150,6 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
             _name(response.model_spec, request, served)
             response.metadata[SIGNATURES].Pack(signatures)
             return response
-
-    async def Classify(self, request: Any, context: Any) -> Any:
-        """Refuse: the signatures of Estimators are left out."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Classify is left out; ask the same with Predict")
-
-    async def Regress(self, request: Any, context: Any) -> Any:
-        """Refuse: the signatures of Estimators are left out."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Regress is left out; ask the same with Predict")
-
-    async def MultiInference(self, request: Any, context: Any) -> Any:
-        """Refuse: the signatures of Estimators are left out."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "MultiInference is left out; ask the same with Predict")
 
     async def _predict(self, request: Any) -> Any:
         started = time.monotonic()
@@ -179,6 +182,11 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 class _Status(model_service_pb2_grpc.ModelServiceServicer):
+    HandleReloadConfigRequest = _left_out(
+        "HandleReloadConfigRequest",
+        "push another version, or take the newest back with: python -m pipeline serve --rollback",
+    )
+
     def __init__(self, answering: Answering):
         self._answering = answering
 
@@ -191,15 +199,10 @@ class _Status(model_service_pb2_grpc.ModelServiceServicer):
             response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
             return response
 
-    async def HandleReloadConfigRequest(self, request: Any, context: Any) -> Any:
-        """Refuse: the folder of versions says what is served."""
-        message = "left out; push another version, or take the newest back with: python -m pipeline serve --rollback"
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
-
 
 @contextlib.asynccontextmanager
-async def _refusing(context: Any, count: Callable[[str], object] = bool) -> AsyncIterator[None]:
-    """End a call with the code that its error means, and count it."""
+async def _refusing(context: Any, counter: Counter | None = None) -> AsyncIterator[None]:
+    """End a call with the code that its error means, and count it by that."""
     code = grpc.StatusCode.CANCELLED
     try:
         yield
@@ -212,7 +215,8 @@ async def _refusing(context: Any, count: Callable[[str], object] = bool) -> Asyn
         logger.exception("a call of gRPC")
         await context.abort(code, "an error of the server; its log says more")
     finally:
-        count(code.name)
+        if counter is not None:
+            counter.labels(code.name).inc()
 
 
 def _served(answering: Answering, request: Any) -> Served:
@@ -242,47 +246,39 @@ def _columns(tensors: Mapping[str, Any], inputs: Mapping[str, Input], most_cells
         raise Refused(
             None, f"there is no input {shortened(missing)}; where a row has no value, write NaN, or '' for text"
         )
-    cells = 0
-    for key, name in names.items():
-        cells += _check_form(key, tensors[key], inputs[name])
-        if cells > most_cells:
-            raise Refused(None, f"over {most_cells:,} values; send fewer rows")
-    columns = {name: _array(key, tensors[key], inputs[name]) for key, name in names.items()}
-    lengths = sorted((len(column), name) for name, column in columns.items())
-    if lengths and lengths[0][0] != lengths[-1][0]:
-        (fewest, shortest), (most, longest) = lengths[0], lengths[-1]
-        raise Refused(None, f"inputs of different length: {shortest!r} has {fewest} rows, {longest!r} has {most}")
+    shapes = {key: _shape(key, tensors[key], inputs[name]) for key, name in names.items()}
+    if (cells := sum(map(math.prod, shapes.values()))) > most_cells:
+        raise Refused(None, f"{cells:,} values, over {most_cells:,} values; send fewer rows")
+    columns = {name: _array(key, tensors[key], shapes[key], inputs[name]) for key, name in names.items()}
+    check_lengths(columns)
     return columns
 
 
-def _check_form(key: str, tensor: Any, column: Input) -> int:
-    """Return how many values a tensor has; raise Refused where type or shape is another than the signature's."""
+def _shape(key: str, tensor: Any, column: Input) -> tuple[int, ...]:
+    """Return the shape that a tensor states; raise Refused where it or the type is another than the signature's."""
     expected = tf.dtypes.as_dtype(column.dtype if column.dtype != object else tf.string).as_datatype_enum
     if tensor.dtype != expected:
         names = types_pb2.DataType.DESCRIPTOR.values_by_number
         found = names[tensor.dtype].name if tensor.dtype in names else tensor.dtype
         raise Refused(None, f"input {key!r}: expected a tensor of {names[expected].name}, got {found}")
-    shape = [dimension.size for dimension in tensor.tensor_shape.dim]
-    wanted_shape = [ANY] if column.values is None else [ANY, column.values]
-    fits = len(shape) == len(wanted_shape) and all(
-        size >= 0 and fixed in (ANY, size) for size, fixed in zip(shape, wanted_shape, strict=True)
+    shape = tuple(dimension.size for dimension in tensor.tensor_shape.dim)
+    sizes = [ANY] if column.values is None else [ANY, column.values]
+    fits = len(shape) == len(sizes) and all(
+        size >= 0 and fixed in (ANY, size) for size, fixed in zip(shape, sizes, strict=True)
     )
     if not fits or tensor.tensor_shape.unknown_rank:
         described = "[rows]" if column.values is None else f"[rows, {column.values or 'values'}]"
-        raise Refused(None, f"input {key!r}: expected the shape {described}, got {shape}")
-    return math.prod(shape)
+        raise Refused(None, f"input {key!r}: expected the shape {described}, got {list(shape)}")
+    return shape
 
 
-def _array(key: str, tensor: Any, column: Input) -> np.ndarray:
-    """Return the values of a tensor whose form is checked."""
-    shape = tuple(dimension.size for dimension in tensor.tensor_shape.dim)
+def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.ndarray:
+    """Return the values of a tensor."""
     if column.dtype == object:
         # A TensorProto may leave equal values at its end out; of texts the last one could be long.
         if len(tensor.string_val) != math.prod(shape):
             raise Refused(None, f"input {key!r}: expected {math.prod(shape):,} texts, got {len(tensor.string_val):,}")
-        texts: np.ndarray = np.empty(len(tensor.string_val), object)
-        texts[:] = tensor.string_val
-        return texts.reshape(shape)
+        return np.array(list(tensor.string_val), object).reshape(shape)
     try:
         values = tf.make_ndarray(tensor)
     except ValueError as error:
@@ -295,7 +291,7 @@ def _array(key: str, tensor: Any, column: Input) -> np.ndarray:
 def _check_numbers(values: np.ndarray, column: Input) -> None:
     """Raise Refused for the first row with a number that is none, where there must be one, or not a whole one."""
     missing = np.isnan(values)
-    whole = column.kind != "integers" or ((values == np.rint(values)) & (np.abs(values) <= 2.0**63))
+    whole = column.kind != "integers" or ((values == np.rint(values)) & (values >= -(2.0**63)) & (values < 2.0**63))
     wrong = ~(missing | (np.isfinite(values) & whole)) | (missing & column.required)
     if wrong.any():
         row = int(np.flatnonzero(wrong.reshape(len(values), -1).any(axis=1))[0])

@@ -14,7 +14,7 @@ SECONDS = 600
 
 
 def text_of(cell: nbformat.NotebookNode) -> str:
-    """What a cell shows, as text."""
+    """Return the text that a cell shows."""
     shown = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
     return "".join(shown)
 

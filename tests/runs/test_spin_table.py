@@ -1,4 +1,4 @@
-"""What ``spin`` shows of a feature: numbers with gaps, lists of several lengths, text, and one without any value."""
+"""The line of a feature in ``spin``: numbers with gaps, lists of several lengths, text, and one without any value."""
 
 import math
 

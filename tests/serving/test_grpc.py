@@ -1,5 +1,6 @@
 """TensorFlow Serving's gRPC calls, asked with its own stubs from another process, as its example clients do."""
 
+import contextlib
 import json
 import os
 import signal
@@ -26,8 +27,8 @@ from tensorflow_serving.apis import (
 
 from pipeline.serving.model import read_signatures
 from pipeline.serving.versions import Versions
+from tests.serving.command import COMMAND, ROOT, ask, serve
 from tests.serving.conftest import ROWS, expected, push
-from tests.serving.test_serve import COMMAND, ROOT, ask, serve
 
 pytestmark = pytest.mark.slow
 TOKEN = "a token of sixteen letters"
@@ -55,34 +56,26 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     versions, log = Versions(tmp_path_factory.mktemp("serving") / "flights"), tmp_path_factory.mktemp("log")
     folder = push(versions, 7, bias=0)
-    with Running("--model", versions.folder, "--request-log", log, "--max-instances", "20") as (process, http, port):
+    with running("--model", versions.folder, "--request-log", log, "--max-instances", "20") as (process, http, port):
         yield Server(process, http, port, folder, log)
 
 
-class Running:
+@contextlib.contextmanager
+def running(*arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A server of its own process: the process, and its addresses of HTTP and gRPC."""
-
-    def __init__(self, *arguments: object, **environment: str):
-        self.arguments, self.environment = arguments, environment
-
-    def __enter__(self) -> tuple[subprocess.Popen[str], str, str]:
-        self.process = subprocess.Popen(
-            [*COMMAND, "--port", "0", "--grpc-port", "0", *map(str, self.arguments)],
-            cwd=ROOT,
-            env={**os.environ, **self.environment},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
-        http, by_grpc = self.process.stderr.readline(), self.process.stderr.readline()
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", "--grpc-port", "0", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process:
+        http, by_grpc = process.stderr.readline(), process.stderr.readline()
         assert "gRPC calls are answered at" in by_grpc, http + by_grpc
-        return self.process, http.split(" answers at ")[1].split("/v1/")[0], by_grpc.split()[-1]
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        yield process, http.split(" answers at ")[1].split("/v1/")[0], by_grpc.split()[-1]
+        process.kill()
 
 
 def request_of(rows: list[dict], **changed: Any) -> Any:
@@ -178,7 +171,10 @@ WRONG = {
         r"expected the shape \[rows\], got \[3, 1\]",
     ),
     "a size below 0": (change("temp", tensor(FLOAT, -3)), r"expected the shape \[rows\], got \[-3\]"),
-    "fewer rows": (change("temp", tensor(FLOAT, 2, float_val=[1, 2])), "'temp' has 2 rows, 'seats' has 3"),
+    "fewer rows": (
+        change("temp", tensor(FLOAT, 2, float_val=[1, 2])),
+        "features of different length: 'temp' has 2 values, 'seats' has 3",
+    ),
     "one value for a billion rows": (change("temp", tensor(FLOAT, 1 << 30, float_val=[1])), "over 5,242,880 values"),
     "one text for all rows": (change("carrier", tensor(STRING, 3, string_val=[b"UA"])), "expected 3 texts, got 1"),
     "bytes of other values": (change("temp", tensor(FLOAT, 3, tensor_content=b"12345")), "'temp': its values are not"),
@@ -261,7 +257,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(server):
 
 
 def test_with_a_token_nobody_else_is_answered_and_told_to_end_it_ends_with_0(server):
-    with Running("--model", server.folder, PIPELINE_SERVE_TOKEN=TOKEN) as (process, _, address):
+    with running("--model", server.folder, PIPELINE_SERVE_TOKEN=TOKEN) as (process, _, address):
         guarded = Server(process, "", address, server.folder, server.log)
         for metadata in ((), (("authorization", "Bearer another token of letters"),)):
             with pytest.raises(grpc.RpcError, match="expected the metadata authorization: Bearer") as refused:

@@ -6,37 +6,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pipeline.serving.versions import Versions
+from tests.serving.command import COMMAND, ROOT, ask, serve
 from tests.serving.conftest import ROWS, expected, push
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "pipeline", "serve"]
-
-
-def serve(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command, to its end."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def ask(address: str, body: object) -> dict:
-    with urllib.request.urlopen(address, json.dumps(body).encode(), timeout=30) as answer:
-        return json.load(answer)
 
 
 @pytest.fixture(scope="module")
