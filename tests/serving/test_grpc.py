@@ -113,12 +113,14 @@ def test_a_client_that_waits_for_several_answers_and_wants_one_output_gets_it(se
 
 
 def test_the_log_and_the_metrics_count_them_as_requests_by_http(server):
-    server.predict(request_of(ROWS))
-    ask(f"{server.http}/v1/models/flights:predict", {"instances": ROWS})
+    rows = [*ROWS[:2], {**ROWS[2], "temp": 39.1}]
+    server.predict(request_of(rows))
+    ask(f"{server.http}/v1/models/flights:predict", {"instances": rows})
     (file,) = server.log.iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     by_grpc, by_http = lines[-6:-3], lines[-3:]
     assert [{**line, "time": None} for line in by_grpc] == [{**line, "time": None} for line in by_http]
+    assert by_grpc[2]["instance"]["temp"] == 39.1, "a float32 with its own digits"
     with urllib.request.urlopen(f"{server.http}/metrics", timeout=30) as answer:
         metrics = answer.read().decode()
     assert 'serve_requests_total{status="OK"}' in metrics
