@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from pipeline.serving.app import Limits, create_app
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from tests.bounds import bounded
@@ -46,7 +48,8 @@ def client(tmp_path_factory: pytest.TempPathFactory):
     current = Current(str(folder), "model", Metrics(), 100)
     current.start()
     limits = Limits(body_bytes=1 << 20, instances=20, rows_waiting=100)
-    with TestClient(create_app(current, Metrics(), limits=limits), raise_server_exceptions=False) as client:
+    app = create_app(Answering(current, Metrics(), limits))
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
