@@ -9,6 +9,11 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
+from pipeline.cli.huge_pages import restart_with_huge_pages
+
+if __name__ == "__main__":
+    restart_with_huge_pages()
+
 import argparse
 import functools
 import gc

@@ -24,6 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from pipeline.cli.huge_pages import with_huge_pages  # noqa: E402
+
 EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE, EPOCHS = 16_384, 8, 16, 1_024, 3
 PAIRS = 3
 COPIES = {"Adagrad": 3, "Adam": 4}  # the table, what the optimizer keeps of it, and the best weights so far
@@ -85,7 +89,8 @@ def training(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, A
     """Train in a process of its own; return the losses, the seconds of a step and the memory."""
     job = json.dumps({"folder": folder, "optimizer": optimizer, "rows": rows, "dense": dense})
     command = [sys.executable, __file__, "--one", job]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # With large pages, as local_runner.py and the image train.
+    environment = with_huge_pages({**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"})
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)

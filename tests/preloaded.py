@@ -14,6 +14,8 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from pipeline.cli.huge_pages import with_huge_pages
+
 # Of the packages, never of the repository: what runs is the code in the folder of the script.
 IMPORTED = (
     *("tensorflow", "keras", "keras_tuner", "tensorflow_transform", "tensorflow_data_validation"),
@@ -79,7 +81,7 @@ def _run(
         os.dup2(to, stream)
     output.close()
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(with_huge_pages(environment))  # or the runner would start again, with nothing imported
     os.chdir(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
         del sys.modules[name]  # of the program that started it

@@ -1,0 +1,71 @@
+"""A runner asks for memory in large pages, which is known only to a process that starts."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.huge_pages import with_huge_pages
+
+ROOT = Path(__file__).resolve().parents[2]
+MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+LARGE = 8 << 20
+
+SCRIPT = """
+import os, re, sys
+if __name__ == "__main__":
+    from pipeline.cli.huge_pages import restart_with_huge_pages
+    print("started", flush=True)
+    restart_with_huge_pages()
+    block = bytearray({size})
+    # VmFlags of the mapping that has it: "hg" where large pages were asked for.
+    import ctypes
+    at = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    for line in open("/proc/self/smaps"):
+        if m := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(m[1], 16) <= at < int(m[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            print("asked" if " hg" in line else "not asked")
+    print(sys.argv[1:], os.environ["GLIBC_TUNABLES"])
+"""
+
+
+# Where all memory is in large pages, or none may be, the allocator does not ask.
+@pytest.mark.skipif(
+    not MODE.exists() or "[madvise]" not in MODE.read_text(),
+    reason="this kernel does not want to be asked for large pages",
+)
+@pytest.mark.parametrize(
+    ("tunables", "last"),
+    [
+        ({}, ["started", "started", "asked", "['a b', '-c'] glibc.malloc.hugetlb=1"]),
+        (
+            {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"},
+            ["started", "started", "asked", "['a b', '-c'] glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"],
+        ),
+        (
+            {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
+            ["started", "not asked", "['a b', '-c'] glibc.malloc.hugetlb=0"],
+        ),
+    ],
+    ids=["unset", "others", "refused"],
+)
+def test_a_program_starts_once_more_with_large_pages_unless_the_user_says_otherwise(tmp_path, tunables, last):
+    script = tmp_path / "a script.py"
+    script.write_text(SCRIPT.format(size=LARGE))
+    done = subprocess.run(
+        [sys.executable, script.name, "a b", "-c"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), **tunables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == last, done.stderr
+
+
+def test_the_image_asks_for_them_too():
+    (set_there,) = re.findall(r"GLIBC_TUNABLES=\S+", (ROOT / "Dockerfile").read_text())
+    assert set_there == "=".join(*with_huge_pages({}).items())
