@@ -54,7 +54,9 @@ class Explainer(tf.Module):
         read: Collection[str],
     ):
         super().__init__()
-        self._answer, self._output, self._columns = answer, output, dict(columns)
+        # Behind a function of Python's own, for a tf.function in a module is traced once more when it is saved.
+        self._answer: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]] = lambda rows: answer(rows)
+        self._output, self._columns = output, dict(columns)
         self._read = [name for name in columns if name in read] or list(columns)[:1]
         self._background = {name: tf.constant(background[name]) for name in self._read}
         self._begin = tf.constant(

@@ -68,10 +68,23 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "graph")
 
 
-def exported(graph: str, folder: Path, rows: int) -> Path:
+class Traced(keras.layers.Layer):
+    """Counts how often a graph is made of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.times = 0
+
+    def call(self, x):
+        self.times += 1
+        return x
+
+
+def exported(graph: str, folder: Path, rows: int, traced: Traced | None = None) -> Path:
     """A model that answers 2 x and the sum of the grid."""
     inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
     total = 2 * inputs["x"] + keras.ops.sum(inputs["grid"], axis=(1, 2))[:, None]
+    total = traced(total) if traced else total
     output = tft.TFTransformOutput(graph)
     export(
         keras.Model(inputs, total),
@@ -117,6 +130,13 @@ def test_the_requests_that_warm_a_server_up_are_answered_by_the_model_that_is_lo
         found.append(len(answers))
         assert not inputs["secret"].numpy().any()
     assert found == [1, 16]
+
+
+def test_each_signature_is_traced_once(graph, tmp_path):
+    traced = Traced()
+    exported(graph, tmp_path / "model", 64, traced)
+    # When it is built, for rows, for tf.Examples, and by Keras for a function that it adds to a model.
+    assert traced.times == 4
 
 
 def test_without_rows_there_are_no_explanations_and_it_is_said_why(graph, tmp_path):
