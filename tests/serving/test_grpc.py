@@ -201,6 +201,23 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"float_val": [70.0, 70.0, 70.0]},
+        {"float_val": [70.0]},
+        {"tensor_content": np.float32([70, 70, 70]).tobytes()},
+        {"tensor_content": np.float32([70, 70, 70]).tobytes(), "float_val": [1.0, 2.0, 3.0]},
+    ],
+    ids=["values", "one for all", "bytes", "bytes before values"],
+)
+def test_values_may_be_written_in_every_way_that_tensorflow_reads(server, written):
+    request = request_of(ROWS[:3])
+    request.inputs["temp"].CopyFrom(tensor(FLOAT, 3, **written))
+    answers = server.predict(request).outputs["probability"].float_val
+    assert list(answers) == pytest.approx([expected({**row, "temp": 70.0}) for row in ROWS[:3]])
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_request_is_an_invalid_argument_that_says_what_is_wrong(server, wrong):
     make, message = WRONG[wrong]
