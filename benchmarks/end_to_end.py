@@ -119,6 +119,7 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
     data = dataclasses.replace(config.data, path=str(files), splits=patterns, prepare=None)
     config = dataclasses.replace(config, data=data)
     target = Target.local(folder / "output", config.name)
+    (folder / "output").mkdir()
     graph = create_pipeline(config, target) if which == "ours" else stock_pipeline(config, target, folder)
     steps = run_graph(graph, which, lambda name: None, lambda step: None)
     seconds = {name: step.seconds for name, step in steps.items() if step.state != "looked up"}
