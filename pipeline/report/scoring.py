@@ -1,9 +1,7 @@
 """Ask a model the test split: curves, confusion, importance of features, and the rows with the largest errors."""
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ logger = logging.getLogger("pipeline.report")
 # More rows move no curve by the width of its line.
 MOST_ROWS = 100_000
 BATCH = 4_096
-THREADS = 2  # that ask a model: TensorFlow computes a part of most graphs on one core alone
 # Rows, and values in them, that are asked for the importance of all features together: about five seconds on two cores
 # for 30 features, and less than 20 for 500. More than 200 features are permuted once and not three times.
 QUESTIONS, VALUES = 120_000, 40_000_000
@@ -197,20 +194,14 @@ def _signature(model: str, logits: bool) -> Any:
 def _ask(signature: Any, records: Sequence[bytes], task: Task) -> np.ndarray:
     """Return the answers of a model to serialized tf.Examples: [rows], of several classes [rows, classes]."""
     (name,) = signature.structured_input_signature[1]
+    parts: list[np.ndarray] = []
     at_once = rows_at_once(BATCH, len(records), sum(map(len, records)))
-    # As many batches as keep all threads busy to the end.
-    batches = -(-len(records) // at_once // THREADS) * THREADS
-
-    def ask(rows: Sequence[bytes]) -> np.ndarray:
-        answer = signature(**{name: tf.constant(list(rows))})
+    for start in range(0, len(records), at_once):
+        answer = signature(**{name: tf.constant(list(records[start : start + at_once]))})
         value = (answer[ANSWERS[task]] if ANSWERS[task] in answer else next(iter(answer.values()))).numpy()
         value = as_measured(value, task, signature.answers_logits)
-        return value if task == "multiclass" else np.reshape(value, -1)
-
-    ends = np.linspace(0, len(records), batches + 1).astype(int)
-    with ThreadPoolExecutor(THREADS) as threads:
-        parts = threads.map(ask, [records[start:end] for start, end in itertools.pairwise(ends) if end > start])
-        return np.concatenate(list(parts)).astype(float)
+        parts.append(value if task == "multiclass" else np.reshape(value, -1))
+    return np.concatenate(parts).astype(float)
 
 
 def _most_wrong(task: Task, labels: np.ndarray, answers: np.ndarray) -> list[int]:
