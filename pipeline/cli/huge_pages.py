@@ -22,6 +22,15 @@ def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
 
 def restart_with_huge_pages() -> None:
     """Start this program again, in this process, if it does not ask for large pages: nothing may have begun yet."""
-    # A debugger would be left behind.
-    if sys.platform == "linux" and TUNABLE not in os.environ.get(VARIABLE, "") and sys.gettrace() is None:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], with_huge_pages(os.environ))
+    environment = with_huge_pages(os.environ)
+    if sys.platform == "linux" and environment != os.environ and not _is_debugged():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _is_debugged() -> bool:
+    """Return whether a debugger follows this process, which would lose it."""
+    if sys.gettrace() is not None:
+        return True
+    # From Python 3.12 on debuggers have another way (PEP 669).
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None

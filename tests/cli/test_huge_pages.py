@@ -13,22 +13,21 @@ ROOT = Path(__file__).resolve().parents[2]
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LARGE = 8 << 20
 
-SCRIPT = """
-import os, re, sys
-if __name__ == "__main__":
-    from pipeline.cli.huge_pages import restart_with_huge_pages
-    print("started", flush=True)
-    restart_with_huge_pages()
-    block = bytearray({size})
-    # VmFlags of the mapping that has it: "hg" where large pages were asked for.
-    import ctypes
-    at = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    for line in open("/proc/self/smaps"):
-        if m := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(m[1], 16) <= at < int(m[2], 16)
-        elif inside and line.startswith("VmFlags:"):
-            print("asked" if " hg" in line else "not asked")
-    print(sys.argv[1:], os.environ["GLIBC_TUNABLES"])
+# VmFlags of the mapping that has the block: "hg" where large pages were asked for.
+SCRIPT = f"""
+import ctypes, os, re, sys
+from pipeline.cli.huge_pages import restart_with_huge_pages
+
+print("started", flush=True)
+restart_with_huge_pages()
+block = bytearray({LARGE})
+address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+for line in open("/proc/self/smaps"):
+    if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+        inside = int(found[1], 16) <= address < int(found[2], 16)
+    elif inside and line.startswith("VmFlags:"):
+        print("asked" if " hg" in line else "not asked")
+print(sys.argv[1:], os.environ.get("GLIBC_TUNABLES"))
 """
 
 
@@ -54,7 +53,7 @@ if __name__ == "__main__":
 )
 def test_a_program_starts_once_more_with_large_pages_unless_the_user_says_otherwise(tmp_path, tunables, last):
     script = tmp_path / "a script.py"
-    script.write_text(SCRIPT.format(size=LARGE))
+    script.write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, script.name, "a b", "-c"],
         cwd=tmp_path,
@@ -64,6 +63,24 @@ def test_a_program_starts_once_more_with_large_pages_unless_the_user_says_otherw
         check=False,
     )
     assert done.stdout.splitlines() == last, done.stderr
+
+
+@pytest.mark.parametrize(
+    "follow",
+    [
+        "sys.settrace(lambda *_: None)",
+        pytest.param(
+            "sys.monitoring.use_tool_id(sys.monitoring.DEBUGGER_ID, 'a debugger')",
+            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 669 came with Python 3.12"),
+        ),
+    ],
+)
+def test_a_program_that_a_debugger_follows_goes_on(tmp_path, follow):
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\n{follow}\n{SCRIPT}")
+    environment = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["started", "not asked", "[] None"], done.stderr
 
 
 def test_the_image_asks_for_them_too():
