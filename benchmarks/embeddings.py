@@ -33,7 +33,8 @@ sys.path.insert(0, str(ROOT))
 from pipeline.cli.huge_pages import with_huge_pages  # noqa: E402
 
 EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 16_384, 8, 16, 1_024
-EPOCHS = {False: 12, True: 3}  # of ours, and of dense gradients, whose steps take two hundred times as long
+# By whether gradients are dense: steps of those take up to two hundred times as long.
+EPOCHS = {False: 12, True: 3}
 ROUNDS = 3
 COPIES = {"Adagrad": 3, "Adam": 4}  # the table, what the optimizer keeps of it, and the best weights so far
 FLAT = 1.5  # a step with the largest table, to one with the smallest
@@ -58,10 +59,10 @@ def main() -> int:
         for optimizer in COPIES:
             found: dict[tuple[int, bool], list[dict[str, Any]]] = {}
             for _ in range(ROUNDS):
-                for rows, dense in itertools.product(arguments.rows, EPOCHS):
-                    found.setdefault((rows, dense), []).append(training(folder, optimizer, rows, dense))
+                for rows, is_dense in itertools.product(arguments.rows, EPOCHS):
+                    found.setdefault((rows, is_dense), []).append(training(folder, optimizer, rows, is_dense))
             for rows in arguments.rows:
-                ours, dense = (found[rows, side] for side in EPOCHS)
+                ours, dense = found[rows, False], found[rows, True]
                 seconds = [statistics.median(run["seconds"] for run in runs) for runs in (ours, dense)]
                 memory = [statistics.median(run["megabytes"] for run in runs) for runs in (ours, dense)]
                 steps[optimizer, rows] = seconds[0]
@@ -95,7 +96,7 @@ def main() -> int:
 
 
 def changed(rows: int) -> float:
-    """Return how many rows of a table a step changes: the different ones among the numbers of its batch."""
+    """Return how many rows of a table a step changes in the mean: different ones among the numbers of its batch."""
     return rows * (1 - (1 - 1 / rows) ** (BATCH_SIZE * NUMBERS))
 
 

@@ -60,7 +60,8 @@ def main() -> int:
 
 def report(stock: list[dict[str, Any]], ours: list[dict[str, Any]]) -> int:
     """Prints what the rounds have found; returns the exit code."""
-    table = Table("step", title=f"Every flight, from CSV to the pushed model, {len(ours)} rounds", title_justify="left")
+    table = Table("step", title=f"Every flight, from CSV to the pushed model, rounds: {len(ours)}")
+    table.title_justify = "left"
     for column in ("TFX, s", "ours, s", "times as fast", "lowest", "highest"):
         table.add_column(column, justify="right")
     for one in (*stock, *ours):

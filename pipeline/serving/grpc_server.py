@@ -279,18 +279,20 @@ def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.n
         if len(tensor.string_val) != math.prod(shape):
             raise Refused(None, f"input {key!r}: expected {math.prod(shape):,} texts, got {len(tensor.string_val):,}")
         return np.array(list(tensor.string_val), object).reshape(shape)
-    # As clients write a few values; TensorFlow's own function takes all other ways, and ten times as long.
-    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
-    if len(written) == math.prod(shape) and not tensor.tensor_content:
-        values = np.array(written, column.dtype).reshape(shape)
-    else:
-        try:
-            values = tf.make_ndarray(tensor)
-        except ValueError as error:
-            raise Refused(None, f"input {key!r}: its values are not those of its shape: {str(error)[:200]}") from error
+    values = _numbers(key, tensor, shape, column)
     if values.dtype.kind == "f":
         _check_numbers(values, column)
     return values
+
+
+def _numbers(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.ndarray:
+    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
+    if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
+        return np.array(written, column.dtype).reshape(shape)
+    try:
+        return tf.make_ndarray(tensor)  # takes every way of writing, and ten times as long
+    except ValueError as error:
+        raise Refused(None, f"input {key!r}: its values are not those of its shape: {str(error)[:200]}") from error
 
 
 def _check_numbers(values: np.ndarray, column: Input) -> None:

@@ -54,7 +54,7 @@ class Explainer(tf.Module):
         read: Collection[str],
     ):
         super().__init__()
-        # Behind a function of Python's own, for a tf.function in a module is traced once more when it is saved.
+        # In a lambda, for TensorFlow traces every tf.function that it finds in a module anew when it saves the module.
         self._answer: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]] = lambda rows: answer(rows)
         self._output, self._columns = output, dict(columns)
         self._read = [name for name in columns if name in read] or list(columns)[:1]

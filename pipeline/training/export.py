@@ -128,7 +128,7 @@ def export(
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
         # Nothing of the training data that the explanations do not have already.
         requests = {name: value if name in known else tf.zeros_like(value) for name, value in rows.items()}
-    # As they are: what saving looks at, it would trace once more.
+    # Here, once: while it saves, TensorFlow does not take what was traced before, and traces functions anew.
     traced = {name: function.get_concrete_function() for name, function in signatures.items()}
     tf.saved_model.save(server, folder, signatures=traced)
     if requests and _answers(answer_rows, requests):
