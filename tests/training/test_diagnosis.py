@@ -61,7 +61,8 @@ def train(
 
 
 def share(diagnosis: dict, part: str) -> float:
-    return diagnosis["seconds"].get(part, 0.0) / sum(diagnosis["seconds"].values())
+    """Part of the time after the start: what compiling takes depends most on what else the machine does."""
+    return diagnosis["seconds"].get(part, 0.0) / without_the_start(diagnosis)
 
 
 def wide(width: int = 2048) -> keras.Model:
@@ -133,7 +134,7 @@ def test_tiny_batches_ask_for_larger_ones_and_gain_what_is_expected(pattern, tmp
 
 def test_a_python_function_in_the_step_is_named(pattern, tmp_path):
     def lookup(x: np.ndarray) -> np.ndarray:
-        time.sleep(0.05)
+        time.sleep(0.1)
         return x
 
     def augment(features, label):
@@ -143,7 +144,7 @@ def test_a_python_function_in_the_step_is_named(pattern, tmp_path):
     found = train(tmp_path, functional(), pattern, changed(epochs=4), augment=augment)
     assert found["sentence"].startswith("lookup (test_diagnosis.py, line ")
     assert "every step calls back in Python" in found["sentence"]
-    assert share(found, "Python functions inside the step") > 0.3
+    assert share(found, "Python functions inside the step") > 0.6
 
 
 def test_a_slow_callback_is_named_and_called_less_often(pattern, tmp_path):
