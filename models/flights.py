@@ -4,6 +4,7 @@ This is the file to edit. TFX calls ``preprocessing_fn`` in Transform, ``tuner_f
 Trainer; each step runs again only when code that it uses has changed.
 """
 
+import itertools
 import math
 
 import keras
@@ -141,9 +142,14 @@ def build_model(hp, features):
     sizes = dict(features.categories)
     days = sizes.pop("date", None)
     # All members read the same features, so their first layers are one wide layer. What it multiplies by a category is
-    # one row of a table, so an embedding that is as wide does it at a fraction of the price.
-    parts = [layers.Embedding(size, members * units)(inputs[name]) for name, size in sizes.items()]
-    parts = [layers.Flatten()(part) for part in parts]
+    # one row of a table, so an embedding that is as wide does it at a fraction of the price. The tables of all columns
+    # are one, in which they follow each other: that halves the operations of a step, and what compiling it takes.
+    parts = []
+    if sizes:
+        starts = itertools.accumulate(sizes.values(), initial=0)
+        rows = layers.Concatenate()([inputs[name] + start for name, start in zip(sizes, starts, strict=False)])
+        embedded = layers.Embedding(sum(sizes.values()), members * units)(rows)  # [batch, columns, members * units]
+        parts.append(keras.ops.sum(embedded, axis=1))
     if features.numbers:
         joined = layers.Concatenate()([inputs[name] for name in features.numbers])
         parts.append(layers.Dense(members * units, kernel_initializer="lecun_uniform")(joined))

@@ -1,5 +1,7 @@
 """One exception whose message is meant for the person at the terminal."""
 
+import traceback
+
 
 class UserError(Exception):
     """Something the user can put right.
@@ -16,3 +18,9 @@ class WrongArgument(UserError):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; the name of its class where there is none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def frames_of(error: BaseException) -> traceback.StackSummary:
+    """Return where an error arose; of one from another process, where it did there."""
+    found: traceback.StackSummary = getattr(error, "frames", None) or traceback.extract_tb(error.__traceback__)
+    return found

@@ -111,21 +111,33 @@ class LocalRun:
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
+        from pipeline.runs.step_processes import step_processes
+
+        running: list[str] = []
+
+        def on_start(name: str) -> None:
+            running.append(name)
+            screen.step_starts(*running)
 
         def on_end(step: Step) -> None:
+            running.remove(step.name)
             self.steps.append(step)
             screen.step_ends(step)
             interruption.check()
             for sentence in warnings_of(step):
                 screen.warning(sentence)
+            if running:
+                screen.step_starts(*running)
 
         if self.config.tuning.mode == "search" and not searches(self.config):
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
         try:
             store.check(self.output)
-            pipeline = create()
-            self.graph = upstream_of(pipeline)
-            self.results = read_results(run_graph(pipeline, self.name, screen.step_starts, on_end))
+            with step_processes() as processes:
+                pipeline = create()
+                self.graph = upstream_of(pipeline)
+                steps = run_graph(pipeline, self.name, on_start, on_end, processes=processes)
+            self.results = read_results(steps)
         except UserError:
             raise
         except Exception as error:

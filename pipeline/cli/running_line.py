@@ -1,4 +1,4 @@
-"""Last line of a terminal while a step runs: its name, the seconds so far, and its progress."""
+"""Last line of a terminal while steps run: their names, the seconds so far, and their progress."""
 
 import time
 
@@ -14,14 +14,14 @@ class RunningLine:
     def __init__(self, console: Terminal):
         self._console = console
         self._live: Live | None = None
-        self._step = ""
-        self._started = 0.0
+        self._started: dict[str, float] = {}
         self._progress: dict[str, str] = {}
 
-    def start(self, step: str) -> None:
-        """Show the line for a step."""
+    def start(self, *steps: str) -> None:
+        """Show the line for all steps that run."""
         self.stop()
-        self._step, self._started, self._progress = step, time.monotonic(), {}
+        self._started = {step: self._started.get(step, time.monotonic()) for step in steps}
+        self._progress = {}
         self._live = Live(
             console=self._console,
             get_renderable=self._render,
@@ -43,7 +43,7 @@ class RunningLine:
         self._progress = {**self._progress, topic: text}
 
     def _render(self) -> Text:
-        seconds = f"{time.monotonic() - self._started:7.1f} s  "
+        seconds = f"{time.monotonic() - min(self._started.values()):7.1f} s  "
         details = "; ".join(self._progress.values())
-        parts = (f"  {self._step:<20}", ("running   ", "dim"), seconds, (details, "dim"))
+        parts = (f"  {', '.join(self._started):<20}", ("running   ", "dim"), seconds, (details, "dim"))
         return assembled(*parts, no_wrap=True)

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from rich.text import Text
 from pipeline import progress
 from pipeline.cli.printing import LogFormatter, Terminal, assembled
 from pipeline.cli.running_line import RunningLine
-from pipeline.errors import UserError
+from pipeline.errors import UserError, frames_of
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Gate
 from pipeline.settings.repository import shown
@@ -176,9 +175,9 @@ class Screen:
         self._running.stop()
         self._print(text)
 
-    def step_starts(self, name: str) -> None:
-        """Show the step that is running; on a terminal only, where its final line replaces it."""
-        self._running.start(name)
+    def step_starts(self, *names: str) -> None:
+        """Show the steps that are running; on a terminal only, where the next line replaces them."""
+        self._running.start(*names)
 
     def step_ends(self, step: Step) -> None:
         """Show the step's line: name, state, seconds, bad rows, and why a cached step did not run."""
@@ -335,7 +334,7 @@ def message_of(cause: BaseException | None) -> str:
 
 def _place_in_module(cause: BaseException | None, module: Path) -> str | None:
     """Return where in the user's module file the error arose; the wheel keeps its line numbers."""
-    frames = traceback.extract_tb(cause.__traceback__) if cause else []
+    frames = frames_of(cause) if cause else []
     for frame in reversed(frames):
         if Path(frame.filename).name == module.name and "site-packages" not in frame.filename:
             return f"{shown(module)}, line {frame.lineno}, in {frame.name}: {frame.line}"

@@ -6,6 +6,7 @@ where others need it. Of a window of spans the blocks stay for the next run.
 """
 
 import contextlib
+import glob
 import itertools
 import os
 import tempfile
@@ -30,12 +31,11 @@ KIND, BLOCKS = "decoded", "blocks.arrow"
 
 @dataclass
 class _Store:
-    """Blocks of files: where, those of this run, how many bytes they have, and whether one more file had no room."""
+    """Blocks of files: where, those that this process knows of, and whether one more file had no room."""
 
     root: str
     lasting: bool
     folders: set[str] = field(default_factory=set)
-    size: int = 0
     full: bool = False
 
 
@@ -44,7 +44,7 @@ _store: _Store | None = None
 
 @contextlib.contextmanager
 def keep_decoded(root: str = "") -> Iterator[None]:
-    """Keep decoded blocks until the end; in this process, and not in those that it starts.
+    """Keep decoded blocks until the end; in this process, and in others that ``share_decoded``.
 
     Args:
         root: Folder of all that is kept for a later run; the blocks, too. "": a temporary folder.
@@ -59,6 +59,17 @@ def keep_decoded(root: str = "") -> Iterator[None]:
             yield
         finally:
             _store = before
+
+
+def where_decoded() -> tuple[str, bool] | None:
+    """Return where this process keeps blocks, for ``share_decoded``; None where it does not."""
+    return (_store.root, _store.lasting) if _store else None
+
+
+def share_decoded(where: tuple[str, bool] | None) -> None:
+    """Use and keep blocks where another process does, one that outlives this one."""
+    global _store
+    _store = _Store(*where) if where else None
 
 
 def prune(files: Iterable[str], at_once: int) -> None:
@@ -112,10 +123,10 @@ def _folder(file: str, at_once: int) -> str | None:
     if folder not in _store.folders:
         if _store.full:
             return None
-        if not (_store.lasting and kept.is_whole(folder)) and not _keep(file, at_once, folder, _store):
+        there = kept.is_whole(folder) if _store.lasting else os.path.exists(f"{folder}/{BLOCKS}")
+        if not there and not _keep(file, at_once, folder, _store):
             _store.full = True
             return None
-        _store.size += os.path.getsize(f"{folder}/{BLOCKS}")
         _store.folders.add(folder)
     return folder
 
@@ -133,7 +144,9 @@ def _keep(file: str, at_once: int, folder: str, store: _Store) -> bool:
     try:
         os.makedirs(store.root, exist_ok=True)
         status = os.statvfs(store.root)
-        room = min(MOST_BYTES - store.size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
+        # Other processes keep blocks there, too.
+        size = sum(map(os.path.getsize, glob.glob(f"{glob.escape(store.root)}/{KIND}/*/{BLOCKS}")))
+        room = min(MOST_BYTES - size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
         with filesystem.new_file(f"{folder}/{BLOCKS}") as partial, pa.OSFile(partial, "wb") as sink:
             for batch in _decoded(file, at_once):
                 # A stream for each: which features there are, and of which type, may differ from block to block.

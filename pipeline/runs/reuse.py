@@ -4,6 +4,7 @@ What a step has written is listed on its artifacts (``pipeline.components.writte
 """
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,30 @@ from pipeline.runs.store import numbered_folders
 PASSED_OVER = "passed_over"
 # Executions that this output folder will not see, of any number of runs: a folder of such a number is no step's.
 FAR = 100_000
+_passed_over: contextvars.ContextVar[list[str]] = contextvars.ContextVar("passed over")
 
 
 @contextlib.contextmanager
-def only_unchanged() -> Iterator[list[str]]:
-    """Keep TFX from taking artifacts from its cache that have changed since; it looks whether their folders exist.
-
-    Yields:
-        A sentence for each that it has not taken.
-    """
-    sentences: list[str] = []
+def only_unchanged() -> Iterator[None]:
+    """Keep TFX from taking artifacts from its cache that have changed since; it looks whether their folders exist."""
     verify = artifact_utils.verify_artifacts
 
     def verify_files(artifacts: Mapping[str, Sequence[types.Artifact]]) -> None:
         for artifact in (artifact for several in artifacts.values() for artifact in several):
             if changed := changes(artifact):
-                sentences.append(f"not reused, {changed}")
+                _passed_over.get([]).append(f"not reused, {changed}")
                 raise RuntimeError(changed)  # as TFX itself refuses one
         verify(artifacts)
 
     with mock.patch.object(artifact_utils, "verify_artifacts", verify_files):
-        yield sentences
+        yield
+
+
+def start_step() -> list[str]:
+    """Return a list that gets a sentence for each artifact that the step, in this thread, does not take."""
+    sentences: list[str] = []
+    _passed_over.set(sentences)
+    return sentences
 
 
 def refuse_changed(

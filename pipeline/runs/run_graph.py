@@ -1,17 +1,21 @@
-"""Run a TFX pipeline on this machine, one step after the other, and report how each ended.
+"""Run a TFX pipeline on this machine, and report how each step ended.
 
 The same launcher and metadata as TFX's LocalDagRunner, which reports in log lines only and goes on after a step whose
 inputs cannot be resolved. Here a step that fails ends the run.
+
+Steps run one after the other in this process or, given ``StepProcesses``, side by side in processes of their own.
 """
 
 import datetime
 import gc
 import os
+import queue
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 from ml_metadata.proto import metadata_store_pb2
@@ -29,6 +33,8 @@ from pipeline.components.written_files import list_files
 from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
 from pipeline.runs import reuse
+from pipeline.runs.executors import in_processes
+from pipeline.runs.step_processes import StepProcesses, collect_rarely
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
@@ -36,8 +42,11 @@ NOT_FOUND = {
 }
 # Nodes that find a model of an earlier run: whether it is still of use is the Evaluator's to say.
 FIND_BASELINE = ("LatestBlessedModel", "BaselineModel")
-# Objects after which the garbage collector looks for cycles among them.
-GARBAGE = 50_000
+# Steps at the same time: more would need more memory, and in no graph here are more of them long.
+AT_ONCE = 2
+# Steps that may begin when their inputs are there, though a gate before them has not spoken yet: they publish nothing,
+# and what goes on from them waits for the gate.
+BESIDE_GATE = ("Baselines", "Transform")
 # Bytes by which a step has grown this process, after which it looks at once: what a search has loaded lies in cycles.
 GROWN = 128 << 20
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
@@ -96,8 +105,9 @@ def run_graph(
     on_start: Callable[[str], None],
     on_end: Callable[[Step], None],
     last: str | None = None,
+    processes: StepProcesses | None = None,
 ) -> dict[str, Step]:
-    """Run every step of the graph in its order.
+    """Run every step of the graph.
 
     Args:
         pipeline: With a metadata store on this machine.
@@ -105,48 +115,138 @@ def run_graph(
         on_start: Called with the name of a step before it starts.
         on_end: Called with the step when it has ended well.
         last: Step after which the run ends; None: it runs to its end.
+        processes: For steps, two of which may run at the same time; None: they run here, in the order of the graph.
 
     Returns:
         The steps by name.
 
     Raises:
-        StepFailed: a step failed; nothing after it has run.
+        StepFailed: a step failed. Of several the first in the order of the graph; nothing goes on from it.
     """
     graph = Compiler().compile(pipeline)
     runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
-    deployment = runner_utils.extract_local_deployment_config(graph)
-    connection = pipeline.metadata_connection_config
-    # TensorFlow and TFX, loaded by now, are never garbage, and every search through them takes over half a second.
-    # The steps make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
-    gc.freeze()
-    gc.set_threshold(GARBAGE)
-    gc.enable()
+    collect_rarely()
     # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask and nothing to look for.
     os.environ.setdefault("PIP_NO_INDEX", "1")
     os.environ.setdefault("PIP_NO_DEPS", "1")
-    with metadata.Metadata(connection) as handle:
+    with metadata.Metadata(pipeline.metadata_connection_config) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
-    steps: dict[str, Step] = {}
+    with keep_decoded(_kept_by(pipeline)), reuse.only_unchanged():
+        if processes:
+            run = _SideBySide(graph, pipeline.metadata_connection_config, on_start, on_end, processes)
+            return run.until(last)
+        return _one_after_the_other(_Launching(graph, pipeline.metadata_connection_config), on_start, on_end, last)
+
+
+def _one_after_the_other(
+    launching: "_Launching", on_start: Callable[[str], None], on_end: Callable[[Step], None], last: str | None
+) -> dict[str, Step]:
     process = psutil.Process()
-    with keep_decoded(_kept_by(pipeline)):
-        for node in graph.nodes:
-            name = node.pipeline_node.node_info.id
-            on_start(name)
-            started = time.monotonic()
-            found = (before for before in node.pipeline_node.upstream_nodes if before not in FIND_BASELINE)
-            inputs = {before: [one for made in steps[before].outputs.values() for one in made] for before in found}
-            resident = process.memory_info().rss
+    for node in launching.nodes:
+        name = node.node_info.id
+        on_start(name)
+        resident, started = process.memory_info().rss, time.monotonic()
+        try:
+            step = launching.run(node)
+        except Exception as error:
+            raise StepFailed(name, time.monotonic() - started) from error
+        if process.memory_info().rss - resident > GROWN:
+            gc.collect()
+        launching.steps[name] = step
+        on_end(step)
+        if name == last:
+            break
+    return launching.steps
+
+
+class _SideBySide:
+    """A run whose steps each have a process, and here a thread that waits for it.
+
+    A step begins when those before it have ended, the first ones first. When one fails, those before it in the graph
+    still run to their ends, for one of them may be why, and those behind it are ended.
+    """
+
+    def __init__(
+        self,
+        graph: pipeline_pb2.Pipeline,
+        connection: metadata_store_pb2.ConnectionConfig,
+        on_start: Callable[[str], None],
+        on_end: Callable[[Step], None],
+        processes: StepProcesses,
+    ):
+        self._on_start, self._on_end, self._processes = on_start, on_end, processes
+        # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.
+        self._lock = threading.Lock()
+        self._launching = _Launching(graph, connection, in_processes(processes, self._lock))
+        self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}
+        self._before = _all_before(self._launching.nodes)
+        self._ended: queue.Queue[tuple[str, Step | Exception, float]] = queue.Queue()
+        self._running: dict[str, threading.Thread] = {}
+
+    def until(self, last: str | None) -> dict[str, Step]:
+        """Run all steps, or those up to one; return them by name."""
+        most = len(self._places) if last is None else self._places[last] + 1  # places from there on do not run
+        failure: StepFailed | None = None
+        waiting = dict(zip(self._places, self._launching.nodes, strict=True))
+        try:
+            while True:
+                for name in [name for name, node in waiting.items() if self._places[name] < most and self._may(node)]:
+                    if len(self._running) < AT_ONCE:
+                        self._start(waiting.pop(name))
+                if not self._running:
+                    break
+                name, outcome, seconds = self._ended.get()
+                self._running.pop(name).join()
+                if isinstance(outcome, Step):
+                    self._launching.steps[name] = outcome
+                    self._on_end(outcome)
+                elif self._places[name] < most:
+                    most, failure = self._places[name], StepFailed(name, seconds)
+                    failure.__cause__ = outcome
+                    self._processes.kill_all(one for one in self._running if self._places[one] > most)
+        finally:
+            self._processes.kill_all(self._running)
+            for thread in self._running.values():
+                thread.join()
+        if failure:
+            raise failure
+        return self._launching.steps
+
+    def _may(self, node: pipeline_pb2.PipelineNode) -> bool:
+        """Return whether all has ended that a step must wait for."""
+        name = node.node_info.id
+        needed = _givers(node) if name in BESIDE_GATE else self._before[name]
+        return needed <= self._launching.steps.keys()
+
+    def _start(self, node: pipeline_pb2.PipelineNode) -> None:
+        name, started = node.node_info.id, time.monotonic()
+
+        def run() -> None:
+            outcome: Step | Exception
             try:
-                step = _run_node(node.pipeline_node, graph, deployment, connection, started, inputs)
+                with self._lock:
+                    outcome = self._launching.run(node)
             except Exception as error:
-                raise StepFailed(name, time.monotonic() - started) from error
-            if process.memory_info().rss - resident > GROWN:
-                gc.collect()
-            steps[name] = step
-            on_end(step)
-            if name == last:
-                break
-    return steps
+                outcome = error
+            self._ended.put((name, outcome, time.monotonic() - started))
+
+        self._on_start(name)
+        self._running[name] = threading.Thread(target=run, name=name)
+        self._running[name].start()
+
+
+def _givers(node: pipeline_pb2.PipelineNode) -> set[str]:
+    """Return the steps that give a step its inputs."""
+    return {channel.producer_node_query.id for given in node.inputs.inputs.values() for channel in given.channels}
+
+
+def _all_before(nodes: Iterable[pipeline_pb2.PipelineNode]) -> dict[str, set[str]]:
+    """Return all steps that come before each, also those before these."""
+    before: dict[str, set[str]] = {}
+    for node in nodes:
+        mine = set(node.upstream_nodes)
+        before[node.node_info.id] = mine.union(*(before[name] for name in mine))
+    return before
 
 
 def _kept_by(pipeline: tfx_pipeline.Pipeline) -> str:
@@ -154,56 +254,71 @@ def _kept_by(pipeline: tfx_pipeline.Pipeline) -> str:
     return next((kept for node in pipeline.components if (kept := node.exec_properties.get("kept"))), "")
 
 
-def _run_node(
-    node: pipeline_pb2.PipelineNode,
-    graph: pipeline_pb2.Pipeline,
-    deployment: pipeline_pb2.IntermediateDeploymentConfig,
-    connection: metadata_store_pb2.ConnectionConfig,
-    started: float,
-    inputs: Mapping[str, Sequence[types.Artifact]],
-) -> Step:
-    name = node.node_info.id
-    kind = node.node_info.type.name
-    node_launcher = launcher.Launcher(
-        pipeline_node=node,
-        mlmd_connection=metadata.Metadata(connection),
-        pipeline_info=graph.pipeline_info,
-        pipeline_runtime_spec=graph.runtime_spec,
-        executor_spec=runner_utils.extract_executor_spec(deployment, name),
-        custom_driver_spec=runner_utils.extract_custom_driver_spec(deployment, name),
-    )
-    with metadata.Metadata(connection) as store:
-        reuse.refuse_changed(inputs, store.store)
-    with reuse.only_unchanged() as passed_over:
+class _Launching:
+    """Launches nodes of a graph.
+
+    Attributes:
+        nodes: In the order of the graph.
+        steps: Those that have ended well, by name.
+    """
+
+    def __init__(
+        self,
+        graph: pipeline_pb2.Pipeline,
+        connection: metadata_store_pb2.ConnectionConfig,
+        operators: Mapping[Any, Any] | None = None,
+    ):
+        self._graph, self._connection, self._operators = graph, connection, operators
+        self._deployment = runner_utils.extract_local_deployment_config(graph)
+        self.nodes = [node.pipeline_node for node in graph.nodes]
+        self.steps: dict[str, Step] = {}
+
+    def run(self, node: pipeline_pb2.PipelineNode) -> Step:
+        """Run a node."""
+        started, name, kind = time.monotonic(), node.node_info.id, node.node_info.type.name
+        node_launcher = launcher.Launcher(
+            pipeline_node=node,
+            mlmd_connection=metadata.Metadata(self._connection),
+            pipeline_info=self._graph.pipeline_info,
+            pipeline_runtime_spec=self._graph.runtime_spec,
+            executor_spec=runner_utils.extract_executor_spec(self._deployment, name),
+            custom_driver_spec=runner_utils.extract_custom_driver_spec(self._deployment, name),
+            custom_executor_operators=self._operators,
+        )
+        found = [before for before in node.upstream_nodes if before in self.steps and before not in FIND_BASELINE]
+        inputs = {before: [one for made in self.steps[before].outputs.values() for one in made] for before in found}
+        with metadata.Metadata(self._connection) as store:
+            reuse.refuse_changed(inputs, store.store)
+        passed_over = reuse.start_step()
         try:
             execution_info = node_launcher.launch()
         except Exception:
             # A bad disk changes a file without its time, and then the error may tell of anything.
-            with metadata.Metadata(connection) as store:
+            with metadata.Metadata(self._connection) as store:
                 reuse.refuse_changed(inputs, store.store, thorough=True)
             raise
-    if execution_info is None or execution_info.execution_id is None:
-        raise UserError("its inputs are missing")
+        if execution_info is None or execution_info.execution_id is None:
+            raise UserError("its inputs are missing")
 
-    with metadata.Metadata(connection) as store:
-        (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
-        outputs = execution_lib.get_output_artifacts(store, execution.id)
-        if execution.last_known_state == metadata_store_pb2.Execution.COMPLETE and kind not in (RESOLVER, IMPORTER):
-            list_files([artifact for several in outputs.values() for artifact in several], store.store)
-    if not execution_lib.is_execution_successful(execution):
-        raise UserError(NOT_FOUND.get(name, "its inputs could not be resolved"))
+        with metadata.Metadata(self._connection) as store:
+            (execution,) = store.store.get_executions_by_id([execution_info.execution_id])
+            outputs = execution_lib.get_output_artifacts(store, execution.id)
+            if execution.last_known_state == metadata_store_pb2.Execution.COMPLETE and kind not in (RESOLVER, IMPORTER):
+                list_files([artifact for several in outputs.values() for artifact in several], store.store)
+        if not execution_lib.is_execution_successful(execution):
+            raise UserError(NOT_FOUND.get(name, "its inputs could not be resolved"))
 
-    made = [artifact.mlmd_artifact.create_time_since_epoch for several in outputs.values() for artifact in several]
-    state: Literal["ran", "cached", "looked up"] = "ran"
-    if kind in (RESOLVER, IMPORTER):
-        state = "looked up"
-    elif execution.last_known_state == metadata_store_pb2.Execution.CACHED:
-        state = "cached"
-    return Step(
-        name=name,
-        state=state,
-        seconds=time.monotonic() - started,
-        outputs={key: list(several) for key, several in outputs.items()},
-        made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
-        passed_over="; ".join(passed_over),
-    )
+        made = [artifact.mlmd_artifact.create_time_since_epoch for several in outputs.values() for artifact in several]
+        state: Literal["ran", "cached", "looked up"] = "ran"
+        if kind in (RESOLVER, IMPORTER):
+            state = "looked up"
+        elif execution.last_known_state == metadata_store_pb2.Execution.CACHED:
+            state = "cached"
+        return Step(
+            name=name,
+            state=state,
+            seconds=time.monotonic() - started,
+            outputs={key: list(several) for key, several in outputs.items()},
+            made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
+            passed_over="; ".join(passed_over),
+        )

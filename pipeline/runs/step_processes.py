@@ -1,0 +1,246 @@
+"""Run steps in processes of their own, so that several run at a time, and one can be ended.
+
+To load TensorFlow and TFX takes ten seconds, and in a fork of a process in which TensorFlow has computed it may not.
+So this process, when it has loaded them and computed nothing yet, forks a template, which does nothing but fork: each
+step begins where the template is, within milliseconds, with what is loaded in memory that they share.
+"""
+
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from pipeline.errors import UserError
+
+# Of prctl(2).
+PR_SET_PDEATHSIG = 1
+# Objects after which the garbage collector looks for cycles among them.
+GARBAGE = 50_000
+LOGGER = "pipeline"
+PROCESS, RECORD, RESULT, ERROR = "process", "record", "result", "error"
+
+
+class StepProcesses:
+    """Processes that each do a piece of work and end; of use in several threads."""
+
+    def __init__(self, template: int, requests: socket.socket):
+        self._template, self._requests = template, requests
+        self._running: dict[str, int] = {}
+        self._ended: set[str] = set()
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[..., Any], *arguments: Any, name: str) -> Any:
+        """Call a function in a new process; return its result, or raise its error.
+
+        What is logged for "pipeline" there is shown here.
+
+        Args:
+            work: Found by its name; it and what it takes and returns are pickled.
+            arguments: Its.
+            name: Of the process, for ``kill``.
+
+        Raises:
+            UserError: the process has ended without either.
+        """
+        mine, theirs = socket.socketpair()
+        with Connection(mine.detach()) as connection:
+            with theirs, contextlib.suppress(OSError), self._lock:
+                socket.send_fds(self._requests, [b"."], [theirs.fileno()])
+            try:
+                connection.send((work, arguments))
+                while True:
+                    kind, value = connection.recv()
+                    if kind == PROCESS:
+                        self._running[name] = value
+                        if name in self._ended:
+                            self.kill_all([name])
+                    elif kind == RECORD:
+                        _show(value)
+                    elif kind == RESULT:
+                        return value
+                    else:
+                        raise _unpacked(value)
+            except (EOFError, ConnectionError):
+                raise UserError(
+                    "its process has ended without a word: it crashed, or was killed, as the system does when memory "
+                    "runs out; the log may say more"
+                ) from None
+            finally:
+                self._running.pop(name, None)
+
+    def kill_all(self, names: Iterable[str]) -> None:
+        """End processes, with what they have started; one that is about to begin, too."""
+        for name in names:
+            self._ended.add(name)
+            if name in self._running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._running[name], signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all processes that still run."""
+        self.kill_all(list(self._running))
+        self._requests.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._template, signal.SIGKILL)  # and so one that has just been forked
+        os.waitpid(self._template, 0)
+
+
+@contextlib.contextmanager
+def step_processes() -> Iterator[StepProcesses | None]:
+    """Yield the means to run steps in processes, until the end of the block; None where this machine has none.
+
+    To be called where TensorFlow is loaded and has computed nothing. Only Linux tells a process that the one which has
+    started it is gone, and only with two cores is there anything to gain.
+    """
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+        yield None
+        return
+    collect_rarely()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mine, theirs = socket.socketpair()
+    parent = os.getpid()
+    template = _fork()
+    if not template:
+        mine.close()
+        _be_template(theirs, parent)
+    theirs.close()
+    processes = StepProcesses(template, mine)
+    try:
+        yield processes
+    finally:
+        processes.close()
+
+
+def collect_rarely() -> None:
+    """Look for garbage among new objects only, and less often.
+
+    TensorFlow and TFX, loaded by now, are never garbage, and every search through them takes over half a second. Steps
+    make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
+    """
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    gc.enable()
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # The threads are those of NumPy's and Arrow's libraries, which are prepared for it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _be_template(requests: socket.socket, parent: int) -> NoReturn:
+    _end_with(parent)
+    template = os.getpid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
+    while True:
+        asked, descriptors, *_ = socket.recv_fds(requests, 1, 1)
+        if not asked:
+            os._exit(0)
+        if not _fork():
+            requests.close()
+            _be_step(Connection(descriptors[0]), template)
+        os.close(descriptors[0])
+
+
+def _be_step(connection: Connection, parent: int) -> NoReturn:
+    _end_with(parent)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.send((PROCESS, os.getpid()))
+    logging.getLogger(LOGGER).handlers = [_Sender(connection)]
+    try:
+        work, arguments = connection.recv()
+        answer = RESULT, work(*arguments)
+    except BaseException as error:
+        traceback.print_exception(error)  # into the log
+        answer = ERROR, _packed(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(ConnectionError):
+        connection.send(answer)
+    os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when the one that has started it does, and by nothing that is typed for that one."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)
+
+
+class _Sender(logging.Handler):
+    """Send records to the process that has asked for the work."""
+
+    def __init__(self, connection: Connection):
+        super().__init__(logging.INFO)
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send what is shown of a record; its handler holds a lock, so that records do not mix."""
+        with contextlib.suppress(ConnectionError):
+            self._connection.send((RECORD, (record.name, record.levelno, record.getMessage())))
+
+
+def _show(record: tuple[str, int, str]) -> None:
+    """Give a record to the handlers of our own code; it is in the log already."""
+    name, level, message = record
+    made = logging.makeLogRecord({"name": name, "levelno": level, "msg": message})
+    for handler in logging.getLogger(LOGGER).handlers:
+        handler.handle(made)
+
+
+def _packed(error: BaseException | None) -> list[tuple[BaseException, traceback.StackSummary]]:
+    """Return an error and its causes, each with where it arose, which pickling leaves out."""
+    chain = []
+    while error is not None:
+        chain.append((_that_pickles(error), traceback.extract_tb(error.__traceback__)))
+        error = error.__cause__
+    return chain
+
+
+def _that_pickles(error: BaseException) -> BaseException:
+    """Return an error, or one of the same name and text."""
+    if isinstance(error, Exception):
+        with contextlib.suppress(Exception):
+            pickle.loads(pickle.dumps(error))
+            return error
+    return _StandIn(type(error).__name__, str(error))
+
+
+class _StandIn(Exception):
+    """Error that stands for one of another type, and is shown as that."""
+
+    def __new__(cls, name: str, text: str) -> "_StandIn":
+        """Return one of a class of that name."""
+        return super().__new__(type(name, (_StandIn,), {}), name, text)
+
+    def __init__(self, name: str, text: str):
+        super().__init__(text)
+        self._named = name, text
+
+    def __reduce__(self) -> Any:
+        return _StandIn, self._named
+
+
+def _unpacked(chain: list[tuple[BaseException, traceback.StackSummary]]) -> Exception:
+    errors = [error for error, _ in chain]
+    for (error, frames), cause in zip(chain, [*errors[1:], None], strict=True):
+        error.__cause__ = cause
+        error.frames = frames  # type: ignore[attr-defined]
+    assert isinstance(errors[0], Exception)
+    return errors[0]
