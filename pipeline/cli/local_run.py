@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,6 +22,7 @@ from pipeline.cli.terminal import Screen
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.packaging.user_code import searches
+from pipeline.processes import Processes
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 
@@ -108,12 +110,13 @@ class LocalRun:
         Raises:
             UserError: the run cannot start, or its results cannot be used.
         """
+        from pipeline.processes import processes
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
-        from pipeline.runs.step_processes import step_processes
 
         running: list[str] = []
+        asking: list[threading.Thread] = []
 
         def on_start(name: str) -> None:
             running.append(name)
@@ -128,15 +131,20 @@ class LocalRun:
                 screen.warning(sentence)
             if running:
                 screen.step_starts(*running)
+            if of_steps and not asking and self._has_model:
+                asking.append(threading.Thread(target=self._ask_model, args=[of_steps], daemon=True))
+                asking[0].start()
 
         if self.config.tuning.mode == "search" and not searches(self.config):
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
         try:
             store.check(self.output)
-            with step_processes() as processes:
+            with processes() as of_steps:
                 pipeline = create()
                 self.graph = upstream_of(pipeline)
-                steps = run_graph(pipeline, self.name, on_start, on_end, processes=processes)
+                steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
+                for thread in asking:
+                    thread.join()
             self.results = read_results(steps)
         except UserError:
             raise
@@ -153,6 +161,26 @@ class LocalRun:
             if self.results.pushed_to and any(step.name == "Pusher" and step.state == "cached" for step in self.steps):
                 screen.note("  by an earlier run; nothing has changed that would push another model")
             self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
+
+    @property
+    def _has_model(self) -> bool:
+        """Return whether there is all that the model is asked for the report."""
+        from pipeline.runs.run_graph import FIND_BASELINE
+
+        needed = self.graph.keys() & {"ExampleGen", "Trainer", *FIND_BASELINE}
+        return needed <= {step.name for step in self.steps}
+
+    def _ask_model(self, of_steps: Processes) -> None:
+        """Ask the model for the report, beside the steps that judge it; what fails is tried again then, and told."""
+        from pipeline.report import page
+
+        with contextlib.suppress(Exception):
+            of_steps.run(page.ask_model, list(self.steps), self.config, self._folder, name="report")
+
+    @property
+    def _folder(self) -> Path:
+        """Return the folder of the report."""
+        return self.output / "runs" / self.name
 
     def announce(self, note: Callable[[str], None]) -> None:
         """Write verdict.json and send it to the webhook; note if that fails, which does not change the outcome."""
@@ -189,8 +217,7 @@ class LocalRun:
         if (self.output / store.FILE).is_file():
             with store.opened(self.output, write=True) as metadata:
                 record.keep(metadata, kept)
-        folder = self.output / "runs" / self.name
-        run = FinishedRun(kept, self.config, self.steps, self.failed, self.results, folder, self.graph)
+        run = FinishedRun(kept, self.config, self.steps, self.failed, self.results, self._folder, self.graph)
         file = page.write(run)
         index.write(self.output)
         return file

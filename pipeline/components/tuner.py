@@ -1,11 +1,14 @@
 """TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
 import json
+import logging
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras_tuner
+import tensorflow as tf
 from tfx import components as tfx_components
 from tfx.components.trainer import fn_args_utils
 from tfx.components.tuner import executor as tfx_tuner
@@ -18,7 +21,13 @@ from tfx.utils import io_utils
 from pipeline.components.base import Artifacts, UserCodeComponent
 from pipeline.components.fn_args import FnArgs
 from pipeline.components.infinite_data import reject_infinite_data
+from pipeline.errors import UserError
+from pipeline.processes import Processes, ask, processes
+from pipeline.training.control_groups import usable_cores
 from pipeline.training.oracle import DefaultsFirst
+from pipeline.training.tuning import Search
+
+logger = logging.getLogger("pipeline.training")
 
 
 class TunerExecutor(BaseExecutor):
@@ -31,8 +40,8 @@ class TunerExecutor(BaseExecutor):
             InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
         """
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
-        with tempfile.TemporaryDirectory() as folder:
-            tuner = search(input_dict, exec_properties, folder)
+        with tempfile.TemporaryDirectory() as folder, processes() as workers:
+            tuner = search(input_dict, exec_properties, folder, workers=workers)
             write_results(tuner, output_dict)
 
 
@@ -63,16 +72,64 @@ def search(
     exec_properties: dict[str, Any],
     working_dir: str,
     print_tuning_summary: bool = True,
+    workers: Processes | None = None,
 ) -> keras_tuner.engine.base_tuner.BaseTuner:
-    """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets."""
+    """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets.
+
+    Trials of ``training.tune`` are trained side by side, if there are processes to do so.
+    """
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
     if print_tuning_summary:
         tuner.search_space_summary()
-    with reject_infinite_data(tuner):
-        tuner.search(**fit_kwargs)
+    if workers and isinstance(tuner, Search) and tuner.at_once > 1:
+        _search_side_by_side(tuner, workers, input_dict, exec_properties, working_dir)
+    else:
+        with reject_infinite_data(tuner):
+            tuner.search(**fit_kwargs)
     if print_tuning_summary:
         tuner.results_summary()
     return tuner
+
+
+def _search_side_by_side(
+    tuner: Search, workers: Processes, input_dict: Artifacts, exec_properties: dict[str, Any], working_dir: str
+) -> None:
+    """Hand trials out to processes on this machine, one at a time to each."""
+    at_once = tuner.at_once
+    cores = int(usable_cores())
+    threads = max(1, cores // at_once)
+    logger.info("Trials are trained %d at a time, each with %d of %d cores.", at_once, threads, cores)
+    with ThreadPoolExecutor(at_once) as pool:
+        ended = [
+            pool.submit(
+                workers.run,
+                _train_trials,
+                number,
+                threads,
+                input_dict,
+                exec_properties,
+                os.path.join(working_dir, str(number)),
+                name=f"trials {number}",
+                answer=tuner.answer,
+            )
+            for number in range(at_once)
+        ]
+        for number, one in enumerate(ended):
+            try:
+                one.result()
+            except UserError as error:
+                tuner.give_up(number, error)
+    tuner.conclude()
+
+
+def _train_trials(
+    number: int, threads: int, input_dict: Artifacts, exec_properties: dict[str, Any], working_dir: str
+) -> None:
+    """Train trials that another process hands out."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tuner, _ = prepare(input_dict, exec_properties, working_dir)
+    tuner.train_for(number, ask)
 
 
 class Tuner(UserCodeComponent, tfx_components.Tuner):

@@ -5,14 +5,18 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline import filesystem
+from pipeline.data.sample import count
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.report import costs, data, evaluation, graph, images, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.run import FinishedRun
+from pipeline.runs.run_graph import Step
+from pipeline.settings.config import PipelineConfig
 
 logger = logging.getLogger("pipeline.report")
 
@@ -58,29 +62,47 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
 
 
 def _scores(run: FinishedRun) -> dict[str, Any]:
-    """Return the result of ``scoring.score``, an earlier one if nothing has changed since; empty without a model."""
-    examples, model = run.artifact("ExampleGen", "examples"), run.artifact("Trainer", "model")
-    if run.results is None or examples is None or model is None:
+    """Return the result of ``scoring.score``; empty without a model."""
+    if run.results is None:
         return {}
-    found = (run.folder_of("LatestBlessedModel", "model"), run.folder_of("BaselineModel", "result"))
-    baseline = next(filter(None, found), None)
-    config = run.config
-    decisive = [examples.uri, model.uri, baseline, *dataclasses.astuple(config.label), run.results.threshold]
-    image = config.data.images.column if config.data.images else None
-    decisive += [image, config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
-    name = f"scores-{hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]}.json"
-    file = run.folder / name
     try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        earlier = next(run.folder.parent.glob(f"*/{name}"), None)
-        if earlier is None:
-            models = f"{model.uri}/Format-Serving", baseline and f"{baseline}/Format-Serving"
-            total = int(run.results.metrics["overall"]["example_count"])
-            scores = scoring.score(examples.uri, *models, config.label, config.evaluation, total, image)
-            file.write_text(json.dumps(scores), encoding="utf-8")
-        elif earlier != file:
-            shutil.copy(earlier, file)
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        file = ask_model(run.steps, run.config, run.folder)
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file else {}
     except Exception as error:  # a model of another kind, or deleted by hand: the page says so and has the rest
         logger.warning("The model could not be asked.", exc_info=error)
         return {}
+
+
+def ask_model(steps: Sequence[Step], config: PipelineConfig, folder: Path) -> Path | None:
+    """Keep the result of ``scoring.score`` in the folder of a run, an earlier one if nothing has changed since.
+
+    Half of what the page takes: it may be asked as soon as there is the model, and the one to compare with.
+
+    Returns:
+        The file; None without a model.
+    """
+    written = {step.name: step.outputs for step in steps}
+
+    def address(step: str, output: str) -> str | None:
+        return next((artifact.uri for artifact in written.get(step, {}).get(output, [])), None)
+
+    examples, model = address("ExampleGen", "examples"), address("Trainer", "model")
+    if examples is None or model is None:
+        return None
+    baseline = address("LatestBlessedModel", "model") or address("BaselineModel", "result")
+    image = config.data.images.column if config.data.images else None
+    threshold = str(config.evaluation.threshold)
+    decisive = [examples, model, baseline, *dataclasses.astuple(config.label), threshold, image]
+    decisive += [config.evaluation.logits, fingerprint_of(Path(scoring.__file__))]
+    name = f"scores-{hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]}.json"
+    file = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = next(folder.parent.glob(f"*/{name}"), None)
+    if earlier is None:
+        models = f"{model}/Format-Serving", baseline and f"{baseline}/Format-Serving"
+        total = count(examples)["test"]
+        scores = scoring.score(examples, *models, config.label, config.evaluation, total, image)
+        filesystem.write(file, json.dumps(scores))
+    elif earlier != file:
+        shutil.copy(earlier, file)
+    return file

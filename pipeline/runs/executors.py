@@ -11,7 +11,7 @@ from tfx.orchestration.portable.python_executor_operator import PythonExecutorOp
 from tfx.proto.orchestration import executable_spec_pb2, execution_invocation_pb2, execution_result_pb2
 
 from pipeline.data.decoded_blocks import share_decoded, where_decoded
-from pipeline.runs.step_processes import StepProcesses
+from pipeline.processes import Processes
 
 OPERATORS = {
     executable_spec_pb2.PythonClassExecutableSpec: PythonExecutorOperator,
@@ -19,7 +19,7 @@ OPERATORS = {
 }
 
 
-def in_processes(processes: StepProcesses, lock: threading.Lock) -> Mapping[type[Message], Any]:
+def in_processes(processes: Processes, lock: threading.Lock) -> Mapping[type[Message], Any]:
     """Return operators for ``Launcher``, by the kind of executor.
 
     Args:

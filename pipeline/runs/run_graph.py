@@ -3,7 +3,7 @@
 The same launcher and metadata as TFX's LocalDagRunner, which reports in log lines only and goes on after a step whose
 inputs cannot be resolved. Here a step that fails ends the run.
 
-Steps run one after the other in this process or, given ``StepProcesses``, side by side in processes of their own.
+Steps run one after the other in this process or, given ``Processes``, side by side in processes of their own.
 """
 
 import datetime
@@ -32,9 +32,9 @@ from tfx.proto.orchestration import pipeline_pb2
 from pipeline.components.written_files import list_files
 from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
+from pipeline.processes import Processes, collect_rarely
 from pipeline.runs import reuse
 from pipeline.runs.executors import in_processes
-from pipeline.runs.step_processes import StepProcesses, collect_rarely
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
@@ -105,7 +105,7 @@ def run_graph(
     on_start: Callable[[str], None],
     on_end: Callable[[Step], None],
     last: str | None = None,
-    processes: StepProcesses | None = None,
+    processes: Processes | None = None,
 ) -> dict[str, Step]:
     """Run every step of the graph.
 
@@ -172,7 +172,7 @@ class _SideBySide:
         connection: metadata_store_pb2.ConnectionConfig,
         on_start: Callable[[str], None],
         on_end: Callable[[Step], None],
-        processes: StepProcesses,
+        processes: Processes,
     ):
         self._on_start, self._on_end, self._processes = on_start, on_end, processes
         # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.

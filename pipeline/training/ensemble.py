@@ -7,6 +7,7 @@ Models that err differently err less in the mean: on 51 published tables, ensemb
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -70,16 +71,33 @@ def answering(
     return lambda features: weight * trees(features) + (1 - weight) * tf.cast(network(features), tf.float32)
 
 
-def with_trees(
-    model: keras.Model, decoder: Decoder, features: Features, train: Split, evaluate: Split, settings: Settings
-) -> Ensemble | None:
-    """Fit trees, and weigh them and a network by what their mean loses on the eval split.
+class FittedTrees(NamedTuple):
+    """Trees that were fitted, and the rows of the eval split by which they and a network are weighed.
 
-    Every worker does so, for reading some variables of the network takes all of them.
+    Attributes:
+        trees: Fitted.
+        answers: Theirs, [rows, 1 or classes].
+        labels: Of the rows, [rows].
+        weights: How much each row counts, [rows]; None: all count the same.
+        every: One of how many rows of the split these are.
+    """
+
+    trees: Trees
+    answers: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    every: int
+
+
+def bytes_to_fit(features: Features, train: Split) -> int:
+    """Return how many bytes of memory ``fit_trees`` takes."""
+    return 22 * min(MOST_VALUES, train.examples * Columns(features).count)
+
+
+def fit_trees(features: Features, train: Split, evaluate: Split, settings: Settings) -> FittedTrees | None:
+    """Fit trees; every worker does so.
 
     Args:
-        model: Trained; it is not asked where settings.members is "trees".
-        decoder: Of the transformed features.
         features: Of the model.
         train: The train split.
         evaluate: The eval split.
@@ -114,7 +132,25 @@ def with_trees(
     if classes:
         counted = with_shares_of(labels, weights, right, counted)
     trees = fit(Sample(learnt, labels, weights), Sample(judged, right, counted), columns, classes, settings.seed or 0)
-    answers = _in_parts(trees.answer, judged)
+    return FittedTrees(trees, _in_parts(trees.answer, judged), right, counted, every)
+
+
+def with_trees(
+    model: keras.Model, decoder: Decoder, fitted: FittedTrees, evaluate: Split, settings: Settings
+) -> Ensemble:
+    """Weigh trees and a network by what their mean loses on the eval split.
+
+    Every worker does so, for reading some variables of the network takes all of them.
+
+    Args:
+        model: Trained; it is not asked where settings.members is "trees".
+        decoder: Of the transformed features.
+        fitted: The trees.
+        evaluate: The eval split.
+        settings: Of the training.
+    """
+    trees, answers, right, counted, every = fitted
+    classes = len(settings.classes)
     if settings.members == "trees":
         return Ensemble(
             trees, 1.0, f"trees {np.average(losses_of(answers, right, classes), weights=counted):.4g}", alone=True

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import keras_tuner
@@ -14,6 +14,39 @@ from pipeline.progress import Progress
 Direction = Literal["min", "max"]
 # Ended trials that the median is taken of, at least: one of two says little.
 ENOUGH_TRIALS = 3
+
+
+# What a search asks its oracle, as KerasTuner's own client of one.
+ASKED = ("create_trial", "end_trial", "get_best_trials", "get_space", "get_trial", "update_space", "update_trial")
+
+
+class OracleElsewhere:
+    """The oracle of another process, for a search that trains what is handed out there.
+
+    Args:
+        oracle: Of the same search space, here.
+        ask: Sends (method, arguments, named arguments), and returns what ``answer`` there does.
+    """
+
+    def __init__(self, oracle: keras_tuner.Oracle, ask: Callable[[Any], Any]):
+        self.objective, self.max_trials = oracle.objective, oracle.max_trials
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in ASKED:
+            raise AttributeError(name)
+        return lambda *arguments, **named: self._ask((name, arguments, named))
+
+    def save(self, *_: Any) -> None:
+        """Do nothing: there is nothing here to go on from."""
+
+
+def answer(oracle: keras_tuner.Oracle, question: tuple[str, Sequence[Any], Mapping[str, Any]]) -> Any:
+    """Return what an oracle answers to a question of ``OracleElsewhere``."""
+    name, arguments, named = question
+    if name not in ASKED:
+        raise AttributeError(name)
+    return getattr(oracle, name)(*arguments, **named)
 
 
 class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):

@@ -8,6 +8,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -21,8 +22,9 @@ from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.blocks import on_any_device
 from pipeline.training.conformal import rank_of
+from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
-from pipeline.training.ensemble import with_trees
+from pipeline.training.ensemble import FittedTrees, bytes_to_fit, fit_trees, with_trees
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.history import MEMBERS_FILE
@@ -40,6 +42,8 @@ CHECKPOINT_VARIABLE = "AIP_CHECKPOINT_DIR"
 LOG_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 # Settings of what is made of the network when it has been trained.
 AFTER_TRAINING = ("members", "calibration", "explain_rows", "threshold", "coverage")
+# The part of what memory is free that fitting trees may take while the network is trained.
+SHARE_OF_MEMORY = 0.1
 BuildModel = Callable[[keras_tuner.HyperParameters, Features], keras.Model]
 
 
@@ -101,25 +105,33 @@ def run(
         return
 
     checkpoints = checkpoint_folder(fn_args)
-    if settings.members != "trees" or settings.spin:
-        Fit(
-            model,
-            train,
-            evaluate,
-            settings,
-            distribution,
-            seed=seed,
-            callbacks=callbacks,
-            augment=augment,
-            logs=fn_args.model_run_dir,
-            tensorboard=os.environ.get(LOG_VARIABLE),
-            checkpoints=None if settings.spin else checkpoints,
-        ).run()
-    if settings.spin:
-        return
-    ensemble = None
-    if settings.members != "network":
-        ensemble = with_trees(model, decoder, for_trees, train, evaluate, settings)
+    beside = ThreadPoolExecutor(1)
+    try:
+        trees: Future[list[FittedTrees | None]] | None = None
+        if settings.members == "both" and not settings.spin and distribution.workers == 1:
+            trees = beside.submit(_fit_beside, for_trees, train, evaluate, settings)
+        if settings.members != "trees" or settings.spin:
+            Fit(
+                model,
+                train,
+                evaluate,
+                settings,
+                distribution,
+                seed=seed,
+                callbacks=callbacks,
+                augment=augment,
+                logs=fn_args.model_run_dir,
+                tensorboard=os.environ.get(LOG_VARIABLE),
+                checkpoints=None if settings.spin else checkpoints,
+            ).run()
+        if settings.spin:
+            return
+        fitted = None
+        if settings.members != "network":
+            (fitted,) = (trees and trees.result()) or [fit_trees(for_trees, train, evaluate, settings)]
+    finally:
+        beside.shutdown(wait=False)
+    ensemble = with_trees(model, decoder, fitted, evaluate, settings) if fitted else None
     if ensemble:
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
@@ -157,6 +169,13 @@ def run(
             at_once=at_once,
         )
     delete_checkpoints(checkpoints, distribution)
+
+
+def _fit_beside(features: Features, train: Split, evaluate: Split, settings: Settings) -> list[FittedTrees | None]:
+    """Fit trees while the network is trained, many of whose steps leave a core idle; return none without memory."""
+    if bytes_to_fit(features, train) > SHARE_OF_MEMORY * free_memory():
+        return []
+    return [fit_trees(features, train, evaluate, settings)]
 
 
 def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:

@@ -275,7 +275,7 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
         categorical_features=list(range(columns.categories)) or None,
         random_state=seed,
     )
-    progress = Progress("training")
+    progress = Progress("trees")
     most = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
     iterations, best, losses = min(most, AT_FIRST), 0, np.zeros(0)
     # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
@@ -288,7 +288,7 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
             losses = np.array([np.average(of_rows, weights=evaluate.weights) for of_rows in every])
             best = int(losses.argmin()) + 1
             if progress.due():
-                progress.tell(f"trees, iteration {iterations} of at most {most}, loss on eval {losses.min():.4g}")
+                progress.tell(f"trees: iteration {iterations} of at most {most}, loss on eval {losses.min():.4g}")
             if iterations - best < PATIENCE:
                 # Twice as many, for scikit-learn sorts all rows and answers for them anew whenever it goes on.
                 iterations = min(most, 2 * iterations)

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -16,17 +16,23 @@ from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.cache import estimate
+from pipeline.training.control_groups import free_memory, usable_cores
 from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split
 from pipeline.training.loop import Fit
-from pipeline.training.oracle import DefaultsFirst
+from pipeline.training.oracle import DefaultsFirst, OracleElsewhere, answer
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
 # Set in a Vertex AI job that is one trial of a HyperparameterTuningJob.
 TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
+# Trials at the same time on one machine, at most; the part of what memory is free that they may take; bytes of a
+# process without its examples, and for how many bytes of examples a byte of their files stands.
+MOST_AT_ONCE, SHARE_OF_MEMORY, OF_PROCESS, UNPACKED = 4, 0.7, 1.5e9, 20
+# Before the reason in the traceback of a trial that failed.
+FAILED = "FailedTrialError: "
 
 
 class TunerFnResult(NamedTuple):
@@ -44,6 +50,8 @@ class Search(keras_tuner.Tuner):
     is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
     """
 
+    oracle: Any  # KerasTuner's, or that of another process
+
     def __init__(
         self,
         fn_args: Any,
@@ -60,7 +68,6 @@ class Search(keras_tuner.Tuner):
         transform_output = tft.TFTransformOutput(fn_args.transform_graph_path)
         self._decoder = decoder_of(transform_output, settings, decode)
         features = Features.of(transform_output, settings.label, self._decoder, settings.backbone_weights)
-        self._failures: list[str] = []
         super().__init__(
             oracle=DefaultsFirst(
                 objective=keras_tuner.Objective(f"val_{settings.objective}", objective_direction(settings.objective)),
@@ -107,13 +114,48 @@ class Search(keras_tuner.Tuner):
                 checkpoints=_checkpoints_of(trial),
             ).run()
         except (TrainingError, tf.errors.ResourceExhaustedError) as error:
-            self._failures.append(f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}")
-            logger.warning("Failed: %s", self._failures[-1])
-            raise keras_tuner.errors.FailedTrialError(str(error)) from error
+            failure = f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}"
+            logger.warning("Failed: %s", failure)
+            raise keras_tuner.errors.FailedTrialError(failure) from error
         objective = f"val_{self._settings.objective}"
         best = {"min": min, "max": max}[self.oracle.objective.direction](history[objective])
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
         return {objective: best}
+
+    @property
+    def at_once(self) -> int:
+        """Return how many trials may be trained at the same time on this machine, each in a process: 1 or more.
+
+        A small network keeps no more than one or two cores busy; on accelerators a trial has all of them.
+        """
+        if not self._distribution.on_cpu or self._distribution.replicas > 1:
+            return 1
+        size = sum(
+            tf.io.gfile.stat(file).length
+            for files in part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
+            for pattern in files
+            for file in tf.io.gfile.glob(pattern)
+        )
+        there_is_room_for = int(SHARE_OF_MEMORY * free_memory() / (OF_PROCESS + UNPACKED * size))
+        return max(1, min(int(usable_cores()), self._settings.trials, MOST_AT_ONCE, there_is_room_for))
+
+    def train_for(self, number: int, ask: Callable[[Any], Any]) -> None:
+        """Train the trials that the oracle of another process hands out, until there are no more."""
+        self.tuner_id = f"tuner{number}"
+        self.oracle = OracleElsewhere(self.oracle, ask)
+        self.search()
+
+    def answer(self, question: Any) -> Any:
+        """Return what the oracle says to a process that trains."""
+        return answer(self.oracle, question)
+
+    def give_up(self, number: int, error: Exception) -> None:
+        """Count the trial as failed that a process had begun when it ended."""
+        trial = self.oracle.ongoing_trials.get(f"tuner{number}")
+        if trial:
+            trial.status, trial.message = TrialStatus.FAILED, f"{FAILED}trial {trial.trial_id}: {error}"
+            logger.warning("Failed: trial %s: %s", trial.trial_id, error)
+            self.oracle.end_trial(trial)
 
     def search(self, *args: Any, **kwargs: Any) -> None:
         """Search, or hand trials out, or train those handed out.
@@ -122,13 +164,26 @@ class Search(keras_tuner.Tuner):
             TrainingError: no trial could be trained.
         """
         super().search(*args, **kwargs)
-        if not isinstance(self.oracle, keras_tuner.Oracle):
-            return  # one of several workers: the chief, which may be gone by now, knows how it went
+        if isinstance(self.oracle, keras_tuner.Oracle):  # else the other process knows how it went
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Log how the search went, when it has ended.
+
+        Raises:
+            TrainingError: no trial could be trained.
+        """
         # KerasTuner fills the list up with failed trials.
         if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
-            failures = self._failures or [str(trial.message) for trial in self.oracle.trials.values()]
-            raise TrainingError("every trial of the search failed. " + "; ".join(failures[-1:]))
+            messages = [str(trial.message) for trial in self.oracle.trials.values()]
+            raise TrainingError("every trial of the search failed. " + "; ".join(map(_reason, messages[-1:])))
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
+
+
+def _reason(message: str) -> str:
+    """Return why a trial failed, of the traceback that KerasTuner keeps."""
+    reason = message.strip().rpartition(FAILED)[2]
+    return reason if FAILED in message else reason.splitlines()[-1]
 
 
 def part_of(

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.training.decoding import Decoder
+from pipeline.training.ensemble import fit_trees, with_trees
 from pipeline.training.settings import Settings
 
 SPEC = {"x": tf.io.FixedLenFeature([2], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}
@@ -61,3 +62,9 @@ def functional(rate: float = 0.05) -> keras.Model:
     inputs = {"x": keras.Input((2,), name="x")}
     hidden = keras.layers.Dense(4, "relu")(inputs["x"] * np.array([1.0, 0.001], "float32"))
     return compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden)), rate)
+
+
+def ensemble_of(model, decoder, features, train, evaluate, settings):
+    """Fit trees and weigh them and a network; None where trees have nothing to learn from."""
+    fitted = fit_trees(features, train, evaluate, settings)
+    return with_trees(model, decoder, fitted, evaluate, settings) if fitted else None

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_shares_of, with_trees
+from pipeline.training.ensemble import WEIGHTS, answering, most_even, with_shares_of
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import read
 from pipeline.training.trees import Columns
 from tests.training.processes import cluster, finish, logs, run, start
-from tests.training.records import DECODER, SETTINGS, write
+from tests.training.records import DECODER, SETTINGS, ensemble_of, write
 
 FEATURES = Features(numbers={"x": 2}, categories={})
 BOTH = dataclasses.replace(SETTINGS, members="both", classes=("no", "yes"))
@@ -34,12 +34,12 @@ def network(weight: float) -> keras.Model:
 
 
 def test_trees_count_for_nearly_all_beside_a_network_that_is_wrong(splits):
-    ensemble = with_trees(network(-5.0), DECODER, FEATURES, *splits, BOTH)
+    ensemble = ensemble_of(network(-5.0), DECODER, FEATURES, *splits, BOTH)
     assert ensemble.weight > 0.85  # 400 rows of the eval split
 
 
 def test_a_network_that_is_right_is_left_alone_or_nearly(splits):
-    ensemble = with_trees(network(1000.0), DECODER, FEATURES, *splits, BOTH)
+    ensemble = ensemble_of(network(1000.0), DECODER, FEATURES, *splits, BOTH)
     assert ensemble is None or ensemble.weight < 0.15
 
 
@@ -74,7 +74,7 @@ def test_rows_of_the_eval_split_count_as_often_as_their_class_stands_in_the_trai
 
 def test_both_answer_with_the_weighted_mean(splits):
     model = network(0.3)
-    ensemble = with_trees(model, DECODER, FEATURES, *splits, BOTH)
+    ensemble = ensemble_of(model, DECODER, FEATURES, *splits, BOTH)
     features = {"x": tf.constant([[0.2, 1.0], [-0.4, 2.0], [3.0, 3.0]])}
     ensemble.weight = 0.25
     expected = 0.25 * ensemble.trees(features) + 0.75 * model(features)
@@ -82,7 +82,7 @@ def test_both_answer_with_the_weighted_mean(splits):
 
 
 def test_trees_alone_do_not_ask_the_network(splits):
-    ensemble = with_trees(network(1.0), DECODER, FEATURES, *splits, dataclasses.replace(BOTH, members="trees"))
+    ensemble = ensemble_of(network(1.0), DECODER, FEATURES, *splits, dataclasses.replace(BOTH, members="trees"))
     answers = answering(None, DECODER, ensemble)({"x": tf.constant([[2.0, 1.0], [-2.0, 1.0]])})
     assert answers[0, 0] > 0.9 > 0.1 > answers[1, 0]
 
@@ -96,15 +96,15 @@ def test_trees_do_not_get_what_they_are_to_do_without():
 
 def test_lists_alone_are_nothing_for_trees(splits):
     lists = Features(numbers={}, categories={"x": 9}, padded=frozenset({"x"}))
-    assert with_trees(network(1.0), DECODER, lists, *splits, BOTH) is None
+    assert ensemble_of(network(1.0), DECODER, lists, *splits, BOTH) is None
     with pytest.raises(TrainingError, match='training.members is "trees", and the model has no numbers and no categ'):
-        with_trees(network(1.0), DECODER, lists, *splits, dataclasses.replace(BOTH, members="trees"))
+        ensemble_of(network(1.0), DECODER, lists, *splits, dataclasses.replace(BOTH, members="trees"))
 
 
 def test_a_class_without_a_train_row_is_said(splits):
     three = dataclasses.replace(BOTH, members="trees", classes=("a", "b", "c"))
     with pytest.raises(TrainingError, match="a class has no row in the train split"):
-        with_trees(network(1.0), DECODER, FEATURES, *splits, three)
+        ensemble_of(network(1.0), DECODER, FEATURES, *splits, three)
 
 
 def served(folder, rows: int = 3) -> np.ndarray:

@@ -13,13 +13,13 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 from pipeline.training import strategy, tabular
 from pipeline.training.balance import class_weights, class_weights_of
 from pipeline.training.decoding import Decoder
-from pipeline.training.ensemble import WEIGHTS, most_even, with_trees
+from pipeline.training.ensemble import WEIGHTS, most_even
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
-from tests.training.records import SETTINGS, SPEC, functional
+from tests.training.records import SETTINGS, SPEC, ensemble_of, functional
 
 pytestmark = pytest.mark.slow
 
@@ -117,8 +117,8 @@ def test_metrics_that_keras_would_not_weigh_are_refused(weighed):
 def test_trees_and_what_members_lose_follow_the_weights(weighed, repeated):
     features = Features(numbers={"x": 2}, categories={})
     trees = settings(40, members="trees", classes=("no", "yes"))
-    of_weighed = with_trees(None, WEIGHED, features, *weighed, dataclasses.replace(trees, weight="w"))
-    of_repeated = with_trees(None, PLAIN, features, *repeated, trees)
+    of_weighed = ensemble_of(None, WEIGHED, features, *weighed, dataclasses.replace(trees, weight="w"))
+    of_repeated = ensemble_of(None, PLAIN, features, *repeated, trees)
     values = {"x": tf.constant(X)}
     share = np.average(Y, weights=W)
     for one in (of_weighed, of_repeated):
@@ -196,8 +196,8 @@ def test_labels_that_augment_makes_soft_count_as_the_classes_that_they_were(rare
 def test_trees_see_each_class_as_often(rare):
     trees = settings(40, members="trees", classes=("no", "yes"))
     features = Features(numbers={"x": 2}, categories={})
-    balanced = with_trees(None, PLAIN, features, *rare, dataclasses.replace(trees, class_weight="balanced"))
-    plain = with_trees(None, PLAIN, features, *rare, trees)
+    balanced = ensemble_of(None, PLAIN, features, *rare, dataclasses.replace(trees, class_weight="balanced"))
+    plain = ensemble_of(None, PLAIN, features, *rare, trees)
     train = {"x": tf.constant(X[:120])}
     weights = compute_sample_weight("balanced", RARE[:120])
     assert np.average(balanced.trees(train)[:, 0], weights=weights) == pytest.approx(0.5, abs=0.03)

@@ -1,8 +1,8 @@
-"""Run steps in processes of their own, so that several run at a time, and one can be ended.
+"""Do work in processes of its own, so that several pieces run at a time, and one can be ended.
 
 To load TensorFlow and TFX takes ten seconds, and in a fork of a process in which TensorFlow has computed it may not.
 So this process, when it has loaded them and computed nothing yet, forks a template, which does nothing but fork: each
-step begins where the template is, within milliseconds, with what is loaded in memory that they share.
+piece of work begins where the template is, within milliseconds, with what is loaded in memory that all share.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
 LOGGER = "pipeline"
-PROCESS, RECORD, RESULT, ERROR = "process", "record", "result", "error"
+PROCESS, RECORD, QUESTION, RESULT, ERROR = "process", "record", "question", "result", "error"
 
 
-class StepProcesses:
+class Processes:
     """Processes that each do a piece of work and end; of use in several threads."""
 
     def __init__(self, template: int, requests: socket.socket):
@@ -40,7 +40,9 @@ class StepProcesses:
         self._ended: set[str] = set()
         self._lock = threading.Lock()
 
-    def run(self, work: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    def run(
+        self, work: Callable[..., Any], *arguments: Any, name: str, answer: Callable[[Any], Any] | None = None
+    ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
         What is logged for "pipeline" there is shown here.
@@ -48,7 +50,8 @@ class StepProcesses:
         Args:
             work: Found by its name; it and what it takes and returns are pickled.
             arguments: Its.
-            name: Of the process, for ``kill``.
+            name: Of the process, for ``kill_all``.
+            answer: Answers what the work asks with ``ask``.
 
         Raises:
             UserError: the process has ended without either.
@@ -67,6 +70,9 @@ class StepProcesses:
                             self.kill_all([name])
                     elif kind == RECORD:
                         _show(value)
+                    elif kind == QUESTION:
+                        assert answer
+                        connection.send(answer(value))
                     elif kind == RESULT:
                         return value
                     else:
@@ -97,13 +103,13 @@ class StepProcesses:
 
 
 @contextlib.contextmanager
-def step_processes() -> Iterator[StepProcesses | None]:
-    """Yield the means to run steps in processes, until the end of the block; None where this machine has none.
+def processes() -> Iterator[Processes | None]:
+    """Yield the means to do work in processes, until the end of the block; None where there are none.
 
-    To be called where TensorFlow is loaded and has computed nothing. Only Linux tells a process that the one which has
-    started it is gone, and only with two cores is there anything to gain.
+    TensorFlow must be loaded here and have computed nothing. Only Linux tells a process that the one which has started
+    it is gone, and only with two cores is there anything to gain.
     """
-    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1:
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1 or _has_computed():
         yield None
         return
     collect_rarely()
@@ -116,11 +122,11 @@ def step_processes() -> Iterator[StepProcesses | None]:
         mine.close()
         _be_template(theirs, parent)
     theirs.close()
-    processes = StepProcesses(template, mine)
+    made = Processes(template, mine)
     try:
-        yield processes
+        yield made
     finally:
-        processes.close()
+        made.close()
 
 
 def collect_rarely() -> None:
@@ -132,6 +138,27 @@ def collect_rarely() -> None:
     gc.freeze()
     gc.set_threshold(GARBAGE)
     gc.enable()
+
+
+def ask(question: Any) -> Any:
+    """Return what the process that has asked for this work answers; to be called by the work, in one thread."""
+    assert _sender
+    return _sender.ask(question)
+
+
+def _has_computed() -> bool:
+    """Return whether TensorFlow has its threads: from then on it refuses another number of them."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return False
+    threads = tensorflow.config.threading
+    now = threads.get_inter_op_parallelism_threads()
+    try:
+        threads.set_inter_op_parallelism_threads(now + 1)
+    except RuntimeError:
+        return True
+    threads.set_inter_op_parallelism_threads(now)
+    return False
 
 
 def _fork() -> int:
@@ -151,15 +178,17 @@ def _be_template(requests: socket.socket, parent: int) -> NoReturn:
             os._exit(0)
         if not _fork():
             requests.close()
-            _be_step(Connection(descriptors[0]), template)
+            _work(Connection(descriptors[0]), template)
         os.close(descriptors[0])
 
 
-def _be_step(connection: Connection, parent: int) -> NoReturn:
+def _work(connection: Connection, parent: int) -> NoReturn:
     _end_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection.send((PROCESS, os.getpid()))
-    logging.getLogger(LOGGER).handlers = [_Sender(connection)]
+    global _sender
+    _sender = _Sender(connection)
+    logging.getLogger(LOGGER).handlers = [_sender]
     try:
         work, arguments = connection.recv()
         answer = RESULT, work(*arguments)
@@ -191,9 +220,21 @@ class _Sender(logging.Handler):
         self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send what is shown of a record; its handler holds a lock, so that records do not mix."""
-        with contextlib.suppress(ConnectionError):
+        """Send what is shown of a record."""
+        with contextlib.suppress(ConnectionError):  # logging holds this handler's lock
             self._connection.send((RECORD, (record.name, record.levelno, record.getMessage())))
+
+    def ask(self, question: Any) -> Any:
+        """Send a question, and wait for the answer."""
+        self.acquire()
+        try:
+            self._connection.send((QUESTION, question))
+        finally:
+            self.release()
+        return self._connection.recv()
+
+
+_sender: _Sender | None = None  # in a process that does work
 
 
 def _show(record: tuple[str, int, str]) -> None:
