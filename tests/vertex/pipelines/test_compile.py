@@ -54,7 +54,7 @@ def graph_of(spec: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def on_vertex(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Vertex AI finds the next run's baseline by the Evaluator's blessing alone, which must wait for the check there."""
+    """There the Evaluator waits for ModelCheck: its blessing alone says which model is the next baseline."""
     return {**graph, "Evaluator": {*graph["Evaluator"], "ModelCheck"}}
 
 
