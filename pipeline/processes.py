@@ -84,6 +84,7 @@ class Processes:
                 ) from None
             finally:
                 self._running.pop(name, None)
+                self._ended.discard(name)
 
     def kill_all(self, names: Iterable[str]) -> None:
         """End processes, with what they have started; one that is about to begin, too."""
@@ -240,7 +241,9 @@ _sender: _Sender | None = None  # in a process that does work
 def _show(record: tuple[str, int, str]) -> None:
     """Give a record to the handlers of our own code; it is in the log already."""
     name, level, message = record
-    made = logging.makeLogRecord({"name": name, "levelno": level, "msg": message})
+    made = logging.makeLogRecord(
+        {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
+    )
     for handler in logging.getLogger(LOGGER).handlers:
         handler.handle(made)
 

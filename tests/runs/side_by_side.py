@@ -1,0 +1,101 @@
+"""Graphs whose steps run side by side, `python -m tests.runs.side_by_side FOLDER`; prints how each run went, as JSON.
+
+A process of its own, for TensorFlow has computed in that of the tests.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tfx.dsl.component.experimental.annotations import InputArtifact, OutputArtifact, Parameter
+from tfx.dsl.component.experimental.decorators import component
+from tfx.orchestration.metadata import sqlite_metadata_connection_config
+from tfx.orchestration.pipeline import Pipeline
+from tfx.types.standard_artifacts import Model
+
+from pipeline.errors import UserError
+from pipeline.processes import processes
+from pipeline.runs.run_graph import StepFailed, run_graph
+
+
+@component
+def First(model: OutputArtifact[Model], how: Parameter[str] = "well"):
+    """Begins."""
+    act(model.uri, how)
+
+
+@component
+def Next(before: InputArtifact[Model], model: OutputArtifact[Model], how: Parameter[str] = "well"):
+    """Goes on from another."""
+    act(model.uri, how)
+
+
+def act(uri: str, how: str) -> None:
+    """Ends after some seconds, as it is told, and leaves a file when it ends well."""
+    name, _, seconds = how.partition(" ")
+    time.sleep(float(seconds or 0))
+    if name == "fails":
+        raise UserError("there is no more")
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path(uri, "made").write_text(str(os.getpid()))
+
+
+def graph(folder: Path, **how: str) -> Pipeline:
+    """The steps of a pipeline by their names, in which Check stands before DataGate, and that before Transform."""
+    first = First(how=how.get("First", "well")).with_id("First")
+    check = Next(before=first.outputs["model"], how=how.get("Check", "well")).with_id("Check")
+    gate = Next(before=check.outputs["model"], how=how.get("DataGate", "well")).with_id("DataGate")
+    transform = Next(before=first.outputs["model"], how=how.get("Transform", "well")).with_id("Transform")
+    transform.add_upstream_node(gate)
+    trainer = Next(before=transform.outputs["model"], how=how.get("Trainer", "well")).with_id("Trainer")
+    return Pipeline(
+        pipeline_name="graph",
+        pipeline_root=str(folder),
+        components=[first, check, gate, transform, trainer],
+        enable_cache=True,
+        metadata_connection_config=sqlite_metadata_connection_config(str(folder / "metadata.sqlite")),
+    )
+
+
+def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
+    """Runs a graph; returns the steps that began and ended, what failed, and seconds."""
+    folder.mkdir(exist_ok=True)
+    started: list[str] = []
+    ended: list[str] = []
+    failed, at = "", time.monotonic()
+    pipeline = graph(folder, **how)
+    try:
+        run_graph(pipeline, run, started.append, lambda step: ended.append(f"{step.name} {step.state}"), processes=made)
+    except StepFailed as error:
+        failed = f"{error.step}: {error.__cause__}"
+    files = sorted(path.relative_to(folder).parts[0] for path in folder.glob("*/model/*/made"))
+    pids = {path.read_text() for path in folder.glob("*/model/*/made")} - {str(os.getpid())}
+    seconds = time.monotonic() - at
+    return {"began": started, "ended": ended, "failed": failed, "files": files, "pids": len(pids), "seconds": seconds}
+
+
+def main(folder: Path) -> None:
+    """Runs the graph in each way."""
+    ways = {
+        "well": {"Check": "well 2", "Transform": "well 2"},
+        "again": {"Check": "well 2", "Transform": "well 2"},
+        "bad data": {"Check": "well 0.5", "DataGate": "fails", "Transform": "well 30"},
+        "bad data that breaks": {"Check": "well 1.5", "DataGate": "fails", "Transform": "fails"},
+        "a bad step": {"Check": "well 1.5", "Transform": "fails"},
+        "a lost process": {"Check": "dies"},
+    }
+    found = {}
+    with processes() as made:
+        assert made
+        for way, how in ways.items():
+            found[way] = outcome(folder / ("well" if way == "again" else way), way, made, **how)
+        found["alone"] = outcome(folder / "alone", "alone", None, DataGate="fails")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,68 @@
+"""Steps that run side by side in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="one after the other here"),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, dict]:
+    """How graphs went whose steps wait, fail and die, by what happened."""
+    folder = tmp_path_factory.mktemp("graphs")
+    command = [sys.executable, "-m", "tests.runs.side_by_side", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_steps_with_their_inputs_run_at_the_same_time_and_what_they_make_is_there(runs):
+    run = runs["well"]
+    assert run["failed"] == ""
+    assert run["files"] == ["Check", "DataGate", "First", "Trainer", "Transform"]
+    assert run["pids"] == 5
+    # Transform does not wait for the gate, but what goes on from it does.
+    assert run["began"] == ["First", "Check", "Transform", "DataGate", "Trainer"]
+    assert run["seconds"] < 2 * 2
+    assert {state.split()[1] for state in run["ended"]} == {"ran"}
+
+
+def test_a_second_run_executes_nothing(runs):
+    assert {state.split()[1] for state in runs["again"]["ended"]} == {"cached"}
+    assert runs["again"]["seconds"] < 2
+
+
+def test_a_gate_that_closes_ends_what_began_beside_it(runs):
+    run = runs["bad data"]
+    assert run["failed"] == "DataGate: there is no more"
+    assert run["files"] == ["Check", "First"]
+    assert "Trainer" not in run["began"]
+    assert run["seconds"] < 10
+
+
+def test_of_two_that_fail_the_first_of_the_graph_is_the_reason(runs):
+    run = runs["bad data that breaks"]
+    assert run["began"].index("Transform") < run["began"].index("DataGate")
+    assert run["failed"] == "DataGate: there is no more"
+    assert runs["a bad step"]["failed"] == "Transform: there is no more"
+    assert runs["a bad step"]["files"] == ["Check", "DataGate", "First"]
+
+
+def test_a_process_that_is_killed_fails_its_step(runs):
+    assert runs["a lost process"]["failed"].startswith("Check: its process has ended without a word")
+    assert "DataGate" not in runs["a lost process"]["began"]
+
+
+def test_one_after_the_other_nothing_runs_before_its_gate(runs):
+    assert runs["alone"]["failed"] == "DataGate: there is no more"
+    assert runs["alone"]["began"] == ["First", "Check", "DataGate"]
+    assert runs["alone"]["pids"] == 0

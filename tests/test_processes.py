@@ -1,0 +1,167 @@
+"""Work in processes of its own: results, errors, questions, and the end of each."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="processes are forked on Linux, with two cores"
+)
+START = """
+import logging, os, signal, subprocess, sys, threading, time
+from pipeline.errors import UserError, frames_of
+from pipeline.processes import ask, processes
+
+class Odd(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+def fails(how):
+    try:
+        raise Odd("this", "that")
+    except Odd as cause:
+        raise how("too large") from cause
+
+def sleeps(seconds, file=None):
+    time.sleep(seconds)
+    if file:
+        open(file, "w").close()
+    return os.getpid()
+
+def starts(file):
+    return subprocess.run(["sh", "-c", f"sleep 2; touch {file}"])
+
+def asks(number):
+    return ask(number) + ask("more")
+
+def logs():
+    logging.getLogger("pipeline.training").warning("slow %s", "disk")
+    logging.getLogger("pipeline.progress.search").info("trial 1")
+    logging.getLogger("absl").warning("not ours")
+"""
+
+
+def ran(script: str, *arguments: str, code: int = 0) -> str:
+    """Runs a script with the functions above in a new process; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", START + textwrap.dedent(script), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_own():
+    text = ran("""
+        with processes() as made:
+            found, started = [], time.monotonic()
+            threads = [
+                threading.Thread(target=lambda n: found.append(made.run(sleeps, 1.0, name=str(n))), args=[n])
+                for n in range(2)
+            ]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            took = time.monotonic() - started
+        print(len({*found, os.getpid()}), took < 1.8)
+    """)
+    assert text == "3 True\n"
+
+
+def test_an_error_comes_with_its_cause_and_where_it_arose():
+    text = ran("""
+        with processes() as made:
+            for how in (ValueError, UserError, KeyboardInterrupt):
+                try:
+                    made.run(fails, how, name="fails")
+                except Exception as error:
+                    frame, cause = frames_of(error)[-1], error.__cause__
+                    print(type(error).__name__, error, frame.name, type(cause).__name__, cause, cause.__cause__)
+    """)
+    assert text.splitlines() == [
+        "ValueError too large fails Odd this and that None",
+        "UserError too large fails Odd this and that None",
+        "KeyboardInterrupt too large fails Odd this and that None",
+    ]
+
+
+def test_work_asks_and_its_log_lines_are_shown_here():
+    text = ran("""
+        class Shown(logging.Handler):
+            def emit(self, record):
+                print(record.name, record.levelname, record.getMessage())
+
+        logging.getLogger("pipeline").addHandler(Shown())
+        logging.getLogger("pipeline").setLevel(logging.INFO)
+        with processes() as made:
+            print(made.run(asks, 20, name="asks", answer=lambda question: 2 if question == "more" else 2 * question))
+            made.run(logs, name="logs")
+    """)
+    assert text.splitlines() == ["42", "pipeline.training WARNING slow disk", "pipeline.progress.search INFO trial 1"]
+
+
+def test_work_that_is_ended_is_said_to_be_and_what_it_has_started_ends_with_it(tmp_path):
+    text = ran(
+        """
+        with processes() as made:
+            threading.Timer(1.0, made.kill_all, [["sleeps"]]).start()
+            for work, arguments, name in ((sleeps, (60,), "sleeps"), (starts, (sys.argv[1],), "starts")):
+                if name == "starts":
+                    threading.Timer(0.5, made.kill_all, [["starts"]]).start()
+                try:
+                    made.run(work, *arguments, name=name)
+                except UserError as error:
+                    print(error)
+            made.kill_all(["later"])
+            try:
+                made.run(sleeps, 60, name="later")
+            except UserError as error:
+                print(error)
+        time.sleep(2.5)
+        """,
+        str(tmp_path / "file"),
+    )
+    assert [line.split(":")[0] for line in text.splitlines()] == ["its process has ended without a word"] * 3
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_when_the_one_that_wanted_the_work_is_gone(number):
+    script = START + textwrap.dedent("""
+        with processes() as made:
+            made.run(sleeps, 60, name="sleeps")
+    """)
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    deadline = time.monotonic() + 30
+    while len(below := psutil.Process(parent.pid).children(recursive=True)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(below) == 2
+    parent.send_signal(number)
+    parent.wait(10)
+    gone = time.monotonic() + 10
+    while [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
+        assert time.monotonic() < gone, "a process has stayed"
+        time.sleep(0.1)
+
+
+def test_there_are_none_where_tensorflow_has_computed():
+    text = ran("""
+        import tensorflow as tf
+        with processes() as made:
+            print(made is None)
+        tf.constant(1)
+        with processes() as made:
+            print(made is None)
+    """)
+    assert text == "False\nTrue\n"
