@@ -1,0 +1,45 @@
+"""Trials of a search that are trained side by side, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="one after the other here"),
+]
+
+
+def search(folder: Path, way: str, code: int = 0) -> tuple[list[dict], str]:
+    """Runs a search; returns its trials, the best first, and its log."""
+    command = [sys.executable, "-m", "tests.components.searching", str(folder / "search"), way]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code, done.stderr[-5000:]
+    return [] if code else json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_the_same_values_are_tried_and_win_as_one_after_the_other(tmp_path):
+    beside, log = search(tmp_path / "beside", "side by side")
+    alone, _ = search(tmp_path / "alone", "one after the other")
+    assert "Trials are trained 2 at a time" in log or len(os.sched_getaffinity(0)) > 2
+    assert [trial["trial_id"] for trial in beside] == [trial["trial_id"] for trial in alone]
+    for one, other in zip(beside, alone, strict=True):
+        assert one["rate"] == other["rate"]
+        assert one["score"] == pytest.approx(other["score"], rel=1e-5)
+
+
+def test_a_trial_whose_process_is_killed_fails_and_the_search_goes_on(tmp_path):
+    trials, log = search(tmp_path, "one is killed")
+    assert "Failed: trial 1: its process has ended without a word" in log
+    assert {trial["trial_id"] for trial in trials if trial["score"]} == {"0", "2", "3"}
+
+
+def test_a_search_in_which_none_trains_is_an_error_with_a_reason(tmp_path):
+    _, log = search(tmp_path, "none trains", code=1)
+    assert "TrainingError: every trial of the search failed. trial 3 with {'rate': " in log
+    assert "the loss is" in log.splitlines()[-1]
