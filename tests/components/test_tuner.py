@@ -27,10 +27,12 @@ def test_the_same_values_are_tried_and_win_as_one_after_the_other(tmp_path):
     beside, log = search(tmp_path / "beside", "side by side")
     alone, _ = search(tmp_path / "alone", "one after the other")
     assert "Trials are trained 2 at a time" in log or len(os.sched_getaffinity(0)) > 2
-    assert [trial["trial_id"] for trial in beside] == [trial["trial_id"] for trial in alone]
-    for one, other in zip(beside, alone, strict=True):
-        assert one["rate"] == other["rate"]
-        assert one["score"] == pytest.approx(other["score"], rel=1e-5)
+    # Which of the others are stopped early depends on which have ended by then.
+    assert {trial["trial_id"]: trial["rate"] for trial in beside} == {
+        trial["trial_id"]: trial["rate"] for trial in alone
+    }
+    assert beside[0]["trial_id"] == alone[0]["trial_id"]
+    assert beside[0]["score"] == pytest.approx(alone[0]["score"], rel=1e-5)
 
 
 def test_a_trial_whose_process_is_killed_fails_and_the_search_goes_on(tmp_path):
