@@ -204,6 +204,7 @@ class LocalRun:
         from pipeline.report.run import FinishedRun
         from pipeline.runs import record, store
 
+        steps = sorted(self.steps, key=list(self.graph).index)  # of which several may have run at a time
         kept = record.make(
             self.name,
             self.command,
@@ -211,13 +212,13 @@ class LocalRun:
             self.started,
             self.exit_code,
             self.outcome,
-            self.steps,
+            steps,
             self.failed,
         )
         if (self.output / store.FILE).is_file():
             with store.opened(self.output, write=True) as metadata:
                 record.keep(metadata, kept)
-        run = FinishedRun(kept, self.config, self.steps, self.failed, self.results, self._folder, self.graph)
+        run = FinishedRun(kept, self.config, steps, self.failed, self.results, self._folder, self.graph)
         file = page.write(run)
         index.write(self.output)
         return file
