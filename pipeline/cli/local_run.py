@@ -204,7 +204,8 @@ class LocalRun:
         from pipeline.report.run import FinishedRun
         from pipeline.runs import record, store
 
-        steps = sorted(self.steps, key=list(self.graph).index)  # of which several may have run at a time
+        places = {name: place for place, name in enumerate(self.graph)}
+        steps = sorted(self.steps, key=lambda step: places[step.name])  # several may have run at the same time
         kept = record.make(
             self.name,
             self.command,
