@@ -120,8 +120,11 @@ def processes() -> Iterator[Processes | None]:
     parent = os.getpid()
     template = _fork()
     if not template:
-        mine.close()
-        _be_template(theirs, parent)
+        try:
+            mine.close()
+            _be_template(theirs, parent)
+        finally:
+            os._exit(1)  # whatever happens, it does not go on as the program that it was forked from
     theirs.close()
     made = Processes(template, mine)
     try:
@@ -178,12 +181,15 @@ def _be_template(requests: socket.socket, parent: int) -> NoReturn:
         if not asked:
             os._exit(0)
         if not _fork():
-            requests.close()
-            _work(Connection(descriptors[0]), template)
+            try:
+                requests.close()
+                _work(Connection(descriptors[0]), template)
+            finally:
+                os._exit(0)
         os.close(descriptors[0])
 
 
-def _work(connection: Connection, parent: int) -> NoReturn:
+def _work(connection: Connection, parent: int) -> None:
     _end_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection.send((PROCESS, os.getpid()))
@@ -192,15 +198,13 @@ def _work(connection: Connection, parent: int) -> NoReturn:
     logging.getLogger(LOGGER).handlers = [_sender]
     try:
         work, arguments = connection.recv()
-        answer = RESULT, work(*arguments)
+        answer = pickle.dumps((RESULT, work(*arguments)))
     except BaseException as error:
         traceback.print_exception(error)  # into the log
-        answer = ERROR, _packed(error)
+        answer = pickle.dumps((ERROR, _packed(error)))
     sys.stdout.flush()
     sys.stderr.flush()
-    with contextlib.suppress(ConnectionError):
-        connection.send(answer)
-    os._exit(0)
+    connection.send_bytes(answer)
 
 
 def _end_with(parent: int) -> None:

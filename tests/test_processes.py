@@ -42,6 +42,9 @@ def starts(file):
 def asks(number):
     return ask(number) + ask("more")
 
+def unpicklable():
+    return lambda: None
+
 def logs():
     logging.getLogger("pipeline.training").warning("slow %s", "disk")
     logging.getLogger("pipeline.progress.search").info("trial 1")
@@ -94,6 +97,18 @@ def test_an_error_comes_with_its_cause_and_where_it_arose():
         "UserError too large fails Odd this and that None",
         "KeyboardInterrupt too large fails Odd this and that None",
     ]
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_and_the_program_does_not_go_on_twice():
+    text = ran("""
+        with processes() as made:
+            try:
+                made.run(unpicklable, name="unpicklable")
+            except Exception as error:
+                print(type(error).__name__, "lambda" in str(error))
+        print("goes on")
+    """)
+    assert text in ("AttributeError True\ngoes on\n", "PicklingError True\ngoes on\n")
 
 
 def test_work_asks_and_its_log_lines_are_shown_here():

@@ -1,5 +1,6 @@
 """Let TFX's launcher run executors in other processes."""
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -49,9 +50,16 @@ def in_processes(processes: Processes, lock: threading.Lock) -> Mapping[type[Mes
     return {kind: elsewhere(operator) for kind, operator in OPERATORS.items()}
 
 
+def without_index() -> None:
+    """Let pip, with which TFX installs the user's wheels, ask nobody and look for nothing: they need nothing else."""
+    os.environ.setdefault("PIP_NO_INDEX", "1")
+    os.environ.setdefault("PIP_NO_DEPS", "1")
+
+
 def _execute(
     kind: type[Message], specification: bytes, given: bytes, decoded: tuple[str, bool] | None
 ) -> execution_result_pb2.ExecutorOutput:
+    without_index()
     share_decoded(decoded)
     spec = kind()
     spec.ParseFromString(specification)

@@ -8,7 +8,6 @@ Steps run one after the other in this process or, given ``Processes``, side by s
 
 import datetime
 import gc
-import os
 import queue
 import threading
 import time
@@ -34,7 +33,7 @@ from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
 from pipeline.processes import Processes, collect_rarely
 from pipeline.runs import reuse
-from pipeline.runs.executors import in_processes
+from pipeline.runs.executors import in_processes, without_index
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
@@ -126,9 +125,7 @@ def run_graph(
     graph = Compiler().compile(pipeline)
     runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
     collect_rarely()
-    # TFX installs the user's wheels with pip; they need nothing else, and pip nobody to ask and nothing to look for.
-    os.environ.setdefault("PIP_NO_INDEX", "1")
-    os.environ.setdefault("PIP_NO_DEPS", "1")
+    without_index()
     with metadata.Metadata(pipeline.metadata_connection_config) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     with keep_decoded(_kept_by(pipeline)), reuse.only_unchanged():
