@@ -55,10 +55,13 @@ class BeamExecutor(BaseBeamExecutor):
     @property
     def _runs_here(self) -> bool:
         """Return whether the pipelines compute on this machine, so that their workers see its folders."""
-        if self._make_beam_pipeline_fn is not None:
-            return False
-        runner = Options(self._beam_pipeline_args).view_as(StandardOptions).runner or "DirectRunner"
-        return runner.rpartition(".")[2] in HERE
+        return self._make_beam_pipeline_fn is None and runs_here(self._beam_pipeline_args)
+
+
+def runs_here(beam_args: list[str]) -> bool:
+    """Return whether pipelines with these options compute on this machine."""
+    runner = Options(beam_args).view_as(StandardOptions).runner or "DirectRunner"
+    return runner.rpartition(".")[2] in HERE
 
 
 def patch_beam_overheads() -> None:

@@ -60,6 +60,8 @@ def _execute(
     kind: type[Message], specification: bytes, given: bytes, decoded: tuple[str, bool] | None
 ) -> execution_result_pb2.ExecutorOutput:
     without_index()
+    # By default TensorFlow takes all memory of a GPU, and leaves none for the step beside. Not seen on a GPU.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     share_decoded(decoded)
     spec = kind()
     spec.ParseFromString(specification)

@@ -11,7 +11,7 @@ import gc
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from tfx.orchestration.portable import launcher, runtime_parameter_utils
 from tfx.orchestration.portable.mlmd import execution_lib
 from tfx.proto.orchestration import pipeline_pb2
 
+from pipeline.components.beam_pipeline import runs_here
 from pipeline.components.written_files import list_files
 from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
@@ -130,8 +131,10 @@ def run_graph(
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     with keep_decoded(_kept_by(pipeline)), reuse.only_unchanged():
         if processes:
-            run = _SideBySide(graph, pipeline.metadata_connection_config, on_start, on_end, processes)
-            return run.until(last)
+            # An engine elsewhere is not given, and paid for, what a gate may end.
+            beside_gate = BESIDE_GATE if runs_here(pipeline.beam_pipeline_args) else ()
+            launching = _Launching(graph, pipeline.metadata_connection_config)
+            return _SideBySide(launching, on_start, on_end, processes, beside_gate).until(last)
         return _one_after_the_other(_Launching(graph, pipeline.metadata_connection_config), on_start, on_end, last)
 
 
@@ -165,16 +168,17 @@ class _SideBySide:
 
     def __init__(
         self,
-        graph: pipeline_pb2.Pipeline,
-        connection: metadata_store_pb2.ConnectionConfig,
+        launching: "_Launching",
         on_start: Callable[[str], None],
         on_end: Callable[[Step], None],
         processes: Processes,
+        beside_gate: Collection[str],
     ):
+        self._launching, self._beside_gate = launching, beside_gate
         self._on_start, self._on_end, self._processes = on_start, on_end, processes
         # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.
         self._lock = threading.Lock()
-        self._launching = _Launching(graph, connection, in_processes(processes, self._lock))
+        launching.operators = in_processes(processes, self._lock)
         self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}
         self._before = _all_before(self._launching.nodes)
         self._ended: queue.Queue[tuple[str, Step | Exception, float]] = queue.Queue()
@@ -212,7 +216,7 @@ class _SideBySide:
     def _may(self, node: pipeline_pb2.PipelineNode) -> bool:
         """Return whether all has ended that a step must wait for."""
         name = node.node_info.id
-        needed = _givers(node) if name in BESIDE_GATE else self._before[name]
+        needed = _givers(node) if name in self._beside_gate else self._before[name]
         return needed <= self._launching.steps.keys()
 
     def _start(self, node: pipeline_pb2.PipelineNode) -> None:
@@ -256,16 +260,13 @@ class _Launching:
 
     Attributes:
         nodes: In the order of the graph.
+        operators: That run executors, by their kind, in place of TFX's.
         steps: Those that have ended well, by name.
     """
 
-    def __init__(
-        self,
-        graph: pipeline_pb2.Pipeline,
-        connection: metadata_store_pb2.ConnectionConfig,
-        operators: Mapping[Any, Any] | None = None,
-    ):
-        self._graph, self._connection, self._operators = graph, connection, operators
+    def __init__(self, graph: pipeline_pb2.Pipeline, connection: metadata_store_pb2.ConnectionConfig):
+        self._graph, self._connection = graph, connection
+        self.operators: Mapping[Any, Any] = {}
         self._deployment = runner_utils.extract_local_deployment_config(graph)
         self.nodes = [node.pipeline_node for node in graph.nodes]
         self.steps: dict[str, Step] = {}
@@ -280,7 +281,7 @@ class _Launching:
             pipeline_runtime_spec=self._graph.runtime_spec,
             executor_spec=runner_utils.extract_executor_spec(self._deployment, name),
             custom_driver_spec=runner_utils.extract_custom_driver_spec(self._deployment, name),
-            custom_executor_operators=self._operators,
+            custom_executor_operators=self.operators,
         )
         found = [before for before in node.upstream_nodes if before in self.steps and before not in FIND_BASELINE]
         inputs = {before: [one for made in self.steps[before].outputs.values() for one in made] for before in found}
