@@ -131,10 +131,12 @@ def run_pipeline(
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
         gc.disable()
         from pipeline.graph import create_pipeline
+        from pipeline.processes import processes
         from pipeline.runs import engine
 
-        engine.check(target)
-        run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen)
+        with processes() as of_steps:  # before anything is computed here
+            engine.check(target)
+            run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
         run.announce(screen.note)
         screen.report(run.write_report)
     return run.exit_code

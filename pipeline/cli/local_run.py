@@ -104,13 +104,17 @@ class LocalRun:
             self.announce(say)
             raise
 
-    def execute(self, create: Callable[[], Pipeline], screen: Screen) -> None:
+    def execute(self, create: Callable[[], Pipeline], screen: Screen, of_steps: Processes | None = None) -> None:
         """Create the graph and run it; show every step, and the results or the step that failed.
+
+        Args:
+            create: Creates the graph.
+            screen: Shows it.
+            of_steps: Processes for the steps; None: they run here.
 
         Raises:
             UserError: the run cannot start, or its results cannot be used.
         """
-        from pipeline.processes import processes
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
@@ -139,12 +143,11 @@ class LocalRun:
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
         try:
             store.check(self.output)
-            with processes() as of_steps:
-                pipeline = create()
-                self.graph = upstream_of(pipeline)
-                steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
-                for thread in asking:
-                    thread.join()
+            pipeline = create()
+            self.graph = upstream_of(pipeline)
+            steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
+            for thread in asking:
+                thread.join()
             self.results = read_results(steps)
         except UserError:
             raise
