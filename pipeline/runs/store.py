@@ -164,7 +164,10 @@ def _run(store: MetadataStore, context: metadata_store_pb2.Context) -> Run:
             outputs[node] = _outputs(store, execution.id)
             makers[node] = _maker(store, execution, outputs[node])
     started = datetime.datetime.fromtimestamp(context.create_time_since_epoch / 1000)
-    return Run(context.name, started, of_context(context), executions, makers, outputs)
+    record = of_context(context)
+    # Two steps may have run at the same time: the record has them in the order of the graph.
+    ordered = {node: executions[node] for node in (*record.steps, *executions) if node in executions}
+    return Run(context.name, started, record, ordered, makers, outputs)
 
 
 def _outputs(store: MetadataStore, execution: int) -> dict[str, list[Artifact]]:
