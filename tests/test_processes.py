@@ -36,6 +36,12 @@ def sleeps(seconds, file=None):
         open(file, "w").close()
     return os.getpid()
 
+def meets(mine, other):
+    open(mine, "w").close()
+    while not os.path.exists(other):
+        time.sleep(0.05)
+    return os.getpid()
+
 def starts(file):
     return subprocess.run(["sh", "-c", f"sleep 2; touch {file}"])
 
@@ -66,20 +72,19 @@ def ran(script: str, *arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
-def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_own():
-    text = ran("""
+def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_own(tmp_path):
+    script = """
+        files, found = sys.argv[1:], []
         with processes() as made:
-            found, started = [], time.monotonic()
             threads = [
-                threading.Thread(target=lambda n: found.append(made.run(sleeps, 1.0, name=str(n))), args=[n])
-                for n in range(2)
+                threading.Thread(target=lambda names: found.append(made.run(meets, *names, name=names[0])), args=[names])
+                for names in (files, files[::-1])
             ]
             [thread.start() for thread in threads]
             [thread.join() for thread in threads]
-            took = time.monotonic() - started
-        print(len({*found, os.getpid()}), took < 1.8)
-    """)
-    assert text == "3 True\n"
+        print(len({*found, os.getpid()}))
+    """
+    assert ran(script, str(tmp_path / "one"), str(tmp_path / "other")) == "3\n"
 
 
 def test_an_error_comes_with_its_cause_and_where_it_arose():

@@ -36,12 +36,13 @@ def Next(before: InputArtifact[Model], model: OutputArtifact[Model], how: Parame
 def act(uri: str, how: str) -> None:
     """Ends after some seconds, as it is told, and leaves a file when it ends well."""
     name, _, seconds = how.partition(" ")
+    began = time.time()
     time.sleep(float(seconds or 0))
     if name == "fails":
         raise UserError("there is no more")
     if name == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(uri, "made").write_text(str(os.getpid()))
+    Path(uri, "made").write_text(f"{os.getpid()} {began} {time.time()}")
 
 
 def graph(folder: Path, **how: str) -> Pipeline:
@@ -72,10 +73,16 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
         run_graph(pipeline, run, started.append, lambda step: ended.append(f"{step.name} {step.state}"), processes=made)
     except StepFailed as error:
         failed = f"{error.step}: {error.__cause__}"
-    files = sorted(path.relative_to(folder).parts[0] for path in folder.glob("*/model/*/made"))
-    pids = {path.read_text() for path in folder.glob("*/model/*/made")} - {str(os.getpid())}
-    seconds = time.monotonic() - at
-    return {"began": started, "ended": ended, "failed": failed, "files": files, "pids": len(pids), "seconds": seconds}
+    made_by = {path.relative_to(folder).parts[0]: path.read_text().split() for path in folder.glob("*/model/*/made")}
+    return {
+        "began": started,
+        "ended": ended,
+        "failed": failed,
+        "files": sorted(made_by),
+        "pids": len({pid for pid, *_ in made_by.values()} - {str(os.getpid())}),
+        "worked": {name: [float(at) for at in times] for name, (_, *times) in made_by.items()},
+        "seconds": time.monotonic() - at,
+    }
 
 
 def main(folder: Path) -> None:

@@ -32,13 +32,14 @@ def test_steps_with_their_inputs_run_at_the_same_time_and_what_they_make_is_ther
     assert run["pids"] == 5
     # Transform does not wait for the gate, but what goes on from it does.
     assert run["began"] == ["First", "Check", "Transform", "DataGate", "Trainer"]
-    assert run["seconds"] < 2 * 2
+    (check_began, check_ended), (transform_began, transform_ended) = run["worked"]["Check"], run["worked"]["Transform"]
+    assert check_began < transform_ended
+    assert transform_began < check_ended
     assert {state.split()[1] for state in run["ended"]} == {"ran"}
 
 
 def test_a_second_run_executes_nothing(runs):
     assert {state.split()[1] for state in runs["again"]["ended"]} == {"cached"}
-    assert runs["again"]["seconds"] < 2
 
 
 def test_a_gate_that_closes_ends_what_began_beside_it(runs):
@@ -46,7 +47,7 @@ def test_a_gate_that_closes_ends_what_began_beside_it(runs):
     assert run["failed"] == "DataGate: there is no more"
     assert run["files"] == ["Check", "First"]
     assert "Trainer" not in run["began"]
-    assert run["seconds"] < 10
+    assert run["seconds"] < 25  # Transform would have taken 30
 
 
 def test_of_two_that_fail_the_first_of_the_graph_is_the_reason(runs):
