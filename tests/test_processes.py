@@ -76,10 +76,10 @@ def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_ow
     script = """
         files, found = sys.argv[1:], []
         with processes() as made:
-            threads = [
-                threading.Thread(target=lambda names: found.append(made.run(meets, *names, name=names[0])), args=[names])
-                for names in (files, files[::-1])
-            ]
+            def meet(mine, other):
+                found.append(made.run(meets, mine, other, name=mine))
+
+            threads = [threading.Thread(target=meet, args=names) for names in (files, files[::-1])]
             [thread.start() for thread in threads]
             [thread.join() for thread in threads]
         print(len({*found, os.getpid()}))
