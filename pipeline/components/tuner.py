@@ -1,5 +1,6 @@
 """TFX's Tuner, for modules that call ``pipeline.training`` and for those of stock TFX."""
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
+from pipeline import filesystem
 from pipeline.components.base import Artifacts, UserCodeComponent
 from pipeline.components.fn_args import FnArgs
 from pipeline.components.infinite_data import reject_infinite_data
@@ -40,7 +42,10 @@ class TunerExecutor(BaseExecutor):
             InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
         """
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
-        with tempfile.TemporaryDirectory() as folder, processes() as workers:
+        # A client of a bucket has threads, which a fork must not have: there trials are trained one after the other.
+        remote = filesystem.is_remote(artifact_utils.get_single_uri(input_dict["transform_graph"]))
+        beside = contextlib.nullcontext() if remote else processes()
+        with tempfile.TemporaryDirectory() as folder, beside as workers:
             tuner = search(input_dict, exec_properties, folder, workers=workers)
             write_results(tuner, output_dict)
 
