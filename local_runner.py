@@ -130,6 +130,11 @@ def run_pipeline(
         # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
         gc.disable()
+        import tensorflow as tf
+
+        # Who asks for tf.keras first decides which Keras it is. tensorflow_transform would make it Keras 2; module
+        # files get Keras 3.
+        _ = tf.keras.Model
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
         from pipeline.runs import engine

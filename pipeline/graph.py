@@ -14,6 +14,7 @@ from tfx.dsl.components.base.base_node import BaseNode
 from tfx.dsl.components.common.importer import Importer
 from tfx.dsl.components.common.resolver import Resolver
 from tfx.dsl.input_resolution.strategies.latest_artifact_strategy import LatestArtifactStrategy
+from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import LatestBlessedModelStrategy
 from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import BaseChannel, Channel, standard_artifacts
@@ -21,7 +22,7 @@ from tfx.types import BaseChannel, Channel, standard_artifacts
 from pipeline import filesystem
 from pipeline.components.baselines import Baselines
 from pipeline.components.data_gate import DataGate, ExampleValidator
-from pipeline.components.earlier_model import find_baseline, find_last_blessed
+from pipeline.components.earlier_model import find_baseline
 from pipeline.components.evaluator import Evaluator
 from pipeline.components.example_gen import create_example_gen
 from pipeline.components.model_check import ModelCheck
@@ -206,7 +207,11 @@ def _training_steps(config: PipelineConfig, target: Target, data: _DataSteps) ->
 
     # A warm start begins with the weights of the last blessed model.
     if config.training.warm_start:
-        last_blessed = find_last_blessed(target, "ModelToStartFrom")
+        last_blessed = Resolver(
+            LatestBlessedModelStrategy,
+            model=Channel(type=standard_artifacts.Model),
+            model_blessing=Channel(type=standard_artifacts.ModelBlessing),
+        ).with_id("ModelToStartFrom")
         inputs["base_model"] = last_blessed.outputs["model"]
         nodes.append(last_blessed)
 
@@ -254,9 +259,7 @@ def _judging_steps(
         model=model,
         baseline_model=baseline_model,
         schema=data.schema,
-        # Vertex AI finds the next run's baseline by this blessing alone, so it must know. Here the two run side by
-        # side, and what finds the baseline passes over models that ModelCheck has refused.
-        infra_blessing=infra_blessing if target.vertex else None,
+        infra_blessing=infra_blessing,
         baselines=data.baselines,
         evaluation=config.evaluation,
         label=config.label,

@@ -21,8 +21,6 @@ BASELINES = "baselines.json"
 # Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:
 # {"tolerance": ..., "rows": [{"instance", "answer"}]}.
 MODEL_REPORT, SMOKE_ROWS = "model_check.json", "smoke_rows.json"
-# Of the blessing of ModelCheck: the number of the model.
-CHECKED_MODEL = "checked_model_id"
 
 
 def read_statistics(artifact: types.Artifact) -> dict[str, Statistics]:

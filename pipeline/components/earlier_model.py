@@ -13,7 +13,6 @@ from tfx.dsl.input_resolution.strategies.latest_blessed_model_strategy import La
 from tfx.orchestration import metadata
 from tfx.types import BaseChannel, Channel, standard_artifacts
 
-from pipeline.components.artifacts import CHECKED_MODEL
 from pipeline.errors import UserError
 from pipeline.settings.gates import LAST_BLESSED, NO_BASELINE
 from pipeline.settings.target import Target
@@ -38,32 +37,21 @@ def find_baseline(
         address = model_of_run(target.metadata, setting)
         importer = Importer(address, standard_artifacts.Model).with_id("BaselineModel")
         return importer, importer.outputs["result"]
-    resolver = find_last_blessed(target, "LatestBlessedModel", candidate=trainer.outputs["model"])
-    resolver.add_upstream_node(trainer)
-    return resolver, resolver.outputs["model"]
-
-
-def find_last_blessed(target: Target, name: str, **candidate: BaseChannel) -> Resolver:
-    """Return the node that finds the last blessed model.
-
-    Args:
-        target: Whether Vertex AI resolves.
-        name: Of the node.
-        candidate: A model that it is not.
-    """
     channels = {
         "model": Channel(type=standard_artifacts.Model),
         "model_blessing": Channel(type=standard_artifacts.ModelBlessing),
     }
-    if target.vertex is not None:
-        # It resolves by its own queries and knows TFX's strategies only.
-        return Resolver(LatestBlessedModelStrategy, **channels).with_id(name)
-    channels["infra_blessing"] = Channel(type=standard_artifacts.InfraBlessing)
-    return Resolver(LatestGoodModelStrategy, **channels, **candidate).with_id(name)
+    if target.vertex is None:
+        resolver = Resolver(LatestOtherBlessedModelStrategy, candidate=trainer.outputs["model"], **channels)
+    else:
+        # Vertex AI resolves by its own queries and knows TFX's strategies only.
+        resolver = Resolver(LatestBlessedModelStrategy, **channels)
+        resolver.add_upstream_node(trainer)
+    return resolver.with_id("LatestBlessedModel"), resolver.outputs["model"]
 
 
-class LatestGoodModelStrategy(LatestBlessedModelStrategy):
-    """Resolve the latest blessed model that ModelCheck has not refused, and that is not the candidate.
+class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
+    """Resolve the latest blessed model other than the candidate.
 
     TFX's strategy finds the candidate itself as soon as it is blessed: a second run of an unchanged pipeline would get
     another baseline than the first, and evaluate and push again. Without the candidate the baseline is the same.
@@ -79,23 +67,18 @@ class LatestGoodModelStrategy(LatestBlessedModelStrategy):
             input_dict: All models and blessings of this pipeline, and the candidate.
 
         Returns:
-            At most one model and its blessing, and the rest unchanged.
+            At most one model and its blessing, and the candidate unchanged.
         """
-        others = {name: given for name, given in input_dict.items() if name not in ("model", "model_blessing")}
-        left_out = {model.id for model in others.get("candidate", [])}
-        left_out |= {
-            check.get_int_custom_property(CHECKED_MODEL)
-            for check in others["infra_blessing"]
-            if not check.get_int_custom_property("blessed")
-        }
+        candidates = input_dict["candidate"]
+        candidate_ids = {artifact.id for artifact in candidates}
         resolved = super().resolve_artifacts(
             store,
             {
-                "model": [model for model in input_dict["model"] if model.id not in left_out],
+                "model": [model for model in input_dict["model"] if model.id not in candidate_ids],
                 "model_blessing": input_dict["model_blessing"],
             },
         )
-        return {**(resolved or {"model": [], "model_blessing": []}), **others}
+        return {**(resolved or {"model": [], "model_blessing": []}), "candidate": candidates}
 
 
 def model_of_run(store_file: str | None, run: str) -> str:

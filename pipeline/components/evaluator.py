@@ -216,8 +216,7 @@ def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
     """Write the blessing as TFX's Evaluator does, and the result of the gates with it.
 
-    A model that ModelCheck has refused, where its blessing is an input, is not blessed, however good: the next one
-    would be compared with it.
+    A model that ModelCheck has refused is not blessed, however good: the next one would be compared with it.
     """
     refused = [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
     blessed = result.blessed and not refused
@@ -355,12 +354,10 @@ class Evaluator(DeclaredComponent):
         "examples": standard_artifacts.Examples,
         "model": standard_artifacts.Model,
         "schema": standard_artifacts.Schema,
+        "infra_blessing": standard_artifacts.InfraBlessing,
         "baselines": standard_artifacts.ModelEvaluation,
     }
-    OPTIONAL_INPUTS = {
-        "baseline_model": standard_artifacts.Model,
-        "infra_blessing": standard_artifacts.InfraBlessing,
-    }
+    OPTIONAL_INPUTS = {"baseline_model": standard_artifacts.Model}
     OUTPUTS = {"evaluation": standard_artifacts.ModelEvaluation, "blessing": standard_artifacts.ModelBlessing}
 
     def __init__(self, *, evaluation: Evaluation, label: Label, **inputs: types.BaseChannel | None):

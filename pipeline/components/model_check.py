@@ -28,7 +28,7 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
 from pipeline.components import model_probe
-from pipeline.components.artifacts import CHECKED_MODEL, MODEL_REPORT, SMOKE_ROWS
+from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
@@ -100,7 +100,6 @@ class ModelCheckExecutor(BaseExecutor):
         filesystem.write(f"{blessing.uri}/{MODEL_REPORT}", json.dumps(report, indent=2))
         blessing.set_int_custom_property("blessed", int(blessed))
         blessing.set_int_custom_property("has_model", 0)
-        blessing.set_int_custom_property(CHECKED_MODEL, artifact_utils.get_single_instance(input_dict["model"]).id)
         blessing.set_string_custom_property("reasons", "; ".join(report["problems"]))
         for name, fact in report["facts"].items():
             blessing.set_float_custom_property(name, float(fact))

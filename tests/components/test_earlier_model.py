@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from tfx.types import standard_artifacts
 
-from pipeline.components.artifacts import CHECKED_MODEL
-from pipeline.components.earlier_model import LatestGoodModelStrategy, model_of_run
+from pipeline.components.earlier_model import LatestOtherBlessedModelStrategy, model_of_run
 from pipeline.errors import UserError
 from tests.e2e.run import Run
 
@@ -25,21 +24,13 @@ def blessing(of: int, blessed: int) -> standard_artifacts.ModelBlessing:
     return artifact
 
 
-def check(of: int, passed: int) -> standard_artifacts.InfraBlessing:
-    artifact = standard_artifacts.InfraBlessing()
-    artifact.set_int_custom_property(CHECKED_MODEL, of)
-    artifact.set_int_custom_property("blessed", passed)
-    return artifact
-
-
-def baseline_of(candidate: int, blessings: dict[int, int], checks: dict[int, int] | None = None) -> list[int]:
+def baseline_of(candidate: int, blessings: dict[int, int]) -> list[int]:
     candidate_model = model(candidate)
-    resolved = LatestGoodModelStrategy().resolve_artifacts(
+    resolved = LatestOtherBlessedModelStrategy().resolve_artifacts(
         None,
         {
             "model": [model(number) for number in sorted({*blessings, candidate})],
             "model_blessing": [blessing(number, blessed) for number, blessed in blessings.items()],
-            "infra_blessing": [check(number, passed) for number, passed in (checks or {}).items()],
             "candidate": [candidate_model],
         },
     )
@@ -58,13 +49,6 @@ def test_the_baseline_is_the_latest_blessed_model_other_than_the_candidate():
     assert baseline_of(4, {1: 1, 2: 1, 3: 0, 4: 1}) == [2]
     # Back to the code of an earlier model: it has to beat the one that came after it.
     assert baseline_of(1, {1: 1, 2: 1}) == [2]
-
-
-def test_the_baseline_is_none_that_the_model_check_has_refused_however_good():
-    assert baseline_of(4, {1: 1, 2: 1, 3: 1}, {1: 1, 2: 1, 3: 0}) == [2]
-    assert baseline_of(4, {3: 1}, {3: 0}) == []
-    # A check of an earlier version does not say of which model it is; the Evaluator knew of it.
-    assert baseline_of(4, {3: 1}, {0: 0}) == [3]
 
 
 @pytest.fixture(scope="module")
