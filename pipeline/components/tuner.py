@@ -42,7 +42,7 @@ class TunerExecutor(BaseExecutor):
             InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
         """
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
-        # A client of a bucket has threads, which a fork must not have: there trials are trained one after the other.
+        # A process that has read from a bucket may have threads, and must not be forked.
         remote = filesystem.is_remote(artifact_utils.get_single_uri(input_dict["transform_graph"]))
         beside = contextlib.nullcontext() if remote else processes()
         with tempfile.TemporaryDirectory() as folder, beside as workers:
@@ -86,8 +86,9 @@ def search(
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
     if print_tuning_summary:
         tuner.search_space_summary()
-    if workers and isinstance(tuner, Search) and tuner.at_once > 1:
-        _search_side_by_side(tuner, workers, input_dict, exec_properties, working_dir)
+    at_once = tuner.at_once if workers and isinstance(tuner, Search) else 1
+    if workers and at_once > 1:
+        _search_side_by_side(tuner, workers, at_once, input_dict, exec_properties, working_dir)
     else:
         with reject_infinite_data(tuner):
             tuner.search(**fit_kwargs)
@@ -97,10 +98,14 @@ def search(
 
 
 def _search_side_by_side(
-    tuner: Search, workers: Processes, input_dict: Artifacts, exec_properties: dict[str, Any], working_dir: str
+    tuner: Search,
+    workers: Processes,
+    at_once: int,
+    input_dict: Artifacts,
+    exec_properties: dict[str, Any],
+    working_dir: str,
 ) -> None:
-    """Hand trials out to processes on this machine, one at a time to each."""
-    at_once = tuner.at_once
+    """Hand trials out to so many processes on this machine, one at a time to each."""
     cores = int(usable_cores())
     threads = max(1, cores // at_once)
     logger.info("Trials are trained %d at a time, each with %d of %d cores.", at_once, threads, cores)

@@ -25,8 +25,9 @@ logger = logging.getLogger("pipeline.training")
 
 # Rows answered at once.
 BATCH = 4096
-# Values that trees learn from, columns times rows: 22 bytes each while scikit-learn fits. Of more, evenly picked rows.
-MOST_VALUES = 150_000_000
+# Values that trees learn from, columns times rows, and bytes for each while scikit-learn fits. Of more values, evenly
+# picked rows.
+MOST_VALUES, BYTES_TO_FIT = 150_000_000, 22
 # Of the trees.
 WEIGHTS = np.linspace(0, 1, 21)
 EVEN_ROWS = 100
@@ -89,9 +90,9 @@ class FittedTrees(NamedTuple):
     every: int
 
 
-def bytes_to_fit(features: Features, train: Split) -> int:
-    """Return how many bytes of memory ``fit_trees`` takes."""
-    return 22 * min(MOST_VALUES, train.examples * Columns(features).count)
+def bytes_to_fit(features: Features, rows: int) -> int:
+    """Return how many bytes of memory ``fit_trees`` takes for so many rows of the train split."""
+    return BYTES_TO_FIT * min(MOST_VALUES, rows * Columns(features).count)
 
 
 def fit_trees(features: Features, train: Split, evaluate: Split, settings: Settings) -> FittedTrees | None:

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.training.cache import choose_cache, estimate, gzipped
+from pipeline.training.cache import choose_cache, estimate, find, gzipped
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
@@ -110,7 +110,7 @@ def read(
         TrainingError: there are no files or, on the first use of a split in memory, no examples in them or a label that
             is none of the classes.
     """
-    files = sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
+    files = find(patterns)
     if not files:
         raise TrainingError(f"no examples: nothing matches {', '.join(patterns)}")
     rows = Rows(decoder, classes)

@@ -1,9 +1,9 @@
-"""Who is tried next in a search, who is stopped early, and when the search ends."""
+"""Decide which trial of a search is next, which is stopped early, and when the search ends."""
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import keras_tuner
@@ -14,8 +14,6 @@ from pipeline.progress import Progress
 Direction = Literal["min", "max"]
 # Ended trials that the median is taken of, at least: one of two says little.
 ENOUGH_TRIALS = 3
-
-
 # What a search asks its oracle, as KerasTuner's own client of one.
 ASKED = ("create_trial", "end_trial", "get_best_trials", "get_space", "get_trial", "update_space", "update_trial")
 
@@ -25,7 +23,7 @@ class OracleElsewhere:
 
     Args:
         oracle: Of the same search space, here.
-        ask: Sends (method, arguments, named arguments), and returns what ``answer`` there does.
+        ask: Sends (method, arguments, named arguments), and returns the answer.
     """
 
     def __init__(self, oracle: keras_tuner.Oracle, ask: Callable[[Any], Any]):
@@ -39,14 +37,6 @@ class OracleElsewhere:
 
     def save(self, *_: Any) -> None:
         """Do nothing: there is nothing here to go on from."""
-
-
-def answer(oracle: keras_tuner.Oracle, question: tuple[str, Sequence[Any], Mapping[str, Any]]) -> Any:
-    """Return what an oracle answers to a question of ``OracleElsewhere``."""
-    name, arguments, named = question
-    if name not in ASKED:
-        raise AttributeError(name)
-    return getattr(oracle, name)(*arguments, **named)
 
 
 class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):

@@ -21,6 +21,7 @@ from pipeline.training import answers, predictions, probe, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.blocks import on_any_device
+from pipeline.training.cache import estimate, find
 from pipeline.training.conformal import rank_of
 from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
@@ -105,32 +106,33 @@ def run(
         return
 
     checkpoints = checkpoint_folder(fn_args)
-    beside = ThreadPoolExecutor(1)
-    try:
-        trees: Future[list[FittedTrees | None]] | None = None
-        if settings.members == "both" and not settings.spin and distribution.workers == 1:
-            trees = beside.submit(_fit_beside, for_trees, train, evaluate, settings)
-        if settings.members != "trees" or settings.spin:
-            Fit(
-                model,
-                train,
-                evaluate,
-                settings,
-                distribution,
-                seed=seed,
-                callbacks=callbacks,
-                augment=augment,
-                logs=fn_args.model_run_dir,
-                tensorboard=os.environ.get(LOG_VARIABLE),
-                checkpoints=None if settings.spin else checkpoints,
-            ).run()
-        if settings.spin:
-            return
-        fitted = None
-        if settings.members != "network":
-            (fitted,) = (trees and trees.result()) or [fit_trees(for_trees, train, evaluate, settings)]
-    finally:
-        beside.shutdown(wait=False)
+    of_trees = for_trees, train, evaluate, settings
+    trees: Future[FittedTrees | None] | None = None
+    if settings.members == "both" and not settings.spin and distribution.workers == 1:
+        if bytes_to_fit(for_trees, estimate(find(fn_args.train_files))) <= SHARE_OF_MEMORY * free_memory():
+            # Steps of a small network leave a core idle now and then, and compiling them leaves all but one.
+            beside = ThreadPoolExecutor(1)
+            trees = beside.submit(fit_trees, *of_trees)
+            beside.shutdown(wait=False)  # when the network fails, nobody waits for the trees
+    if settings.members != "trees" or settings.spin:
+        Fit(
+            model,
+            train,
+            evaluate,
+            settings,
+            distribution,
+            seed=seed,
+            callbacks=callbacks,
+            augment=augment,
+            logs=fn_args.model_run_dir,
+            tensorboard=os.environ.get(LOG_VARIABLE),
+            checkpoints=None if settings.spin else checkpoints,
+        ).run()
+    if settings.spin:
+        return
+    fitted = None
+    if settings.members != "network":
+        fitted = trees.result() if trees else fit_trees(*of_trees)
     ensemble = with_trees(model, decoder, fitted, evaluate, settings) if fitted else None
     if ensemble:
         shares = ", its classes as frequent as in train" if settings.classes else ""
@@ -169,13 +171,6 @@ def run(
             at_once=at_once,
         )
     delete_checkpoints(checkpoints, distribution)
-
-
-def _fit_beside(features: Features, train: Split, evaluate: Split, settings: Settings) -> list[FittedTrees | None]:
-    """Fit trees while the network is trained, many of whose steps leave a core idle; return none without memory."""
-    if bytes_to_fit(features, train) > SHARE_OF_MEMORY * free_memory():
-        return []
-    return [fit_trees(features, train, evaluate, settings)]
 
 
 def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:

@@ -15,14 +15,14 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
-from pipeline.training.cache import estimate
+from pipeline.training.cache import estimate, find
 from pipeline.training.control_groups import free_memory, usable_cores
 from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split
 from pipeline.training.loop import Fit
-from pipeline.training.oracle import DefaultsFirst, OracleElsewhere, answer
+from pipeline.training.oracle import DefaultsFirst, OracleElsewhere
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
@@ -30,7 +30,7 @@ from pipeline.training.settings import Settings
 TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 # Trials at the same time on one machine, at most; the part of what memory is free that they may take; bytes of a
 # process without its examples, and for how many bytes of examples a byte of their files stands.
-MOST_AT_ONCE, SHARE_OF_MEMORY, OF_PROCESS, UNPACKED = 4, 0.7, 1.5e9, 20
+MOST_AT_ONCE, SHARE_FOR_TRIALS, OF_PROCESS, UNPACKED = 4, 0.7, 1.5e9, 20
 # Before the reason in the traceback of a trial that failed.
 FAILED = "FailedTrialError: "
 
@@ -130,13 +130,9 @@ class Search(keras_tuner.Tuner):
         """
         if not self._distribution.on_cpu or self._distribution.replicas > 1:
             return 1
-        size = sum(
-            tf.io.gfile.stat(file).length
-            for files in part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-            for pattern in files
-            for file in tf.io.gfile.glob(pattern)
-        )
-        there_is_room_for = int(SHARE_OF_MEMORY * free_memory() / (OF_PROCESS + UNPACKED * size))
+        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
+        size = sum(tf.io.gfile.stat(file).length for patterns in files for file in find(patterns))
+        there_is_room_for = int(SHARE_FOR_TRIALS * free_memory() / (OF_PROCESS + UNPACKED * size))
         return max(1, min(int(usable_cores()), self._settings.trials, MOST_AT_ONCE, there_is_room_for))
 
     def train_for(self, number: int, ask: Callable[[Any], Any]) -> None:
@@ -146,8 +142,9 @@ class Search(keras_tuner.Tuner):
         self.search()
 
     def answer(self, question: Any) -> Any:
-        """Return what the oracle says to a process that trains."""
-        return answer(self.oracle, question)
+        """Return what the oracle says to a process that trains, by its ``OracleElsewhere``."""
+        method, arguments, named = question
+        return getattr(self.oracle, method)(*arguments, **named)
 
     def give_up(self, number: int, error: Exception) -> None:
         """Count the trial as failed that a process had begun when it ended."""
@@ -200,10 +197,7 @@ def part_of(
     """
     if rows is None:
         return train_files, eval_files
-    train, evaluate = (
-        sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
-        for patterns in (train_files, eval_files)
-    )
+    train, evaluate = find(train_files), find(eval_files)
     there = estimate(train) if train else 0
     if there <= rows:
         return train_files, eval_files

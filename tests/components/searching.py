@@ -40,7 +40,7 @@ def line(hp, features):
 
 
 def in_worker() -> bool:
-    """Whether this is a process that the executor has started."""
+    """Returns whether this is a process that the executor has started."""
     return os.getpid() != int(os.environ["PARENT"])
 
 

@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, dict]:
-    """How graphs went whose steps wait, fail and die, by what happened."""
+    """Outcomes of graphs whose steps wait, fail and die, by what happened."""
     folder = tmp_path_factory.mktemp("graphs")
     command = [sys.executable, "-m", "tests.runs.side_by_side", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
