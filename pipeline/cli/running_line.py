@@ -43,7 +43,7 @@ class RunningLine:
         self._progress = {**self._progress, topic: text}
 
     def _render(self) -> Text:
-        seconds = f"{time.monotonic() - min(self._started.values()):7.1f} s  "
+        seconds = f"{time.monotonic() - min(self._started.values(), default=time.monotonic()):7.1f} s  "
         details = "; ".join(self._progress.values())
         parts = (f"  {', '.join(self._started):<20}", ("running   ", "dim"), seconds, (details, "dim"))
         return assembled(*parts, no_wrap=True)

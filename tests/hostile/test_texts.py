@@ -41,6 +41,9 @@ def test_no_text_of_a_run_moves_the_terminal_s_cursor(tmp_path_factory, name, te
         line = RunningLine(console)
         line.progress(name, text)
         console.print(line._render())
+        line.start(text, name)
+        console.print(line._render())
+        line.stop()
         written = file.getvalue()
         assert not obeyed(OF_RICH.sub("", written) if colours else written)
 
