@@ -192,6 +192,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             ws="none",  # or whoever asks for an upgrade has a connection without limits
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # nothing here asks who is behind a proxy
             timeout_graceful_shutdown=arguments.grace_seconds,
         )
         # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.

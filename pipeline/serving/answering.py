@@ -18,7 +18,7 @@ from pipeline.serving.current import Current, Served
 from pipeline.serving.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
 from pipeline.serving.features import Columns, row_count
 from pipeline.serving.images import facts_by_row, with_checked_images, without_images
-from pipeline.serving.inputs import IMAGE, Input, take_examples
+from pipeline.serving.inputs import EXAMPLES, IMAGE, Input
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.model import Signature
 from pipeline.serving.request_log import RequestLog
@@ -122,10 +122,10 @@ class Answering:
             instances = None
         elif instances is None:
             instances = instances_of(columns, inputs)
-        if any(column.kind == IMAGE for column in inputs.values()):
+        if IMAGE in signature.kinds:
             known = facts_by_row(columns, inputs)
             instances = instances and without_images(instances, inputs, known)
-        elif take_examples(inputs):
+        elif EXAMPLES in signature.kinds:
             columns = with_checked_images(columns, served.model.rows.inputs)
         return Call(signature.name, columns, instances)
 

@@ -24,7 +24,7 @@ from pipeline.serving.answering import EXPECTED, Answering, Call, as_json, by_ro
 from pipeline.serving.bodies import Bodies
 from pipeline.serving.current import Served
 from pipeline.serving.description import describe
-from pipeline.serving.features import Refused, from_columns, from_instances, row_count
+from pipeline.serving.features import Columns, Refused, from_columns, row_count
 from pipeline.serving.inputs import quoted
 
 
@@ -195,13 +195,13 @@ class _Service:
             raise HTTPException(400, f'expected either "instances" or "inputs"; {EXPECTED}')
         instances, most = content.get("instances"), self.answering.limits.cells
         if "inputs" in content:
-            columns = from_columns(content["inputs"], signature.inputs, most_cells=most)
+            columns: Columns = from_columns(content["inputs"], signature.inputs, most_cells=most)
             self.answering.check_number(row_count(columns), served, signature)
         elif not isinstance(instances, list):
             raise HTTPException(400, f'"instances" is no list; {EXPECTED}')
         else:
             self.answering.check_number(len(instances), served, signature)
-            columns = from_instances(instances, signature.inputs, most_cells=most)
+            columns = signature.columns(instances, most)
         return _Asked(self.answering.call(served, signature, columns, instances), "instances" in content, explained)
 
     def _asks_to_explain(self, content: dict[str, Any]) -> bool:

@@ -77,7 +77,8 @@ class Bodies:
         seconds = self._limits.body_seconds
         try:
             try:
-                await asyncio.wait_for(self._fill(body, request), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._fill(body, request)
             except TimeoutError as error:
                 raise HTTPException(408, f"the body was not whole after {seconds:g} s") from error
             except ClientDisconnect as error:

@@ -1,6 +1,7 @@
 """Who may ask: whoever knows the token; without one, programs on this machine and no web page."""
 
 import asyncio
+import functools
 import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class Guard:
         return None
 
 
+@functools.lru_cache(1_000)
 def _name(host: str) -> str:
     """Return the name in a header Host, without its port."""
     try:

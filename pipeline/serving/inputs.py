@@ -16,7 +16,7 @@ EXAMPLES, IMAGE = "examples", "image"
 ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg=="
 # Values in a row, where there may be any number of them.
 ANY = 0
-_INT64 = 2**63
+INT64 = 2**63
 
 
 def quoted(value: Any) -> str:
@@ -28,12 +28,12 @@ def quoted(value: Any) -> str:
 
 def _integer(value: Any, dtype: np.dtype) -> int:
     # A float of -2**63 may be a whole number below it, which the parser of JSON has rounded.
-    fits = -_INT64 < value < _INT64 if type(value) is float else True
+    fits = -INT64 < value < INT64 if type(value) is float else True
     if type(value) is bool or (type(value) is float and value.is_integer()):
         value = int(value)  # booleans are read as 0 and 1
     if type(value) is not int:
         raise ValueError(quoted(value))
-    if not fits or not -_INT64 <= value < _INT64:
+    if not fits or not -INT64 <= value < INT64:
         raise ValueError(f"{quoted(value)}, which does not fit into 64 bits")
     return value
 
@@ -96,7 +96,7 @@ _BASE64_SCHEMA = {
     "required": ["b64"],
     "additionalProperties": False,
 }
-_INT64_SCHEMA = {"type": "integer", "minimum": -_INT64, "maximum": _INT64 - 1}
+_INT64_SCHEMA = {"type": "integer", "minimum": -INT64, "maximum": INT64 - 1}
 KINDS = {
     "integers": Kind("a whole number", 0, _INT64_SCHEMA, _integer),
     "floats": Kind("a number", 0.0, {"type": "number"}, _float),

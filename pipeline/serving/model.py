@@ -1,6 +1,7 @@
 """Load a SavedModel and call its signatures: numpy in, numpy out."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from pipeline.serving.export_format import (
 from pipeline.serving.features import Columns, from_instances
 from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.serving.outside_operations import check_inward
+from pipeline.serving.packing import packed
+from pipeline.serving.plain_rows import Converter, plain_rows
 from pipeline.serving.versions import changed_since_push, not_signed
 from pipeline.settings.images import Images
 
@@ -34,22 +37,42 @@ class Signature:
         inputs: By raw feature name.
         outputs: Their dtype by name.
         definition: TensorFlow's SignatureDef, as JSON has it.
+        function: Maps arrays to arrays, by the names in the SavedModel.
     """
 
     name: str
     inputs: dict[str, Input]
     outputs: dict[str, str]
     definition: dict[str, Any] = field(repr=False)
-    function: Any = field(repr=False)
+    function: Callable[[Columns], dict[str, np.ndarray]] = field(repr=False)
 
     @property
     def example(self) -> dict[str, Any]:
         """Return a row of zeros and empty texts, as JSON has it."""
         return {name: column.example for name, column in self.inputs.items()}
 
+    def columns(self, instances: Sequence[Any], most_cells: int | None = None) -> Columns:
+        """Convert rows from JSON; see ``features.from_instances``.
+
+        Raises:
+            Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
+        """
+        few = most_cells is None or len(instances) * len(self.inputs) <= most_cells
+        columns = self._plain_rows(instances) if few else None
+        return from_instances(instances, self.inputs, most_cells=most_cells) if columns is None else columns
+
+    @functools.cached_property
+    def kinds(self) -> set[str]:
+        """Return the kinds of its inputs."""
+        return {column.kind for column in self.inputs.values()}
+
+    @functools.cached_property
+    def _plain_rows(self) -> Converter:
+        return plain_rows(self.inputs)
+
     def predict_example(self) -> None:
         """Call the signature with the row of zeros and empty texts."""
-        self.predict(from_instances([self.example], self.inputs))
+        self.predict(self.columns([self.example]))
 
     def predict(self, columns: Columns) -> dict[str, np.ndarray]:
         """Call the signature.
@@ -63,10 +86,7 @@ class Signature:
         Raises:
             tf.errors.OpError: the model refuses a row.
         """
-        dtypes = self.function.structured_input_signature[1]
-        names = {name: column.tensor or name for name, column in self.inputs.items()}
-        tensors = {names[name]: tf.constant(values, dtypes[names[name]].dtype) for name, values in columns.items()}
-        return {name: value.numpy() for name, value in self.function(**tensors).items()}
+        return self.function({self.inputs[name].tensor or name: values for name, values in columns.items()})
 
 
 @dataclass(frozen=True)
@@ -174,4 +194,4 @@ def _signature(
             )
         inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key, limits)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
-    return Signature(name, dict(sorted(inputs.items())), outputs, definition, function)
+    return Signature(name, dict(sorted(inputs.items())), outputs, definition, packed(function))

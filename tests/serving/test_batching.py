@@ -1,8 +1,10 @@
 """Requests that wait together, before a real model whose thread is busy with something else."""
 
 import asyncio
+import dataclasses
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.serving.batching import Batcher, Overloaded
+from pipeline.serving.batching import SHORT_SECONDS, Batcher, Overloaded
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.model import Signature, load
 from pipeline.serving.request_log import RequestLog
@@ -81,6 +83,37 @@ def test_what_would_wait_too_long_is_refused_at_once(signature, busy):
     assert [one for one, bad in zip(found, refused, strict=True) if not bad] == [
         2 * number for number, bad in zip(range(1, 7), refused, strict=True) if not bad
     ]
+
+
+def test_short_calls_are_made_in_the_event_loop_and_long_ones_in_the_thread(signature):
+    threads: list[str] = []
+    seconds = 0.0
+
+    def double(columns):
+        threads.append(threading.current_thread().name)
+        time.sleep(seconds)
+        return {"probability": columns["number"] * 2}
+
+    asked = dataclasses.replace(signature, function=double)
+
+    async def ask(batcher: Batcher, rows: int) -> None:
+        await batcher.predict({"number": np.ones(rows, np.float32)})
+
+    async def ask_all() -> None:
+        nonlocal seconds
+        batcher = Batcher(asked, pool, 100, lambda rows: None)
+        await ask(batcher, 2)  # not known yet
+        await ask(batcher, 2)
+        await ask(batcher, 3)  # more than are known
+        seconds = 2 * SHORT_SECONDS
+        await ask(batcher, 3)  # the loop stands still once
+        await ask(batcher, 3)
+        await ask(batcher, 2)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="predict") as pool:
+        asyncio.run(ask_all())
+    in_thread = [name.startswith("predict") for name in threads]
+    assert in_thread == [True, False, True, False, True, False]
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0, 0, 0), (0.1, 50, 160), (1, 1000, 1000)])

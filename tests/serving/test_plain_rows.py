@@ -1,0 +1,85 @@
+"""Rows that are converted at once: just as those that are looked at value by value, or left to be."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.serving.features import Refused, from_instances
+from pipeline.serving.inputs import ANY, Input
+from pipeline.serving.plain_rows import plain_rows
+from tests.hostile.mutations import CASES
+
+INPUTS = {
+    "price": Input("price", "floats", True, np.dtype(np.float32)),
+    "weight": Input("weight", "floats", False, np.dtype(np.float32)),
+    "width": Input("width", "floats", False, np.dtype(np.float64)),
+    "rooms": Input("rooms", "integers", True, np.dtype(np.int64)),
+    "year": Input("year", "integers", False, np.dtype(np.float64)),
+    "town": Input("town", "text", True, np.dtype(object)),
+    "note": Input("note", "text", False, np.dtype(object)),
+}
+PLAIN = {"price": 9.5, "weight": 3, "width": None, "rooms": 4, "year": 1990, "town": "Bern", "note": None}
+AT_LIMITS = [0, -0.0, 1e39, -3.5e38, 3.4028235677973366e38, 5e-324, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64 - 1]
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=True),
+    st.sampled_from(AT_LIMITS),
+    st.text(max_size=3),
+    st.sampled_from(["\0", "a\0", "\ud800"]),
+    st.just([1.0]),
+    st.just({"b64": "QQ=="}),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn, inputs: dict[str, Input]) -> list[object]:
+    """Good rows with a few changes, of the columns that are asked for."""
+    found: list[object] = []
+    for _ in range(draw(st.integers(1, 3))):
+        row = {name: PLAIN[name] for name in inputs}
+        row |= draw(st.dictionaries(st.sampled_from([*inputs, "other"]), VALUES, max_size=2))
+        gone = draw(st.sets(st.sampled_from([*inputs]), max_size=1))
+        found.append(draw(st.just({name: value for name, value in row.items() if name not in gone}) | VALUES))
+    return found
+
+
+def told(values: np.ndarray) -> tuple[object, str, bytes]:
+    """All that a tensor is made of; a NaN is a NaN."""
+    return values.dtype, str(values.shape), repr(values.tolist()).encode(errors="surrogatepass")
+
+
+@CASES
+@given(st.data(), st.sets(st.sampled_from([*INPUTS]), min_size=1))
+def test_what_is_converted_at_once_is_as_what_is_looked_at(data, names):
+    inputs = {name: INPUTS[name] for name in names}
+    asked = data.draw(rows(inputs))
+    at_once = plain_rows(inputs)(asked)
+    try:
+        looked_at = from_instances(asked, inputs)
+    except Refused:
+        assert at_once is None
+        return
+    if at_once is not None:
+        assert {name: told(values) for name, values in at_once.items()} == {
+            name: told(values) for name, values in looked_at.items()
+        }
+
+
+def test_usual_rows_are_converted_at_once():
+    convert = plain_rows(INPUTS)
+    for row in (PLAIN, {**PLAIN, "weight": None, "year": None, "note": "é"}, json.loads(json.dumps(PLAIN))):
+        assert convert([row]) is not None
+        assert convert([row] * 5) is not None
+    left_out = {name: value for name, value in PLAIN.items() if value is not None}
+    assert convert([left_out, PLAIN]) is not None
+
+
+@pytest.mark.parametrize("column", [{"kind": "image"}, {"kind": "examples"}, {"values": 2}, {"values": ANY}])
+def test_lists_and_images_are_left(column):
+    one = Input(**{"name": "x", "kind": "floats", "required": True, "dtype": np.dtype(np.float32), **column})
+    assert plain_rows({"x": one})([{"x": [1.0, 2.0]}]) is None
