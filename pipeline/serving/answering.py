@@ -129,19 +129,22 @@ class Answering:
             columns = with_checked_images(columns, served.model.rows.inputs)
         return Call(signature.name, columns, instances)
 
-    async def outputs(self, served: Served, call: Call, started: float) -> dict[str, np.ndarray]:
+    async def outputs(
+        self, served: Served, call: Call, started: float, *, in_loop: bool = True
+    ) -> dict[str, np.ndarray]:
         """Return what the model answers, [rows, ...] by output; log and count it.
 
         Args:
             served: The version that is asked.
             call: Checked.
             started: When the request was whole, by ``time.monotonic()``.
+            in_loop: Whether the event loop may ask the model itself if that is short.
 
         Raises:
             HTTPException: the model refuses a row, or too many wait.
         """
         try:
-            outputs = await served.batchers[call.signature].predict(call.columns)
+            outputs = await served.batchers[call.signature].predict(call.columns, in_loop=in_loop)
         except tf.errors.OpError as error:
             raise HTTPException(400, f"the model refuses the request: {error.message[:500]}") from error
         except Overloaded as error:

@@ -6,7 +6,8 @@ hardly does.
 
 A short call is made in the event loop itself: to hand it to a thread, and its answers back, costs as much again in
 switches between threads, and both would wait for the interpreter's lock meanwhile. A call that may take longer is left
-to a thread, so that health checks and other requests do not wait for it.
+to a thread, so that health checks and other requests do not wait for it; so is one for gRPC, whose own thread reads the
+next requests meanwhile.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ class _Size:
 class _Request:
     columns: Columns
     size: _Size
+    in_loop: bool
     answer: asyncio.Future[dict[str, np.ndarray]]
 
 
@@ -94,8 +96,12 @@ class Batcher:
         self._encoded = [name for name, column in signature.inputs.items() if column.kind in (IMAGE, EXAMPLES)]
         self._worker: asyncio.Task[None] | None = None
 
-    async def predict(self, columns: Columns) -> dict[str, np.ndarray]:
+    async def predict(self, columns: Columns, *, in_loop: bool = True) -> dict[str, np.ndarray]:
         """Return the model's answers, [rows, ...] by output.
+
+        Args:
+            columns: Of the signature.
+            in_loop: Whether the event loop may make the call itself if it is short.
 
         Raises:
             Overloaded: too many rows wait.
@@ -108,7 +114,7 @@ class Batcher:
         )
         if self._waiting and self._waiting + size.weight > self._max_waiting:
             raise Overloaded
-        request = _Request(columns, size, asyncio.get_running_loop().create_future())
+        request = _Request(columns, size, in_loop, asyncio.get_running_loop().create_future())
         self._queue.append(request)
         self._waiting += size.weight
         if self._worker is None or self._worker.done():
@@ -138,7 +144,8 @@ class Batcher:
             }
         self._on_call(row_count(columns))
         try:
-            answers = await self._answers(columns, weight)
+            in_loop = weight <= self._short and all(request.in_loop for request in batch)
+            answers = await self._answers(columns, weight, in_loop)
         except BaseException as error:
             if isinstance(error, tf.errors.OpError) and len(batch) > 1:
                 # One row that the model refuses is not to cost the others their answers.
@@ -163,11 +170,11 @@ class Batcher:
                 )
             start += request.size.rows
 
-    async def _answers(self, columns: Columns, weight: int) -> dict[str, np.ndarray]:
-        """Call the signature, here if that is short, and learn from how long it took."""
+    async def _answers(self, columns: Columns, weight: int, in_loop: bool) -> dict[str, np.ndarray]:
+        """Call the signature, and learn from how long it took."""
         started = time.perf_counter()
         try:
-            if weight <= self._short:
+            if in_loop:
                 return self._signature.predict(columns)
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._signature.predict, columns)
         finally:

@@ -164,7 +164,7 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
         else:
             async with self._turn:  # one at a time, so that others are answered meanwhile
                 call = await asyncio.to_thread(self._check, request, served, signature)
-        answers = await self._answering.outputs(served, call, started)
+        answers = await self._answering.outputs(served, call, started, in_loop=False)
         response = predict_pb2.PredictResponse()
         _name(response.model_spec, request, served, signature.name)
         for name in wanted:

@@ -96,14 +96,15 @@ def test_short_calls_are_made_in_the_event_loop_and_long_ones_in_the_thread(sign
 
     asked = dataclasses.replace(signature, function=double)
 
-    async def ask(batcher: Batcher, rows: int) -> None:
-        await batcher.predict({"number": np.ones(rows, np.float32)})
+    async def ask(batcher: Batcher, rows: int, in_loop: bool = True) -> None:
+        await batcher.predict({"number": np.ones(rows, np.float32)}, in_loop=in_loop)
 
     async def ask_all() -> None:
         nonlocal seconds
         batcher = Batcher(asked, pool, 100, lambda rows: None)
         await ask(batcher, 2)  # not known yet
         await ask(batcher, 2)
+        await ask(batcher, 2, in_loop=False)
         await ask(batcher, 3)  # more than are known
         seconds = 2 * SHORT_SECONDS
         await ask(batcher, 3)  # the loop stands still once
@@ -113,7 +114,7 @@ def test_short_calls_are_made_in_the_event_loop_and_long_ones_in_the_thread(sign
     with ThreadPoolExecutor(1, thread_name_prefix="predict") as pool:
         asyncio.run(ask_all())
     in_thread = [name.startswith("predict") for name in threads]
-    assert in_thread == [True, False, True, False, True, False]
+    assert in_thread == [True, False, True, True, False, True, False]
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(0, 0, 0), (0.1, 50, 160), (1, 1000, 1000)])
