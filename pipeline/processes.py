@@ -86,13 +86,13 @@ class Processes:
                 self._running.pop(name, None)
                 self._ended.discard(name)
 
-    def kill_all(self, names: Iterable[str]) -> None:
-        """End processes, with what they have started; one that is about to begin, too."""
+    def kill_all(self, names: Iterable[str], how: signal.Signals = signal.SIGKILL) -> None:
+        """End processes, with what they have started; one that is about to begin, too, and at once."""
         for name in names:
             self._ended.add(name)
             if name in self._running:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._running[name], signal.SIGKILL)
+                    os.killpg(self._running[name], how)
 
     def close(self) -> None:
         """End all processes that still run."""
@@ -200,7 +200,8 @@ def _work(connection: Connection, parent: int) -> None:
         work, arguments = connection.recv()
         answer = pickle.dumps((RESULT, work(*arguments)))
     except BaseException as error:
-        traceback.print_exception(error)  # into the log
+        if not isinstance(error, UserError):
+            traceback.print_exception(error)  # into the log
         answer = pickle.dumps((ERROR, _packed(error)))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,13 +15,15 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pipeline import processes
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
 from pipeline.cli.printing import LogFormatter, say
+from pipeline.cli.serve_processes import serve_in_processes
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.serving.request_log import RequestLog
@@ -69,6 +71,12 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     parser.add_argument("--port", type=int, default=environment.get("AIP_HTTP_PORT", PORT), help="(%(default)s)")
     parser.add_argument(
         "--grpc-port", type=int, help=f"answer TensorFlow Serving's gRPC calls too, there at {GRPC_PORT} (none)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        default=1,
+        help="that answer at the port, each with the model: Python computes on one core (%(default)s)",
     )
     parser.add_argument("--token-file", type=Path, help=f"file with the token that requests must bring (${TOKEN})")
     parser.add_argument(
@@ -158,55 +166,98 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
     if arguments.grpc_port is not None:
         listen(arguments.host, arguments.grpc_port, "--grpc-port").close()  # gRPC takes no socket that listens
     with listen(arguments.host, arguments.port, "--port") as sock:
-        with silence_stderr():
-            import uvicorn
-
-            from pipeline.serving.answering import Answering
-            from pipeline.serving.app import create_app
-            from pipeline.serving.bodies import Limits
-            from pipeline.serving.connections import Connection
-            from pipeline.serving.current import Current
-            from pipeline.serving.guard import LOOPBACK, Guard
-            from pipeline.serving.metrics import Metrics
-
-            limits = Limits(arguments.max_body_bytes, arguments.max_instances)
-            metrics = Metrics()
-            current = Current(model, name, metrics, limits.rows_waiting)
-            served = current.start()
-        for problem in current.problems:
-            logger.error("%s", problem)
-        health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
-        answering = Answering(current, metrics, limits, request_log_of(arguments))
-        app = create_app(
-            answering,
-            health_route=health_route,
-            predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
-            look_every=LOOK_EVERY,
-            beside=functools.partial(also_by_grpc, answering, arguments, token),
-        )
-        open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
-        guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
-        config = uvicorn.Config(
-            guard,
-            http=Connection,
-            ws="none",  # or whoever asks for an upgrade has a connection without limits
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # nothing here asks who is behind a proxy
-            timeout_graceful_shutdown=arguments.grace_seconds,
-        )
-        # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
         host, port = sock.getsockname()[:2]
         address = f"http://{host}:{port}/v1/models/{name}:predict"
         signed = "signed" if manifest_key() else f"not signed: no ${MANIFEST_KEY}"
-        logger.info("version %d answers at %s (%s)", served.model.number, address, signed)
-        uvicorn.Server(config).run(sockets=[sock])
-        if guard.cut_off:
-            logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, arguments.grace_seconds)
-        else:
-            logger.info("ended, with every request under way answered")
+        number = arguments.processes
+        in_all = f", {number} processes" if number > 1 else ""
+
+        def say_version(version: int) -> None:
+            logger.info("version %d answers at %s (%s%s)", version, address, signed, in_all)
+
+        if number == 1:
+            answer(model, name, arguments, token, sock, say_version)
+    if number > 1:
+        arguments.port = port
+        serve_in_processes(number, answer_beside_others, (model, name, arguments, token), say_version)
+
+
+def answer_beside_others(model: Versions | str, name: str, arguments: argparse.Namespace, token: str | None) -> None:
+    """Answer in one of several processes that share the ports, and the cores."""
+    import tensorflow as tf
+
+    cores = max(1, len(os.sched_getaffinity(0)) // arguments.processes)
+    tf.config.threading.set_inter_op_parallelism_threads(cores)
+    tf.config.threading.set_intra_op_parallelism_threads(cores)
+    with listen(arguments.host, arguments.port, "--port", shared=True) as sock:
+        answer(model, name, arguments, token, sock, processes.ask)
+
+
+def answer(
+    model: Versions | str,
+    name: str,
+    arguments: argparse.Namespace,
+    token: str | None,
+    sock: socket.socket,
+    on_start: Callable[[int], object],
+) -> None:
+    """Answer at a socket that listens, until a signal stops the server.
+
+    Args:
+        model: See ``Current``.
+        name: Of the model.
+        arguments: Of the command line.
+        token: That requests must bring.
+        sock: That listens.
+        on_start: Called with the version when it is loaded.
+    """
+    logger = logging.getLogger("pipeline.serve")
+    with silence_stderr():
+        import uvicorn
+
+        from pipeline.serving.answering import Answering
+        from pipeline.serving.app import create_app
+        from pipeline.serving.bodies import Limits
+        from pipeline.serving.connections import Connection
+        from pipeline.serving.current import Current
+        from pipeline.serving.guard import LOOPBACK, Guard
+        from pipeline.serving.metrics import Metrics
+
+        limits = Limits(arguments.max_body_bytes, arguments.max_instances)
+        metrics = Metrics()
+        current = Current(model, name, metrics, limits.rows_waiting)
+        served = current.start()
+    for problem in current.problems:
+        logger.error("%s", problem)
+    health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
+    answering = Answering(current, metrics, limits, request_log_of(arguments))
+    app = create_app(
+        answering,
+        health_route=health_route,
+        predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
+        look_every=LOOK_EVERY,
+        beside=functools.partial(also_by_grpc, answering, arguments, token),
+    )
+    open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
+    guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
+    config = uvicorn.Config(
+        guard,
+        http=Connection,
+        ws="none",  # or whoever asks for an upgrade has a connection without limits
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # nothing here asks who is behind a proxy
+        timeout_graceful_shutdown=arguments.grace_seconds,
+    )
+    # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    on_start(served.model.number)
+    uvicorn.Server(config).run(sockets=[sock])
+    if guard.cut_off:
+        logger.error("ended; %d requests under way were cut off after %d s", guard.cut_off, arguments.grace_seconds)
+    else:
+        logger.info("ended, with every request under way answered")
 
 
 @contextlib.asynccontextmanager
@@ -269,14 +320,21 @@ def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
     )
 
 
-def listen(host: str, port: int, flag: str) -> socket.socket:
+def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.socket:
     """Return a socket that listens, before anything slow starts.
+
+    Args:
+        host: Address or name.
+        port: 0 for any that is free.
+        flag: That names the port.
+        shared: Whether other processes listen there too, and the system deals the connections out.
 
     Raises:
         UserError: the port is taken, or there is no such host.
     """
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, reuse_port=shared)
     except (OSError, OverflowError) as error:
         reason = "a port is a number from 0 to 65535"
         if isinstance(error, OSError):

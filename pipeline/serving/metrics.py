@@ -1,10 +1,16 @@
 """Metrics of the server, for Prometheus."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+
+# Environment variable with the folder in which processes of one server share their metrics; read by the library when
+# it is imported.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Metrics of one server."""
+    """Metrics of one server, of all its processes."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -33,9 +39,15 @@ class Metrics:
             registry=registry,
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096),
         )
-        self.version = Gauge("serve_model_version", "The version that answers", registry=registry)
+        self.version = Gauge(
+            "serve_model_version", "The version that answers", registry=registry, multiprocess_mode="max"
+        )
         self.load_failures = Counter("serve_load_failures", "Versions that did not load", registry=registry)
 
     def text(self) -> bytes:
         """Return the metrics in the format that Prometheus reads."""
-        return generate_latest(self.registry)
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        of_all = CollectorRegistry()
+        multiprocess.MultiProcessCollector(of_all)
+        return generate_latest(of_all)

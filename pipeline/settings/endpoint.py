@@ -90,6 +90,9 @@ class Endpoint:
         machine_type: Of a replica.
         accelerator: Of a replica, such as "NVIDIA_L4"; None: none.
         accelerators: How many each replica has.
+        processes: That answer on each replica, each with the model. One keeps a core of it busy and little more where
+            calls are short, so that with several cores ``cpu_target`` is never reached: of a table's model, as many as
+            the machine has cores, if the model is as many times in its memory.
         min_replicas: Fewest machines for a version, 1 or more; they are paid for also when nobody asks.
         max_replicas: Most machines for a version.
         cpu_target: Percent of the CPUs above which a replica is added.
@@ -119,6 +122,7 @@ class Endpoint:
     machine_type: MachineType = "n2-standard-4"
     accelerator: str | None = None
     accelerators: int = 0
+    processes: Annotated[int, whole(1, 256)] = 1
     min_replicas: Count = 1
     max_replicas: Count = 2
     cpu_target: Percent = 60
@@ -147,6 +151,14 @@ class Endpoint:
                 "model would answer on the CPUs of a TPU host; take a machine such as n2-standard-4, or one with GPUs"
             )
         check_accelerator(self.machine_type, self.accelerator, self.accelerators)
+        if self.processes > 1 and (self.accelerator or self.image != PIPELINE_IMAGE):
+            with_what = f"image={self.image!r}"
+            if self.image == PIPELINE_IMAGE:
+                with_what = "an accelerator, which one process takes"
+            raise ConfigError(
+                f"endpoint.processes is {self.processes} with {with_what}; expected 1: several are for the pipeline's "
+                "image on CPUs"
+            )
         if self.max_replicas < self.min_replicas:
             raise ConfigError(
                 f"endpoint.max_replicas is {self.max_replicas} and min_replicas {self.min_replicas}; expected at least "

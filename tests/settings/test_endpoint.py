@@ -29,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
         ({"min_replicas": -1}, "endpoint.min_replicas must be a whole number of 1 or more, got -1"),
         ({"min_replicas": 3}, "max_replicas is 2 and min_replicas 3"),
+        ({"processes": 0}, "endpoint.processes must be a whole number from 1 to 256, got 0"),
+        ({"processes": 2, "image": "prebuilt"}, "endpoint.processes is 2 with image='prebuilt'; expected 1"),
+        (
+            {"processes": 2, "machine_type": "g2-standard-8", "accelerator": "NVIDIA_L4", "accelerators": 1},
+            "endpoint.processes is 2 with an accelerator, which one process takes; expected 1",
+        ),
         ({"cpu_target": 0.6}, "endpoint.cpu_target must be a whole percent from 1 to 100, got 0.6"),
         ({"image": "mine"}, '"pipeline", "prebuilt" or an image with its tag or digest, got \'mine\''),
         ({"service_account": "me"}, "endpoint.service_account must be its e-mail address"),

@@ -57,16 +57,18 @@ def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, 
     }
 
 
-def container_of(image: str, ours: bool) -> v1.ModelContainerSpec:
-    """Return how an image is run; ours gets port, routes and model by the AIP_ variables of Vertex AI's contract.
+def container_of(image: str, endpoint: Endpoint) -> v1.ModelContainerSpec:
+    """Return how the image of an endpoint is run.
 
+    Ours gets port, routes and model by the AIP_ variables of Vertex AI's contract:
     cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
     """
-    if not ours:
+    if endpoint.image != PIPELINE_IMAGE:
         return v1.ModelContainerSpec(image_uri=image)
     return v1.ModelContainerSpec(
         image_uri=image,
         command=["python", "-m", "pipeline", "serve"],
+        args=[f"--processes={endpoint.processes}"],
         ports=[v1.Port(container_port=PORT)],
         predict_route="/predict",
         health_route="/health",
@@ -145,7 +147,7 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
     ) -> registry.Version:
         measured = read_measured(artifact_utils.get_single_uri(input_dict["model_blessing"]))
         metrics = measured.get("metrics", {})
-        ours = checks.from_json(Endpoint, setting["endpoint"]).image == PIPELINE_IMAGE
+        endpoint = checks.from_json(Endpoint, setting["endpoint"])
         labels = {
             **setting["labels"],
             registry.RUN: registry.as_label(run),
@@ -156,7 +158,7 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
         version = entry.add(
             model=artifact_utils.get_single_uri(input_dict["model"]),
             folder=pushed.get_string_custom_property("pushed_destination"),
-            container=container_of(setting["image"], ours),
+            container=container_of(setting["image"], endpoint),
             labels=labels,
             description=registry.described(metrics, run),
             encryption_key=setting["encryption_key"],

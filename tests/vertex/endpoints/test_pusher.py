@@ -56,6 +56,7 @@ def test_a_version_says_what_it_is(pushes: Pushes, there: GoogleCloud, vertex):
     assert (pushes.buckets / model.artifact_uri.removeprefix("gs://") / "saved_model.pb").read_text() == "model 1"
     assert model.container_spec.image_uri == vertex.image
     assert list(model.container_spec.command) == ["python", "-m", "pipeline", "serve"]
+    assert list(model.container_spec.args) == ["--processes=1"]
     ((evaluation,),) = there.vertex.serving.evaluations.values()
     assert dict(evaluation.metrics) == pytest.approx({"auRoc": 0.71, "auPrc": 0.5})
 
@@ -92,6 +93,12 @@ def test_every_setting_reaches_the_endpoint_and_the_deployed_version(pushes: Pus
         ("cpu/utilization", 70),
         ("accelerator/duty_cycle", 80),
     ]
+
+
+def test_a_replica_of_several_cores_answers_with_as_many_processes(pushes: Pushes, there: GoogleCloud):
+    pushes.push(1, replace(ENDPOINT, machine_type="n2-standard-4", processes=4))
+    (model,) = there.vertex.serving.models.values()
+    assert list(model.container_spec.args) == ["--processes=4"]
 
 
 def test_logging_that_is_asked_for_later_is_set_on_the_endpoint_that_is_there(pushes: Pushes, there: GoogleCloud):

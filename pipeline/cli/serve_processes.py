@@ -1,0 +1,76 @@
+"""Several processes that answer at one port: Python computes on one core at a time."""
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.cli.terminal import silence_stderr
+from pipeline.errors import UserError
+from pipeline.processes import processes
+
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def serve_in_processes(
+    number: int, work: Callable[..., None], arguments: tuple[Any, ...], on_start: Callable[[int], object]
+) -> None:
+    """Do the same work in several processes until a signal ends them all, or one of them ends.
+
+    Args:
+        number: Of processes.
+        work: Answers until a SIGTERM; asks the version that it has loaded as a question before (``processes.ask``).
+        arguments: Of the work.
+        on_start: Called with the version when all have loaded one.
+
+    Raises:
+        UserError: there cannot be several here, or one of them has failed.
+    """
+    logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
+    # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
+    logger.handlers, logger.propagate = list(lines), False
+    to_end, asked_to = threading.Event(), threading.Event()
+    loaded: list[int] = []
+    errors: list[UserError] = []
+    with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
+        os.environ[METRICS] = folder
+        with silence_stderr():
+            import tensorflow  # noqa: F401  # loaded once for all
+
+            import pipeline.serving.app  # noqa: F401
+        with processes() as made:
+            if made is None:
+                raise UserError("--processes needs Linux and two cores; leave it out")
+
+            def is_ready(version: int) -> None:
+                loaded.append(version)
+                if len(loaded) == number:
+                    on_start(max(loaded))
+
+            def serve(name: str) -> None:
+                try:
+                    made.run(work, *arguments, name=name, answer=is_ready)
+                except UserError as error:
+                    errors.append(UserError(f"{name}: {error}"))
+                finally:
+                    to_end.set()
+
+            def end(*_: object) -> None:
+                asked_to.set()
+                to_end.set()
+
+            for one in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(one, end)
+            names = [f"process {place + 1} of {number}" for place in range(number)]
+            threads = [threading.Thread(target=serve, args=[name]) for name in names]
+            for thread in threads:
+                thread.start()
+            to_end.wait()
+            made.kill_all(names, signal.SIGTERM)
+            for thread in threads:
+                thread.join()
+    if errors and not asked_to.is_set():  # one that is ended while it loads has no last word
+        raise errors[0]

@@ -1,0 +1,94 @@
+"""A server of two processes: one address, one set of metrics, one end."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipeline.serving.versions import Versions
+from tests.serving.command import COMMAND, ROOT, ask, serve
+from tests.serving.conftest import ROWS, expected, push
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Versions]]:
+    versions = Versions(tmp_path / "flights")
+    push(versions, 10, bias=0)
+    command = [*COMMAND, "--model", str(versions.folder), "--port", "0", "--processes", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    found = re.search(r"version 10 answers at (http://\S+)/v1/\S+ \(.*, 2 processes\)", line)
+    assert found, line
+    yield process, found[1], versions
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def processes_of(server: subprocess.Popen[str]) -> set[int]:
+    """The processes that a server has started, and those that they have."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+        except FileNotFoundError:
+            continue
+    found, before = {server.pid}, set()
+    while found != before:
+        before, found = found, found | {one for one, parent in parents.items() if parent in found}
+    return found - {server.pid}
+
+
+def test_both_answer_and_their_metrics_are_one(server):
+    process, address, versions = server
+    predict = f"{address}/v1/models/flights:predict"
+
+    def answers(_: int) -> list[float]:
+        return [row["probability"] for row in ask(predict, {"instances": ROWS})["predictions"]]
+
+    # Each request is a connection, which the system deals out.
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(answers, range(40)):
+            assert found == pytest.approx([expected(row) for row in ROWS])
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+        metrics = answer.read().decode()
+    assert re.search(r'^serve_requests_total\{status="200"\} 40\.0$', metrics, re.MULTILINE)
+    assert re.search(rf"^serve_rows_total {40 * len(ROWS)}\.0$", metrics, re.MULTILINE)
+    push(versions, 11, bias=1)
+    new = pytest.approx([expected(row, 1) for row in ROWS])
+    end = time.monotonic() + 60
+    while not all(answers(0) == new for _ in range(20)):
+        assert time.monotonic() < end
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert "serve_model_version 10.0" in metrics
+
+
+def test_one_that_dies_ends_the_server_with_a_sentence(server):
+    process, _, _ = server
+    started = processes_of(process)
+    assert len(started) == 3  # one of them is forked from
+    os.kill(max(started), signal.SIGKILL)
+    assert process.wait(30) == 1
+    said = process.stderr.read().splitlines()[-1]
+    assert re.fullmatch(r"pipeline serve: process \d of 2: its process has ended without a word: .*", said)
+    assert not [one for one in started if Path(f"/proc/{one}").exists()]
+
+
+def test_a_model_that_does_not_load_is_said_once(tmp_path):
+    folder = push(Versions(tmp_path / "flights"), 10, bias=0)
+    (folder / "saved_model.pb").write_bytes(b"broken")
+    done = serve("--model", tmp_path / "flights", "--port", "0", "--processes", "2")
+    assert done.returncode == 1
+    assert len(re.findall("^pipeline serve: ", done.stderr, re.MULTILINE)) == 1
+    assert "Traceback" not in done.stderr
