@@ -27,6 +27,7 @@ from pipeline.errors import UserError
 PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
+UNUSUAL_THREADS = 97
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, RESULT, ERROR = "process", "record", "question", "result", "error"
 
@@ -151,17 +152,19 @@ def ask(question: Any) -> Any:
 
 
 def _has_computed() -> bool:
-    """Return whether TensorFlow has its threads: from then on it refuses another number of them."""
+    """Return whether TensorFlow has its threads: from then on it refuses another number of them.
+
+    To ask it for the number would start CUDA, which a process that is forked afterwards cannot use.
+    """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return False
     threads = tensorflow.config.threading
-    now = threads.get_inter_op_parallelism_threads()
     try:
-        threads.set_inter_op_parallelism_threads(now + 1)
+        for number in (UNUSUAL_THREADS, 0):  # the number that is there already is not refused; 0 is the default
+            threads.set_inter_op_parallelism_threads(number)
     except RuntimeError:
         return True
-    threads.set_inter_op_parallelism_threads(now)
     return False
 
 

@@ -185,3 +185,19 @@ def test_there_are_none_where_tensorflow_has_computed():
             print(made is None)
     """)
     assert text == "False\nTrue\n"
+
+
+@pytest.mark.slow
+def test_cuda_is_not_started_before_processes_are_forked_which_could_not_use_it_then():
+    text = ran("""
+        import tensorflow as tf
+        _ = tf.keras.Model
+        from pipeline.graph import create_pipeline
+        import pipeline.serving.app
+        from pipeline.runs import engine
+        from tensorflow.python.eager import context
+
+        with processes() as made:
+            print(made is not None, context.context()._physical_devices)
+    """)
+    assert text == "True None\n"
