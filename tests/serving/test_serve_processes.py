@@ -1,6 +1,5 @@
 """A server of two processes: one address, one set of metrics, one end."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.serving.versions import Versions
@@ -33,20 +33,6 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Version
     process.kill()
     process.wait()
     process.stderr.close()
-
-
-def processes_of(server: subprocess.Popen[str]) -> set[int]:
-    """The processes that a server has started, and those that they have."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except FileNotFoundError:
-            continue
-    found, before = {server.pid}, set()
-    while found != before:
-        before, found = found, found | {one for one, parent in parents.items() if parent in found}
-    return found - {server.pid}
 
 
 def test_both_answer_and_their_metrics_are_one(server):
@@ -76,13 +62,16 @@ def test_both_answer_and_their_metrics_are_one(server):
 
 def test_one_that_dies_ends_the_server_with_a_sentence(server):
     process, _, _ = server
-    started = processes_of(process)
-    assert len(started) == 3  # one of them is forked from
-    os.kill(max(started), signal.SIGKILL)
+    template, *_ = psutil.Process(process.pid).children()
+    serving = template.children()
+    assert len(serving) == 2
+    serving[1].kill()
     assert process.wait(30) == 1
     said = process.stderr.read().splitlines()[-1]
     assert re.fullmatch(r"pipeline serve: process \d of 2: its process has ended without a word: .*", said)
-    assert not [one for one in started if Path(f"/proc/{one}").exists()]
+    # One that nobody has asked about yet is a zombie.
+    left = [one for one in (template, *serving) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert not left
 
 
 def test_a_model_that_does_not_load_is_said_once(tmp_path):
