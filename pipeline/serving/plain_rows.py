@@ -67,7 +67,8 @@ def _block(
         if kind == "text":
             texts = [[b"" if text is None else text.encode() for text in row] for row in values]
             return np.array(texts, object).reshape(len(rows), len(names))
-        numbers = np.array(values, dtype).reshape(len(rows), len(names))
+        with np.errstate(over="ignore"):  # found below
+            numbers = np.array(values, dtype).reshape(len(rows), len(names))
         if dtype.kind == "f":
             in_range = np.isfinite(numbers) if required else ~np.isinf(numbers)
             if kind == "integers":

@@ -41,7 +41,7 @@ def sdk(there: GoogleCloud, cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def uploaded(cloud, there: GoogleCloud) -> Version:
-    container = pusher.container_of(IMAGE, ours=True)
+    container = pusher.container_of(IMAGE, SETTINGS)
     return Registry(cloud, "flights").add("gs://m", FOLDER, container, {"team": "a"}, "auc 0.7", None)
 
 
@@ -85,6 +85,7 @@ def test_a_model_is_uploaded_as_by_the_sdk(uploaded: Version, sdk, there: Google
         serving_container_health_route="/health",
         serving_container_ports=[8080],
         serving_container_command=["python", "-m", "pipeline", "serve"],
+        serving_container_args=["--processes=1"],
     )
     assert (model.name, model.version_id) == ("flights", "1")
     assert differences(ours, last(there, "UploadModel")) == {
