@@ -269,7 +269,8 @@ async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, toke
     from pipeline.serving.grpc_server import grpc_server
 
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    async with grpc_server(answering, f"{host}:{arguments.grpc_port}", token, arguments.grace_seconds) as port:
+    address, shared = f"{host}:{arguments.grpc_port}", arguments.processes > 1
+    async with grpc_server(answering, address, token, arguments.grace_seconds, shared=shared) as port:
         logging.getLogger("pipeline.serve").info("gRPC calls are answered at %s:%d", host, port)
         yield
 

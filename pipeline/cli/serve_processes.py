@@ -53,7 +53,7 @@ def serve_in_processes(
             def serve(name: str) -> None:
                 try:
                     made.run(work, *arguments, name=name, answer=is_ready)
-                except UserError as error:
+                except BaseException as error:  # SystemExit, too: it is another process that has ended
                     errors.append(UserError(f"{name}: {error}"))
                 finally:
                     to_end.set()

@@ -59,7 +59,9 @@ FIELDS = {
 
 
 @contextlib.asynccontextmanager
-async def grpc_server(answering: Answering, address: str, token: str | None, grace: float) -> AsyncIterator[int]:
+async def grpc_server(
+    answering: Answering, address: str, token: str | None, grace: float, *, shared: bool = False
+) -> AsyncIterator[int]:
     """Answer calls while the block runs; yield the port.
 
     Args:
@@ -67,6 +69,8 @@ async def grpc_server(answering: Answering, address: str, token: str | None, gra
         address: "host:port".
         token: Expected as metadata ``authorization: Bearer <token>``; None: none is.
         grace: Seconds for the calls that have begun, when the block ends.
+        shared: Whether other processes of this server answer there too; without, a second server would take half of
+            the first one's calls.
 
     Raises:
         RuntimeError: the port is taken.
@@ -75,7 +79,7 @@ async def grpc_server(answering: Answering, address: str, token: str | None, gra
         interceptors=[] if token is None else [_Guard(token)],
         options=[
             ("grpc.max_receive_message_length", answering.limits.body_bytes),
-            ("grpc.so_reuseport", 0),  # or a second server would take half of the first one's calls
+            ("grpc.so_reuseport", int(shared)),
         ],
         maximum_concurrent_rpcs=CALLS,
     )

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
+from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc
 
 from pipeline.serving.versions import Versions
 from tests.serving.command import COMMAND, ROOT, ask, serve
@@ -20,23 +23,27 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Versions]]:
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Versions, int]]:
     versions = Versions(tmp_path / "flights")
     push(versions, 10, bias=0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        grpc_port = free.getsockname()[1]
     command = [*COMMAND, "--model", str(versions.folder), "--port", "0", "--processes", "2"]
+    command += ["--grpc-port", str(grpc_port)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    line = process.stderr.readline()
-    found = re.search(r"version 10 answers at (http://\S+)/v1/\S+ \(.*, 2 processes\)", line)
-    assert found, line
-    yield process, found[1], versions
+    lines = [process.stderr.readline() for _ in range(3)]
+    (address,) = re.findall(r"version 10 answers at (http://\S+)/v1/\S+ \(.*, 2 processes\)", "".join(lines))
+    assert "".join(lines).count(f"gRPC calls are answered at 127.0.0.1:{grpc_port}") == 2, lines
+    yield process, address, versions, grpc_port
     process.kill()
     process.wait()
     process.stderr.close()
 
 
 def test_both_answer_and_their_metrics_are_one(server):
-    process, address, versions = server
+    process, address, versions, grpc_port = server
     predict = f"{address}/v1/models/flights:predict"
 
     def answers(_: int) -> list[float]:
@@ -50,6 +57,12 @@ def test_both_answer_and_their_metrics_are_one(server):
         metrics = answer.read().decode()
     assert re.search(r'^serve_requests_total\{status="200"\} 40\.0$', metrics, re.MULTILINE)
     assert re.search(rf"^serve_rows_total {40 * len(ROWS)}\.0$", metrics, re.MULTILINE)
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "flights"
+    for _ in range(4):
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            status = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, timeout=30)
+            assert status.model_version_status[0].version == 10
     push(versions, 11, bias=1)
     new = pytest.approx([expected(row, 1) for row in ROWS])
     end = time.monotonic() + 60
@@ -61,7 +74,7 @@ def test_both_answer_and_their_metrics_are_one(server):
 
 
 def test_one_that_dies_ends_the_server_with_a_sentence(server):
-    process, _, _ = server
+    process, *_ = server
     template, *_ = psutil.Process(process.pid).children()
     serving = template.children()
     assert len(serving) == 2
