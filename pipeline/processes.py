@@ -27,7 +27,7 @@ from pipeline.errors import UserError
 PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
-UNUSUAL_THREADS = 97
+UNUSUAL_THREADS = 97  # a number that nobody has asked for
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, RESULT, ERROR = "process", "record", "question", "result", "error"
 

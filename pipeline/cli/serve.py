@@ -224,7 +224,7 @@ def answer(
         from pipeline.serving.metrics import Metrics
 
         limits = Limits(arguments.max_body_bytes, arguments.max_instances)
-        metrics = Metrics()
+        metrics = Metrics(shared=arguments.processes > 1)
         current = Current(model, name, metrics, limits.rows_waiting)
         served = current.start()
     for problem in current.problems:

@@ -12,6 +12,7 @@ from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.processes import processes
 
+# Folder in which processes share their metrics; Prometheus's library looks when it is imported.
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -34,6 +35,7 @@ def serve_in_processes(
     logger.handlers, logger.propagate = list(lines), False
     to_end, asked_to = threading.Event(), threading.Event()
     loaded: list[int] = []
+    each_in_turn = threading.Lock()
     errors: list[UserError] = []
     with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
         os.environ[METRICS] = folder
@@ -46,9 +48,10 @@ def serve_in_processes(
                 raise UserError("--processes needs Linux and two cores; leave it out")
 
             def is_ready(version: int) -> None:
-                loaded.append(version)
-                if len(loaded) == number:
-                    on_start(max(loaded))
+                with each_in_turn:
+                    loaded.append(version)
+                    if len(loaded) == number:
+                        on_start(max(loaded))
 
             def serve(name: str) -> None:
                 try:

@@ -1,18 +1,17 @@
 """Metrics of the server, for Prometheus."""
 
-import os
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
-
-# Environment variable with the folder in which processes of one server share their metrics; read by the library when
-# it is imported.
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Metrics of one server, of all its processes."""
+    """Metrics of one server.
 
-    def __init__(self) -> None:
+    Args:
+        shared: Whether it has several processes, of which the text sums up all.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "serve_requests",
@@ -46,7 +45,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return the metrics in the format that Prometheus reads."""
-        if SHARED not in os.environ:
+        if not self._shared:
             return generate_latest(self.registry)
         of_all = CollectorRegistry()
         multiprocess.MultiProcessCollector(of_all)
