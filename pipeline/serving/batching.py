@@ -4,9 +4,9 @@ Nobody waits for company: while the model is busy others come together by themse
 1.9 ms for sixteen and 4 ms for a hundred (flights, 2 cores), so under load the answers per second grow and the delay
 hardly does.
 
-A short call is made in the event loop itself: to hand it to a thread, and its answers back, costs as much again in
-switches between threads, and both would wait for the interpreter's lock meanwhile. A call that may take longer is left
-to a thread, so that health checks and other requests do not wait for it; so is one for gRPC, whose own thread reads the
+A short call is made in the event loop itself: when it is handed to a thread, and its answers back, both wait for the
+interpreter's lock, by 16 connections for a quarter of a request's processor time. A call that may take longer is left to
+a thread, so that health checks and other requests do not wait for it; so is one for gRPC, whose own thread reads the
 next requests meanwhile.
 """
 

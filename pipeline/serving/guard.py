@@ -1,4 +1,4 @@
-"""Who may ask: whoever knows the token; without one, programs on this machine and no web page."""
+"""Let those ask who know the token; without one, programs on this machine and no web page."""
 
 import asyncio
 import functools

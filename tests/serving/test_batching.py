@@ -47,7 +47,7 @@ def busy() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def answers(batcher: Batcher, done: threading.Event, numbers: list[float]) -> list[float | BaseException]:
-    """What requests of a row each get that wait together; the first goes to the model alone."""
+    """Answers to requests of a row each that wait together."""
 
     async def ask(number: float) -> float:
         return float((await batcher.predict({"number": np.array([number], np.float32)}))["probability"][0])
