@@ -5,9 +5,9 @@ Nobody waits for company: while the model is busy others come together by themse
 hardly does.
 
 A short call is made in the event loop itself: when it is handed to a thread, and its answers back, both wait for the
-interpreter's lock, by 16 connections for a quarter of a request's processor time. A call that may take longer is left to
-a thread, so that health checks and other requests do not wait for it; so is one for gRPC, whose own thread reads the
-next requests meanwhile.
+interpreter's lock, by 16 connections for a quarter of a request's processor time. A call that may take longer is left
+to a thread, so that health checks and other requests do not wait; so is one for gRPC, whose own thread reads the next
+requests meanwhile.
 """
 
 import asyncio
