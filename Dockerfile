@@ -50,10 +50,11 @@ COPY --from=packages /usr/local/lib/python${PYTHON}/site-packages /usr/local/lib
 COPY --from=beam /opt/apache/beam /opt/apache/beam
 WORKDIR /home/pipeline
 # What is imported was compiled above. Dataflow's start-up would otherwise look for the packages in an environment of
-# its own. Vertex AI puts NVIDIA's driver into the last folders, where TensorFlow must find it. Large pages: see
-# pipeline/cli/huge_pages.py.
+# its own. Vertex AI puts NVIDIA's driver into the last folders, where TensorFlow must find it. How memory is taken: see
+# pipeline/cli/allocation.py.
 ENV PYTHONUNBUFFERED=1 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
+    TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1 \
     PATH=/usr/local/nvidia/bin:${PATH} \

@@ -9,10 +9,10 @@ import signal
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
 
-from pipeline.cli.huge_pages import restart_with_huge_pages
+from pipeline.cli.allocation import restart_with_allocation
 
 if __name__ == "__main__":
-    restart_with_huge_pages()
+    restart_with_allocation()
 
 import argparse
 import functools

@@ -30,7 +30,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pipeline.cli.huge_pages import with_huge_pages  # noqa: E402
+from pipeline.cli.allocation import with_allocation  # noqa: E402
 
 EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 16_384, 8, 16, 1_024
 # By whether gradients are dense: steps of those take up to two hundred times as long.
@@ -104,8 +104,8 @@ def training(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, A
     """Train in a process of its own; return the losses, the seconds of a step and the memory."""
     job = json.dumps({"folder": folder, "optimizer": optimizer, "rows": rows, "dense": dense})
     command = [sys.executable, __file__, "--one", job]
-    # With large pages, as local_runner.py and the image train.
-    environment = with_huge_pages({**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"})
+    # As local_runner.py and the image take memory.
+    environment = with_allocation({**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"})
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)

@@ -14,7 +14,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pipeline.cli.huge_pages import with_huge_pages
+from pipeline.cli.allocation import with_allocation
 
 # Of the packages, never of the repository: what runs is the code in the folder of the script.
 IMPORTED = (
@@ -81,7 +81,7 @@ def _run(
         os.dup2(to, stream)
     output.close()
     os.environ.clear()
-    os.environ.update(with_huge_pages(environment))  # or the runner would start again, with nothing imported
+    os.environ.update(with_allocation(environment))  # or the runner would start again, with nothing imported
     os.chdir(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
         del sys.modules[name]  # of the program that started it

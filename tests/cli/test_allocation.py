@@ -1,4 +1,4 @@
-"""A runner asks for memory in large pages, which is known only to a process that starts."""
+"""A runner takes memory in large pages and gives it back, which is known only to a process that starts."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.huge_pages import with_huge_pages
+from pipeline.cli.allocation import with_allocation
 
 ROOT = Path(__file__).resolve().parents[2]
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -16,10 +16,10 @@ LARGE = 8 << 20
 # VmFlags of the mapping that has the block: "hg" where large pages were asked for.
 SCRIPT = f"""
 import ctypes, os, re, sys
-from pipeline.cli.huge_pages import restart_with_huge_pages
+from pipeline.cli.allocation import restart_with_allocation
 
 print("started", flush=True)
-restart_with_huge_pages()
+restart_with_allocation()
 block = bytearray({LARGE})
 address = ctypes.addressof(ctypes.c_char.from_buffer(block))
 for line in open("/proc/self/smaps"):
@@ -27,7 +27,23 @@ for line in open("/proc/self/smaps"):
         inside = int(found[1], 16) <= address < int(found[2], 16)
     elif inside and line.startswith("VmFlags:"):
         print("asked" if " hg" in line else "not asked")
-print(sys.argv[1:], os.environ.get("GLIBC_TUNABLES"))
+print(sys.argv[1:], *(os.environ.get(name) for name in ("GLIBC_TUNABLES", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR")))
+"""
+
+# oneDNN is used on every processor where this is set.
+GIVES_BACK = """
+import os, sys
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
+import psutil
+import tensorflow as tf
+
+held = psutil.Process().memory_info
+for _ in range(2):  # the first time TensorFlow itself takes some
+    before = held().rss
+    block = tf.random.uniform((512, 1 << 18)) + 1.0
+    most = held().rss
+    del block
+print(most - before, held().rss - before)
 """
 
 
@@ -39,19 +55,19 @@ print(sys.argv[1:], os.environ.get("GLIBC_TUNABLES"))
 @pytest.mark.parametrize(
     ("tunables", "last"),
     [
-        ({}, ["started", "started", "asked", "['a b', '-c'] glibc.malloc.hugetlb=1"]),
+        ({}, ["started", "started", "asked", "['a b', '-c'] glibc.malloc.hugetlb=1 1"]),
         (
             {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"},
-            ["started", "started", "asked", "['a b', '-c'] glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"],
+            ["started", "started", "asked", "['a b', '-c'] glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1 1"],
         ),
         (
-            {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},
-            ["started", "not asked", "['a b', '-c'] glibc.malloc.hugetlb=0"],
+            {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "0"},
+            ["started", "not asked", "['a b', '-c'] glibc.malloc.hugetlb=0 0"],
         ),
     ],
     ids=["unset", "others", "refused"],
 )
-def test_a_program_starts_once_more_with_large_pages_unless_the_user_says_otherwise(tmp_path, tunables, last):
+def test_a_program_starts_once_more_with_both_unless_the_user_says_otherwise(tmp_path, tunables, last):
     script = tmp_path / "a script.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
@@ -80,9 +96,20 @@ def test_a_program_that_a_debugger_follows_goes_on(tmp_path, follow):
     script.write_text(f"import sys\n{follow}\n{SCRIPT}")
     environment = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["started", "not asked", "[] None"], done.stderr
+    assert done.stdout.splitlines() == ["started", "not asked", "[] None None"], done.stderr
 
 
-def test_the_image_asks_for_them_too():
-    (set_there,) = re.findall(r"GLIBC_TUNABLES=\S+", (ROOT / "Dockerfile").read_text())
-    assert set_there == "=".join(*with_huge_pages({}).items())
+def test_what_tensorflow_frees_goes_back_to_the_system(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(GIVES_BACK)
+    environment = with_allocation({"TF_CPP_MIN_LOG_LEVEL": "3"})
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    most, last = map(int, done.stdout.split())
+    assert most > 500e6, done.stdout
+    assert last < 100e6, done.stdout
+
+
+def test_the_image_sets_both_too():
+    text = (ROOT / "Dockerfile").read_text()
+    there = dict(found.split("=", 1) for found in re.findall(r"(?:GLIBC|TF)_[A-Z_]+=\S+", text))
+    assert there == with_allocation({})
