@@ -199,7 +199,9 @@ def predict(
 
                 for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
                     try:
-                        answers = ask(columns)
+                        # TensorFlow says at the first call how it prepares the model.
+                        with contextlib.nullcontext() if rows else silence_stderr():
+                            answers = ask(columns)
                     except tf.errors.OpError as error:
                         raise UserError(
                             f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
