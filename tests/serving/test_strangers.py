@@ -85,6 +85,26 @@ def memory(process: subprocess.Popen) -> int:
 
 
 @pytest.mark.slow
+def test_an_answer_comes_in_one_piece_and_answers_to_requests_at_once_in_their_order(server):
+    _, port = server
+    body = json.dumps({"instances": ROWS[:1]})
+    head = f"HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    request = f"POST {PATH} {head}\r\n{body}".encode()
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        for _ in range(50):
+            connection.sendall(request)
+            piece = connection.recv(1 << 16)
+            assert piece.startswith(b"HTTP/1.1 200"), piece
+            assert piece.endswith(b"}]}"), piece
+        last = f"POST {PATH}/no {head}Connection: close\r\n\r\n{body}".encode()
+        connection.sendall(request + request + last)
+        answers = b""
+        while piece := connection.recv(1 << 16):
+            answers += piece
+    assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"404"], answers
+
+
+@pytest.mark.slow
 def test_silence_and_floods_cost_little_and_health_answers_at_once(server):
     process, port = server
     before = memory(process)
