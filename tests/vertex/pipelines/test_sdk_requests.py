@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.cloud import aiplatform
 from google.cloud.aiplatform import initializer
+from google.cloud.aiplatform.utils import resource_manager_utils
 from google.protobuf import json_format
 
 from pipeline.vertex.pipelines import schedules
@@ -25,6 +26,8 @@ def sdk(there: GoogleCloud, cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initializer, "global_config", initializer._Config())
     settings = {"project": PROJECT, "location": REGION, "credentials": cloud.credentials}
     initializer.global_config.init(**settings, api_endpoint=there.vertex.endpoint, encryption_spec_key_name=KEY)
+    # Asked by gRPC of an address that cannot be led elsewhere, again and again for a minute where there is no network.
+    monkeypatch.setattr(resource_manager_utils, "get_project_number", lambda project, credentials=None: "1")
 
 
 @pytest.fixture
