@@ -40,7 +40,7 @@ import tensorflow as tf
 held = psutil.Process().memory_info
 for _ in range(2):  # the first time TensorFlow itself takes some
     before = held().rss
-    block = tf.random.uniform((512, 1 << 18)) + 1.0
+    block = tf.ones((128, 1 << 18))
     most = held().rss
     del block
 print(most - before, held().rss - before)
@@ -99,14 +99,15 @@ def test_a_program_that_a_debugger_follows_goes_on(tmp_path, follow):
     assert done.stdout.splitlines() == ["started", "not asked", "[] None None"], done.stderr
 
 
+@pytest.mark.slow
 def test_what_tensorflow_frees_goes_back_to_the_system(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(GIVES_BACK)
     environment = with_allocation({"TF_CPP_MIN_LOG_LEVEL": "3"})
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
     most, last = map(int, done.stdout.split())
-    assert most > 500e6, done.stdout
-    assert last < 100e6, done.stdout
+    assert most > 120e6, done.stdout
+    assert last < 20e6, done.stdout
 
 
 def test_the_image_sets_both_too():
