@@ -1,11 +1,11 @@
-"""How a process takes memory, which only variables of the environment say, and before it starts.
+"""Start a program with large pages, and with memory that goes back to the system: only its environment can say so.
 
-In pages of 2 MB in place of 4 kB: a step that changes rows at random in a large table finds them sooner. Linux gives
-such pages where a program asks for them, and glibc's allocator asks if a variable says so
+Pages of 2 MB in place of 4 kB: a step that changes rows at random in a large table finds them sooner. Linux gives such
+pages where a program asks for them, and glibc's allocator asks if a variable says so when the process starts
 (https://www.gnu.org/software/libc/manual/html_node/Memory-Allocation-Tunables.html).
 
-And from glibc alone: on processors for which TensorFlow uses oneDNN, it otherwise takes memory through a pool that
-gives nothing back to the system (docs/decisions/0027).
+Memory from glibc alone: on processors for which TensorFlow uses oneDNN, it otherwise takes memory through a pool that
+gives nothing back (docs/decisions/0027).
 
 The Dockerfile sets both too.
 """

@@ -1,4 +1,4 @@
-"""What strangers send to a server in its own process: silence, floods, nonsense, and what they have no right to."""
+"""Requests of strangers to a server in its own process: silence, floods, nonsense, and what they have no right to."""
 
 import contextlib
 import gc
@@ -69,7 +69,7 @@ def ask(port: int, path: str = "/health", body: object = None, headers: str = ""
 
 
 def exchange(port: int, request: bytes, seconds: float = 30) -> bytes:
-    """What a server answers to some bytes until it closes."""
+    """Return the answer of a server to some bytes until it closes."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), seconds) as connection, contextlib.suppress(OSError):
         connection.sendall(request)
