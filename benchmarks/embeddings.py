@@ -7,9 +7,8 @@ each, embedded to a width of 16): with ``training.embedding``, and with ``keras.
 dense. All sizes and both layers take turns, three rounds; times are medians.
 
 The fewer rows a table has, the more numbers occur twice in a batch, and the fewer rows a step changes: of ten thousand
-two thirds of what it changes of ten million. What must not grow with the table is therefore the time for each row that
-is changed. What else a step does counts for the small table, and what the processor's cache does not hold against the
-large one.
+two thirds of what it changes of ten million. What must be reached is about whole steps all the same; beside it stands
+the time for each row that is changed.
 
 Memory is the process' largest between the steps, above what it had before the table was made; what a step takes and
 gives back is not in it. The losses of every step that both take must be equal with Adagrad, which leaves a row alone
@@ -41,7 +40,7 @@ EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 16_384, 8, 16, 1_024
 EPOCHS = {False: 12, True: 3}
 ROUNDS = 3
 COPIES = {"Adagrad": 3, "Adam": 4}  # the table, what the optimizer keeps of it, and the best weights so far
-FLAT = 1.5  # a changed row of the largest table, to one of the smallest
+FLAT = 1.5  # a step with the largest table, to one with the smallest
 TABLES = 1.25  # memory, to that of those copies
 CLOSE = 1e-5
 
@@ -88,11 +87,11 @@ def main() -> int:
                 )
     Console(width=140).print(table)
     smallest, largest = min(arguments.rows), max(arguments.rows)
-    longer = max(steps[optimizer, largest] / steps[optimizer, smallest] for optimizer in COPIES)
-    flat = longer * changed(smallest) / changed(largest)
+    flat = max(steps[optimizer, largest] / steps[optimizer, smallest] for optimizer in COPIES)
+    for_each_row = flat * changed(smallest) / changed(largest)
     reached = {
-        f"a step with {largest:,} rows takes {longer:.2f} times one with {smallest:,}, and for each changed row "
-        f"{flat:.2f} times (at most {FLAT})": flat <= FLAT,
+        f"a step with {largest:,} rows takes {flat:.2f} times one with {smallest:,} (at most {FLAT}); "
+        f"{for_each_row:.2f} times for each changed row": flat <= FLAT,
         f"its memory is {over:.2f} times table, optimizer's states and best weights (at most {TABLES})": over <= TABLES,
         f"losses with Adagrad differ by {max(differences):.1g} (at most {CLOSE:g})": max(differences) <= CLOSE,
     }
