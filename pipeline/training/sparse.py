@@ -54,7 +54,9 @@ class SparseUpdates:
                 f"with one of {kinds}, without {options}, or take keras.layers.Embedding"
             )
         self._optimizer, self._update_whole = optimizer, optimizer.update_step
-        self._places: dict[int, tf.Tensor] = {}  # of the step that is being compiled, by index of the variable
+        # Of the step that is being compiled, by index of the variable: places of rows, and the rows.
+        self._places: dict[int, tf.Tensor] = {}
+        self._read: dict[int, list[tf.Tensor]] = {}
         optimizer.update_step = self._update
         optimizer._use_weight_decay = self._without_tables(optimizer._use_weight_decay)
 
@@ -62,14 +64,32 @@ class SparseUpdates:
         """Return the gradient of a variable as it is for a table, else dense."""
         return gradient if id(variable) in self._tables else tf.convert_to_tensor(gradient)
 
+    def read(self, variables: list[keras.Variable], gradients: list[Gradient | None]) -> list[list[tf.Tensor]]:
+        """Return the rows that each gradient will change: of its table, and of what the optimizer keeps of that."""
+        found: list[list[tf.Tensor]] = []
+        for variable, gradient in zip(variables, gradients, strict=True):
+            rows = []
+            if isinstance(gradient, tf.IndexedSlices):
+                states = self._states(self._optimizer._get_variable_index(variable), variable)
+                with tf.device(variable.value.device):  # where a table that is split has this part
+                    rows = [tf.gather(each, gradient.indices) for each in (variable.value, *states.values())]
+            found.append(rows)
+        return found
+
     def rows_for_optimizer(
-        self, variables: list[keras.Variable], gradients: list[Gradient | None]
+        self, variables: list[keras.Variable], gradients: list[Gradient | None], read: list[list[tf.Tensor]]
     ) -> list[tf.Tensor | None]:
         """Return the gradients as ``optimizer.apply`` is to get them, and keep the places of the rows for it."""
-        for variable, gradient in zip(variables, gradients, strict=True):
+        for variable, gradient, rows in zip(variables, gradients, read, strict=True):
             if isinstance(gradient, tf.IndexedSlices):
-                self._places[self._optimizer._get_variable_index(variable)] = gradient.indices
+                index = self._optimizer._get_variable_index(variable)
+                self._places[index], self._read[index] = gradient.indices, rows
         return [None if gradient is None else values_of(gradient) for gradient in gradients]
+
+    def _states(self, index: int, variable: Any) -> dict[str, tf.Variable]:
+        """Return what the optimizer keeps of a variable, by its attribute."""
+        attributes = vars(self._optimizer).items()
+        return {name: states[index].value for name, states in attributes if _is_state(states, index, variable)}
 
     def _update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any) -> None:
         """Change a variable as ``Optimizer.update_step`` does; of a table the rows alone."""
@@ -82,14 +102,14 @@ class SparseUpdates:
 
     def _update_rows(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any, index: int) -> None:
         places, key = self._places[index], self._optimizer._var_key(variable)
-        rows = [_Rows(variable, places, key)]
+        of_variable, *of_states = self._read[index]
+        rows = [_Rows(variable, places, key, of_variable)]
         # Its copy, below Keras' own way of copying and of following attributes.
         on_rows = object.__new__(type(self._optimizer))
         vars(on_rows).update(vars(self._optimizer))
-        for name, states in vars(self._optimizer).items():
-            if _is_state(states, index, variable):
-                rows.append(_Rows(states[index].value, places, key))
-                vars(on_rows)[name] = {index: rows[-1]}
+        for (name, state), of_state in zip(self._states(index, variable).items(), of_states, strict=True):
+            rows.append(_Rows(state, places, key, of_state))
+            vars(on_rows)[name] = {index: rows[-1]}
         type(on_rows).update_step(on_rows, gradient, rows[0], learning_rate)
         for changed in rows:
             changed.write()
@@ -103,11 +123,11 @@ class SparseUpdates:
 class _Rows:
     """Rows of a variable, which an optimizer reads and assigns as if they were all of it."""
 
-    def __init__(self, variable: Any, places: tf.Tensor, key: Any):
+    def __init__(self, variable: Any, places: tf.Tensor, key: Any, rows: tf.Tensor):
         self._variable, self._places = variable, places
         self._unique_id = key  # by which an optimizer knows the variable
-        self._rows = tf.gather(variable, places)
-        self.dtype, self.shape = self._rows.dtype, self._rows.shape
+        self._rows = rows
+        self.dtype, self.shape = rows.dtype, rows.shape
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return self._rows if dtype is None else tf.cast(self._rows, dtype)
