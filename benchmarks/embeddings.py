@@ -4,15 +4,18 @@
 
 Each training runs in a process of its own, with the same rows, seed and batches (1,024 examples that name 8 numbers
 each, embedded to a width of 16): with ``training.embedding``, and with ``keras.layers.Embedding``, whose gradients are
-dense. All sizes and both layers take turns, three rounds; times are medians.
+dense. All sizes and both layers take turns, three rounds. A training's time is the median over its calls of four steps,
+in epochs of 128 steps: after an epoch the best weights are copied, which leaves nothing of a table in the processor's
+cache, and of epochs of a few steps one would measure that.
 
 The fewer rows a table has, the more numbers occur twice in a batch, and the fewer rows a step changes: of ten thousand
 two thirds of what it changes of ten million. What must be reached is about whole steps all the same; beside it stands
 the time for each row that is changed.
 
 Memory is the process' largest between the steps, above what it had before the table was made; what a step takes and
-gives back is not in it. The losses of every step that both take must be equal with Adagrad, which leaves a row alone
-that has no gradient. What must be reached is in the last lines; exits 1 when it is not.
+gives back is not in it. With dense gradients a training ends within its first epoch, before there are best weights to
+keep. The losses of every step that both take must be equal with Adagrad, which leaves a row alone that has no gradient.
+What must be reached is in the last lines; exits 1 when it is not.
 """
 
 import argparse
@@ -35,9 +38,12 @@ sys.path.insert(0, str(ROOT))
 
 from pipeline.cli.allocation import with_allocation  # noqa: E402
 
-EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 16_384, 8, 16, 1_024
+EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 131_072, 8, 16, 1_024
 # By whether gradients are dense: steps of those take up to two hundred times as long.
-EPOCHS = {False: 12, True: 3}
+STEPS = {False: 384, True: 48}
+EPOCHS = STEPS[False] * BATCH_SIZE // EXAMPLES
+STEPS_PER_CALL = 4
+FIRST_CALLS = 4  # in which memory is taken from the system for the first time; not counted
 ROUNDS = 3
 COPIES = {"Adagrad": 3, "Adam": 4}  # the table, what the optimizer keeps of it, and the best weights so far
 FLAT = 1.5  # a step with the largest table, to one with the smallest
@@ -62,7 +68,7 @@ def main() -> int:
         for optimizer in COPIES:
             found: dict[tuple[int, bool], list[dict[str, Any]]] = {}
             for _ in range(ROUNDS):
-                for rows, is_dense in itertools.product(arguments.rows, EPOCHS):
+                for rows, is_dense in itertools.product(arguments.rows, STEPS):
                     found.setdefault((rows, is_dense), []).append(training(folder, optimizer, rows, is_dense))
             for rows in arguments.rows:
                 ours, dense = found[rows, False], found[rows, True]
@@ -140,23 +146,29 @@ def one(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, Any]:
     settings = Settings(
         label="y",
         objective="auc",
-        epochs=EPOCHS[dense],
+        epochs=EPOCHS,
         batch_size=BATCH_SIZE,
-        patience=EPOCHS[dense],
+        patience=EPOCHS,
         schedule="constant",
         warmup_epochs=0.0,
         strategy="one_device",
         seed=1,
-        steps_per_call=4,
+        steps_per_call=STEPS_PER_CALL,
         profile="off",
     )
     process = psutil.Process()
     before, most = process.memory_info().rss, 0
+    calls: list[float] = []
 
     class Watch(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.began = fit.seconds
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             nonlocal most
+            calls.append(fit.seconds - self.began)
             most = max(most, process.memory_info().rss)
+            self.model.stop_training = len(calls) * STEPS_PER_CALL >= STEPS[dense]
 
     with distribution.strategy.scope():
         keras.utils.set_random_seed(1)
@@ -171,12 +183,11 @@ def one(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, Any]:
         kind = getattr(keras.optimizers, optimizer)
         model.compile(kind(0.01), "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     logs = Path(folder) / f"{optimizer}-{rows}-{dense}"
-    Fit(model, splits[0], splits[1], settings, distribution, seed=1, logs=str(logs), callbacks=[Watch()]).run()
-    # Not the first epoch, in which memory is taken from the system for the first time.
-    speeds = column(logs / "history.csv", "examples_per_second")[1:]
+    fit = Fit(model, splits[0], splits[1], settings, distribution, seed=1, logs=str(logs), callbacks=[Watch()])
+    fit.run()
     return {
         "losses": column(logs / "steps.csv", "loss"),
-        "seconds": BATCH_SIZE / statistics.median(speeds),
+        "seconds": statistics.median(calls[FIRST_CALLS:]) / STEPS_PER_CALL,
         "megabytes": (most - before) / 1e6,
     }
 

@@ -131,6 +131,7 @@ def test_work_asks_and_its_log_lines_are_shown_here():
     assert text.splitlines() == ["42", "pipeline.training WARNING slow disk", "pipeline.progress.search INFO trial 1"]
 
 
+@pytest.mark.slow
 def test_work_that_is_ended_is_said_to_be_and_what_it_has_started_ends_with_it(tmp_path):
     text = ran(
         """
@@ -175,6 +176,7 @@ def test_processes_end_when_the_one_that_wanted_the_work_is_gone(number):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_there_are_none_where_tensorflow_has_computed():
     text = ran("""
         import tensorflow as tf
