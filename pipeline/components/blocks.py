@@ -15,11 +15,8 @@ from tfx_bsl.tfxio import record_based_tfxio
 
 from pipeline.components.beam_pipeline import Options
 from pipeline.data import files
-from pipeline.data.decoded_blocks import read_blocks
+from pipeline.data.decoded_blocks import BLOCK, read_blocks
 from pipeline.data.tfrecord_files import read_records
-
-# Most examples that a step handles at once.
-BLOCK = 4_096
 
 
 @beam.ptransform_fn

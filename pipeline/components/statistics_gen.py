@@ -21,9 +21,9 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
+from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.data import kept
-from pipeline.data.decoded_blocks import read_blocks
+from pipeline.data.decoded_blocks import BLOCK, read_blocks
 from pipeline.data.tfrecord_files import read_records
 from pipeline.settings.images import Images
 from pipeline.validation.statistics import options_for

@@ -40,8 +40,9 @@ from pipeline import filesystem
 from pipeline.components.analysis_cache import AnalysisCache
 from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.components.blocks import BLOCK, ReadBlocks, Spread, files_of
+from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.data import decoded_blocks
+from pipeline.data.decoded_blocks import BLOCK
 from pipeline.data.serialize import serialize
 from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list

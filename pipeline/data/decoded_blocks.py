@@ -21,6 +21,8 @@ from pipeline import filesystem
 from pipeline.data import kept
 from pipeline.data.tfrecord_files import read_records
 
+# Most examples that a step handles at once; blocks are kept by it, too, so that steps find each other's.
+BLOCK = 4_096
 # Most bytes of all blocks that are kept: those of some five million flights.
 MOST_BYTES = 2 << 30
 # The part of what is free on the disk that they may take.

@@ -31,7 +31,8 @@ def serialize(table: pa.Table) -> list[bytes]:
     for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
         columns = [_entries(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
         features = pc.binary_join_element_wise(*columns, _NO_SEPARATOR)
-        records += pc.binary_join_element_wise(_heads(features), features, _NO_SEPARATOR).to_pylist()
+        whole = pc.binary_join_element_wise(_heads(features), features, _NO_SEPARATOR)
+        records += whole.to_numpy(zero_copy_only=False).tolist()  # to_pylist makes a scalar of each on the way
     return records
 
 
@@ -158,7 +159,7 @@ def _varints(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _varint_sizes(values: np.ndarray) -> np.ndarray:
     """Return how many bytes the varint of each uint64 value takes, int64 [values]."""
     sizes: np.ndarray = np.ones(len(values), np.int64)
-    for bits in range(7, 64, 7):
+    for bits in range(7, int(values.max(initial=0)).bit_length(), 7):
         sizes += values >= np.uint64(1 << bits)
     return sizes
 

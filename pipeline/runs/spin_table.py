@@ -36,7 +36,7 @@ def _features(examples: Path, graph: Path) -> pd.DataFrame:
     import tensorflow_transform as tft
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-    from pipeline.components.blocks import BLOCK
+    from pipeline.data.decoded_blocks import BLOCK
     from pipeline.data.tfrecord_files import read_records
 
     schema = tft.TFTransformOutput(str(graph)).transformed_metadata.schema

@@ -88,20 +88,22 @@ def quantile_transform(numbers: tf.Tensor) -> tf.Tensor:
     weights = tf.concat([tf.ones_like(numbers[:, 0]), tf.fill([tf.minimum(tf.shape(numbers)[0], 1)], 1e-6)], axis=0)
     edges = tft.quantiles(filled, QUANTILES, epsilon=0.1 / QUANTILES, weights=weights, reduce_instance_dims=False)
     columns = tf.transpose(numbers)  # [numbers, batch], as the edges are [numbers, QUANTILES - 1]
+    missing = tf.math.is_nan(columns)
+    columns = tf.where(missing, 0.0, columns)
     # Equal quantiles, of a value that is frequent, are one step.
     steps = tf.cumsum(tf.cast(edges[:, 1:] > edges[:, :-1], tf.float32), axis=1)
-    steps = tf.pad(steps, [[0, 0], [1, 0]])
-    after = tf.searchsorted(edges, tf.where(tf.math.is_nan(columns), 0.0, columns), side="right")
-    last = tf.shape(edges)[1] - 1
-    below, above = tf.clip_by_value(after - 1, 0, last), tf.clip_by_value(after, 0, last)
-    low, high = (tf.gather(edges, places, batch_dims=1) for places in (below, above))
-    inside = tf.clip_by_value(columns, edges[:, :1], edges[:, -1:])
-    within = tf.where(high > low, (inside - low) / (high - low), 0.0)
     most, spread = steps[:, -1:], edges[:, -1:] - edges[:, :1]
-    place = tf.where(most > 0, (tf.gather(steps, below, batch_dims=1) + within) / most, 0.5)
+    # By the number of edges at or below a value: where its part begins, how wide it is, and the steps before it.
+    low, high = tf.concat([edges[:, :1], edges], axis=1), tf.concat([edges, edges[:, -1:]], axis=1)
+    width = tf.where(high > low, high - low, math.inf)
+    parts = tf.stack([low, width, tf.pad(steps, [[0, 0], [2, 0]])], axis=2)
+    part = tf.gather(parts, tf.searchsorted(edges, columns, side="right"), batch_dims=1)
+    low, width, step = tf.unstack(part, axis=2)  # [numbers, batch]
+    inside = tf.clip_by_value(columns, edges[:, :1], edges[:, -1:])
+    place = tf.where(most > 0, (step + (inside - low) / width) / most, 0.5)
     outside = columns - inside
     outside /= tf.where(spread > 0, spread, 1.0) + tf.abs(outside)  # -1 to 1
-    return tf.where(tf.math.is_nan(numbers), math.nan, tf.transpose(place + 0.5 * outside))
+    return tf.transpose(tf.where(missing, math.nan, place + 0.5 * outside))
 
 
 def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:

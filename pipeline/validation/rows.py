@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import filesystem
-from pipeline.data import kept, tfrecord_files
+from pipeline.data import decoded_blocks, kept, tfrecord_files
 from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
@@ -193,10 +193,13 @@ def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 def _tables_without_a_look(file: str, at_once: int) -> Iterator[pa.Table]:
     """Yield the examples of a file of ours, block by block, as columns of lists."""
+    if decoded_blocks.are_kept(file, decoded_blocks.BLOCK):
+        yield from (pa.table(batch) for batch in decoded_blocks.read_blocks(file, decoded_blocks.BLOCK))
+        return
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
-    return (pa.table(decoder.DecodeBatch(records)) for records in tfrecord_files.read_records(file, at_once))
+    yield from (pa.table(decoder.DecodeBatch(records)) for records in tfrecord_files.read_records(file, at_once))
 
 
 def tables_of(files: Sequence[str], at_once: int = BLOCK) -> Iterator[pa.Table]:

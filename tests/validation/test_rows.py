@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.data.examples import as_lists
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows
@@ -47,6 +48,16 @@ def write(tmp_path: Path) -> Write:
 def shared(files: dict[str, list[str]], frames: dict[str, pd.DataFrame], **limits: float) -> list[str]:
     counts = {split: len(frame) for split, frame in frames.items()}
     return [str(one) for one in rows.repeated_rows(files, counts, DataChecks(**limits))]
+
+
+def test_a_sample_has_the_first_rows_of_each_file_whether_their_blocks_are_kept_or_not(flights_of, write, monkeypatch):
+    files = write("one", flights_of["train"]) + write("other", flights_of["eval"])
+    monkeypatch.setattr(rows, "SAMPLE", 200)
+    read = rows.sampled(files)
+    with keep_decoded():
+        kept = rows.sampled(files)
+    assert read.num_rows == 200
+    assert kept.select(read.column_names).equals(read)
 
 
 def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, write):
