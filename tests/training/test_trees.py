@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from pipeline.training.features import Features
 from pipeline.training.trees import CODES, Columns, Sample, Trees, fit, losses_of
 
 FEATURES = Features(numbers={"numbers": 5}, categories={"word": 6, "codes": 400}, places={"codes": 2})
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Beside other tests OpenMP's threads spin until all have a core: ten times the time, on a few rows."""
+    with threadpool_limits(1):
+        yield
 
 
 def table(rows: int, seed: int) -> dict[str, np.ndarray]:
