@@ -85,6 +85,13 @@ def are_kept(file: str, at_once: int) -> bool:
     return _folder(file, at_once) is not None
 
 
+def were_kept(file: str, at_once: int) -> bool:
+    """Return whether the blocks of a file are kept already, for who needs its first rows only."""
+    if _store is None or filesystem.is_remote(file):
+        return False
+    return _is_known(_name_of(file, at_once, _store), _store)
+
+
 def read_blocks(file: str, at_once: int, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
     """Decode the tf.Examples of a gzipped or plain TFRecord file, in blocks.
 
@@ -122,15 +129,21 @@ def _folder(file: str, at_once: int) -> str | None:
     if _store is None or filesystem.is_remote(file):
         return None
     folder = _name_of(file, at_once, _store)
-    if folder not in _store.folders:
-        if _store.full:
-            return None
-        there = kept.is_whole(folder) if _store.lasting else os.path.exists(f"{folder}/{BLOCKS}")
-        if not there and not _keep(file, at_once, folder, _store):
+    if not _is_known(folder, _store):
+        if _store.full or not _keep(file, at_once, folder, _store):
             _store.full = True
             return None
         _store.folders.add(folder)
     return folder
+
+
+def _is_known(folder: str, store: _Store) -> bool:
+    """Return whether a folder has its blocks; those that last are checked once."""
+    if folder not in store.folders:
+        if not (kept.is_whole(folder) if store.lasting else os.path.exists(f"{folder}/{BLOCKS}")):
+            return False
+        store.folders.add(folder)
+    return True
 
 
 def _name_of(file: str, at_once: int, store: _Store) -> str:

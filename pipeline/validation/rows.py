@@ -193,7 +193,7 @@ def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 def _tables_without_a_look(file: str, at_once: int) -> Iterator[pa.Table]:
     """Yield the examples of a file of ours, block by block, as columns of lists."""
-    if decoded_blocks.are_kept(file, decoded_blocks.BLOCK):
+    if decoded_blocks.were_kept(file, decoded_blocks.BLOCK):
         yield from (pa.table(batch) for batch in decoded_blocks.read_blocks(file, decoded_blocks.BLOCK))
         return
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder

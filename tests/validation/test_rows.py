@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline.data.decoded_blocks import keep_decoded
+from pipeline.data.decoded_blocks import BLOCK, are_kept, keep_decoded, were_kept
 from pipeline.data.examples import as_lists
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows
@@ -50,14 +50,20 @@ def shared(files: dict[str, list[str]], frames: dict[str, pd.DataFrame], **limit
     return [str(one) for one in rows.repeated_rows(files, counts, DataChecks(**limits))]
 
 
-def test_a_sample_has_the_first_rows_of_each_file_whether_their_blocks_are_kept_or_not(flights_of, write, monkeypatch):
+def test_a_sample_has_the_first_rows_of_each_file_whether_their_blocks_are_kept_or_not(
+    flights_of, write, tmp_path, monkeypatch
+):
     files = write("one", flights_of["train"]) + write("other", flights_of["eval"])
     monkeypatch.setattr(rows, "SAMPLE", 200)
     read = rows.sampled(files)
-    with keep_decoded():
-        kept = rows.sampled(files)
     assert read.num_rows == 200
-    assert kept.select(read.column_names).equals(read)
+    with keep_decoded(str(tmp_path)):
+        assert not any(were_kept(file, BLOCK) for file in files)
+        assert rows.sampled(files).equals(read)
+        assert not any(were_kept(file, BLOCK) for file in files)  # a few rows are no reason to decode all
+        assert all(are_kept(file, BLOCK) for file in files)
+        assert all(were_kept(file, BLOCK) for file in files)
+        assert rows.sampled(files).select(read.column_names).equals(read)
 
 
 def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, write):
