@@ -7,10 +7,10 @@ file and schema are what ``pipeline new`` writes for it, or another module file.
 executes the steps up to Transform; the model is not trained. After each arrival that span alone is run, and at the end
 the whole window, in output folders of their own, from nothing.
 
-Must be reached: each run takes at most 1.5 times the work (processor seconds) of one span alone in the data steps, the
-mean of those that ran before and after it, and the last run has written what the run of the whole window writes:
-examples and statistics byte by byte, transformed numbers within TOLERANCE, for Beam merges sketches of quantiles in an
-order of its own. Exits 1 when it falls short. Ten minutes or more on two cores.
+Must be reached: each run takes at most 1.5 times the work (processor seconds) of its span alone in the data steps, and
+the last run has written what the run of the whole window writes: examples and statistics byte by byte, transformed
+numbers within TOLERANCE, for Beam merges sketches of quantiles in an order of its own. Exits 1 when it falls short. Ten
+minutes or more on two cores.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> int:
     for number, file in enumerate(files, 1):
         arrive(data, number, file)
         runs[f"span {number} arrives"] = timed(config, folder / "output")
-        # Beside each, for the machine may be another one ten minutes later.
+        # Each beside its own, for the machine may be another one ten minutes later.
         others = stowed(data, number)
         alone.append(timed(config, folder / f"alone-{number}"))
         shutil.rmtree(folder / f"alone-{number}")
@@ -228,12 +228,9 @@ def report(runs: dict[str, Seconds], alone: list[Seconds], whole: Seconds, diffe
     one = {name: tuple(np.mean([seconds[name] for seconds in alone], axis=0)) for name in alone[0]}
     table = Table("seconds", title=f"A window of {window} spans", title_justify="left")
     names = [name for name in (*DATA_STEPS, "Baselines") if whole.get(name, (0.0, 0.0))[0] >= SHOWN]
-    for name in (*names, "data steps", "work", "of one span"):
+    for name in (*names, "data steps", "work", "of its span"):
         table.add_column(name, justify="right")
-    works = [total(seconds, WORK) for seconds in alone]
-    # Spans have equally many rows. Equal work differs by a tenth from minute to minute on a shared machine.
-    beside = [np.mean(works[max(0, number - 1) : number + 1]) for number in range(len(works))]
-    ratios = [float(total(run, WORK) / of_one) for run, of_one in zip(runs.values(), beside, strict=True)]
+    ratios = [total(run, WORK) / total(beside, WORK) for run, beside in zip(runs.values(), alone, strict=True)]
     shown = iter([1.0, *ratios, total(whole, WORK) / total(one, WORK)])
     for label, seconds in {"a span alone, mean": one, **runs, "the whole window": whole}.items():
         cells = [f"{seconds.get(name, (0.0, 0.0))[CLOCK]:.1f}" for name in names]
@@ -241,7 +238,7 @@ def report(runs: dict[str, Seconds], alone: list[Seconds], whole: Seconds, diffe
     Console(width=140).print(table)
     same = not differing
     print("the last run has written what the run of the whole window has" if same else f"other files: {differing[:5]}")
-    print(f"the dearest run took {max(ratios):.2f} times the work of one span alone; at most {MOST}")
+    print(f"the dearest run took {max(ratios):.2f} times the work of its span alone; at most {MOST}")
     return 0 if same and max(ratios) <= MOST else 1
 
 
