@@ -25,6 +25,9 @@ CODE = (
     "vertex_runner.py",
 )
 
+# The pipelines of this repository.
+SHIPPED = ("digits", "flights")
+
 SMALL = """\
 from dataclasses import replace
 from pathlib import Path
@@ -72,11 +75,18 @@ class Run:
 
 
 def copy_repository(to: Path, flights: Path | None = None) -> Path:
-    """A clone to edit, with a config that takes a minute, and with some flights as its data."""
+    """A clone to edit, with a config that takes a minute, and with some flights as its data.
+
+    Pipelines that `pipeline new` has made here stay behind: tests make some of their own, perhaps of the same name.
+    """
+    made = [path.name for path in (ROOT / "schema").iterdir() if path.is_dir() and path.name not in SHIPPED]
+    left_out = shutil.ignore_patterns("__pycache__", *made, *(f"{name}.py" for name in made))
     for name in CODE:
         source, copy = ROOT / name, to / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
+        if name in ("configs", "models", "schema"):
+            shutil.copytree(source, copy, ignore=left_out)
+        elif source.is_dir():
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, copy)
