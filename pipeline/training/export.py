@@ -105,7 +105,7 @@ def export(
 
     @tf.function(input_signature=[row_inputs])
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return answers_all({name: _as_parsed(rows[plain[name]], spec) for name, spec in raw_spec.items()})
+        return answers_all(_as_parsed({name: rows[plain[name]] for name in raw_spec}, raw_spec))
 
     # TFMA gives an argument the raw feature of its name, if there is one.
     argument = EXAMPLES_INPUT
@@ -237,20 +237,35 @@ def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature, is_
     return tf.TensorSpec([None, *values], spec.dtype, name=name)
 
 
-def _as_parsed(value: tf.Tensor, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature) -> tf.Tensor | tf.SparseTensor:
-    """Return a row input in the form in which parsing a tf.Example gives the same feature."""
-    if isinstance(spec, tf.io.FixedLenFeature):
-        return tf.reshape(value, [-1, *spec.shape])
-    present = value != "" if spec.dtype == tf.string else ~tf.math.is_nan(value)
-    if value.shape.rank == 2:
-        several = tf.ragged.boolean_mask(value, present).to_sparse()
-        return tf.SparseTensor(several.indices, tf.cast(several.values, spec.dtype), several.dense_shape)
-    value, present = value[:, tf.newaxis], present[:, tf.newaxis]
-    indices = tf.where(present)
-    # tf.boolean_mask and a shape of pieces would be 20 operations of a column, which cost more than the model's answer.
-    return tf.SparseTensor(
-        indices, tf.cast(tf.gather_nd(value, indices), spec.dtype), tf.shape(present, out_type=tf.int64)
-    )
+def _as_parsed(rows: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.SparseTensor]:
+    """Return row inputs, by raw feature, in the form in which parsing tf.Examples gives the same features."""
+    parsed: dict[str, tf.Tensor | tf.SparseTensor] = {}
+    optional: dict[tf.DType, list[str]] = {}
+    for name, spec in raw_spec.items():
+        value = rows[name]
+        if isinstance(spec, tf.io.FixedLenFeature):
+            parsed[name] = tf.reshape(value, [-1, *spec.shape])
+        elif value.shape.rank == 2:
+            several = tf.ragged.boolean_mask(value, _is_present(value)).to_sparse()
+            parsed[name] = tf.SparseTensor(several.indices, tf.cast(several.values, spec.dtype), several.dense_shape)
+        else:
+            optional.setdefault(value.dtype, []).append(name)
+    for names in optional.values():
+        # All columns of a type together where that is possible: each of these operations costs a request more than what
+        # it computes. As each column has the same shape, nobody's Transform takes it apart more than once.
+        values = tf.stack([rows[name] for name in names])[..., tf.newaxis]  # [columns, batch, 1]
+        shape = tf.shape(values, out_type=tf.int64)[1:]
+        columns = zip(names, tf.unstack(values), tf.unstack(_is_present(values)), strict=True)
+        for name, value, present in columns:
+            indices = tf.where(present)
+            there = tf.cast(tf.gather_nd(value, indices), raw_spec[name].dtype)
+            parsed[name] = tf.SparseTensor(indices, there, shape)
+    return parsed
+
+
+def _is_present(value: tf.Tensor) -> tf.Tensor:
+    """Return what is not written as missing."""
+    return value != "" if value.dtype == tf.string else ~tf.math.is_nan(value)
 
 
 def _as_row(value: tf.Tensor | tf.SparseTensor, given: tf.TensorSpec) -> tf.Tensor:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
+from pipeline.training import trees as trees_module
 from pipeline.training.features import Features
 from pipeline.training.trees import CODES, Columns, Sample, Trees, fit, losses_of
 
@@ -80,6 +81,12 @@ def test_answers_equal_those_of_scikit_learn(classes, features):
         answers = tf.function(trees)({name: tf.constant(value) for name, value in rows.items()})
         assert answers.dtype == tf.float32
         np.testing.assert_allclose(answers, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_so_do_those_of_trees_and_splits_in_several_parts(monkeypatch):
+    monkeypatch.setattr(trees_module, "TREES_AT_ONCE", 7)
+    monkeypatch.setattr(trees_module, "SPLITS_AT_ONCE", 3)
+    test_answers_equal_those_of_scikit_learn(2, FEATURES)
 
 
 def test_a_number_on_a_threshold_stays_on_its_side():
