@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.processes import collect_rarely
 from tests.e2e.run import Run, copy_repository, run
 from tests.scripts import load_script
 
@@ -20,6 +21,11 @@ from tests.scripts import load_script
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+
+def pytest_collection_finish() -> None:
+    """What the tests have imported is never garbage; to look through it took a tenth of the fast tests' time."""
+    collect_rarely()
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

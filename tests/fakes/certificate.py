@@ -37,7 +37,8 @@ def write_certificate(folder: Path, names: Sequence[str] = ("localhost",)) -> tu
 
 def write_service_account(folder: Path, project: str, token_uri: str) -> Path:
     """Writes the key file of a service account whose tokens come from ``token_uri``."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    # A short one: each client that is made proves anew that the key is one, and no token of these tests is worth more.
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     path = folder / "service_account.json"
     path.write_text(
         json.dumps(
