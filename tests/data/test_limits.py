@@ -37,6 +37,7 @@ def numbers(count: int, value: str) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "line"),
     [

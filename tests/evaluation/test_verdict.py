@@ -140,6 +140,7 @@ def test_settings_and_verdicts_survive_the_way_through_a_component():
     assert GateResult.from_json(found.to_json()) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.5])
 @pytest.mark.parametrize("distance", [0.3, 0.8, 2.0])
 def test_intervals_are_those_that_resampling_finds(share, distance):

@@ -148,6 +148,7 @@ def test_intervals_of_real_rows_contain_the_share_asked_for(coverage):
     assert coverage - 0.02 < np.mean(reached) < coverage + 0.02 + 2 / 151
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coverage", [0.8, 0.95])
 def test_sets_of_real_rows_contain_the_share_asked_for(coverage):
     columns, labels = load_digits(return_X_y=True)
