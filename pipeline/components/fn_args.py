@@ -22,18 +22,24 @@ class FnArgs(fn_args_utils.FnArgs):
 
     The steps are counted when they are read. By then the module has usually created its datasets, and ``data_accessor``
     knows the batch size; for a module that reads files in another way, it is ``training.batch_size``.
+
+    Attributes:
+        code: Name of the wheel with the module, which has a fingerprint of its code and of all that it imports from
+            this repository.
     """
 
     def __init__(self) -> None:
+        self.code = ""
         self._batch_sizes: dict[tuple[str, ...], int] = {}  # by the patterns of the files
         super().__init__()
 
     @classmethod
-    def of(cls, stock: fn_args_utils.FnArgs) -> "FnArgs":
-        """Return the arguments that TFX made, with steps."""
+    def of(cls, stock: fn_args_utils.FnArgs, module_path: str = "") -> "FnArgs":
+        """Return the arguments that TFX made, with steps, for a module as TFX writes it, ``module@folder/wheel``."""
         fn_args = cls()
         for name, value in vars(stock).items():
             setattr(fn_args, name, value)
+        fn_args.code = module_path.rpartition("/")[2]
         accessor = stock.data_accessor
         fn_args.data_accessor = accessor._replace(
             tf_dataset_factory=fn_args._record_batch_size(accessor.tf_dataset_factory),

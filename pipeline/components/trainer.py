@@ -24,7 +24,8 @@ class TrainerExecutor(tfx_trainer.GenericExecutor):
             super().Do(input_dict, output_dict, exec_properties)
 
     def _GetFnArgs(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> FnArgs:
-        return FnArgs.of(super()._GetFnArgs(input_dict, output_dict, exec_properties))
+        fn_args = super()._GetFnArgs(input_dict, output_dict, exec_properties)
+        return FnArgs.of(fn_args, exec_properties.get("module_path") or "")
 
 
 class Trainer(UserCodeComponent, tfx_components.Trainer):

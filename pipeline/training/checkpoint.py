@@ -17,10 +17,13 @@ class Checkpoints:
 
     Every worker must save at the same step, for some variables are read over the network. What the chief saves is what
     all read; another worker's copy is deleted with ``delete``.
+
+    Attributes:
+        folder: Of the chief's.
     """
 
     def __init__(self, folder: str, variables: Sequence[tf.Variable], distribution: Distribution):
-        self._folder = folder
+        self.folder = folder
         own = folder if distribution.is_chief else f"{folder}-worker-{distribution.worker}"
         self._own = own
         self._values = _Values()
@@ -34,7 +37,7 @@ class Checkpoints:
 
     def restore(self) -> dict[str, Any] | None:
         """Restore the variables and return the values; None, and nothing is changed, if there is no checkpoint."""
-        latest = tf.train.latest_checkpoint(self._folder)
+        latest = tf.train.latest_checkpoint(self.folder)
         if latest is None:
             return None
         self._checkpoint.restore(latest).assert_existing_objects_matched()

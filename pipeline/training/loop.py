@@ -345,7 +345,19 @@ class Fit:
             )
 
     def _restore(self) -> None:
-        state = self.checkpoints.restore() if self.checkpoints else None
+        """Go on from the checkpoint, if there is one.
+
+        Raises:
+            TrainingError: it is of another model.
+        """
+        try:
+            state = self.checkpoints.restore() if self.checkpoints else None
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            assert self.checkpoints
+            raise TrainingError(
+                f"the checkpoint in {self.checkpoints.folder} is of another model than build_model makes now "
+                f"({first_line(error)[:200]}): delete that folder, and the training starts anew"
+            ) from error
         if state is None:
             return
         self.epoch = state["epoch"]

@@ -227,12 +227,14 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 def checkpoint_folder(fn_args: Any) -> str:
     """Return the folder of this training's checkpoints, named by all that decides the network's weights.
 
-    A training that found no threshold in the end goes on from there when it is asked for less.
+    The code is among it: after an edit of ``build_model`` the weights and the optimizer would be another model's. A
+    training that found no threshold in the end goes on from there when it is asked for less.
 
     TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
     names a folder that stays the same when it is started again.
     """
     decides = [
+        getattr(fn_args, "code", ""),
         fn_args.train_files,
         fn_args.eval_files,
         fn_args.transform_graph_path,

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from tfx.components.trainer import fn_args_utils
+from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
 from pipeline.components.fn_args import FnArgs
+from pipeline.components.trainer import TrainerExecutor
 
 
 def write(folder: Path, *counts: int) -> list[str]:
@@ -61,3 +63,26 @@ def test_the_configs_steps_count_and_everything_else_is_tfxs(fn_args):
     assert (fn_args.train_steps, fn_args.eval_steps) == (7, 2)
     assert isinstance(fn_args, fn_args_utils.FnArgs)
     assert fn_args.working_dir == "here"
+
+
+def test_the_trainer_says_which_code_it_runs(tmp_path):
+    examples, model, model_run = (
+        standard_artifacts.Examples(),
+        standard_artifacts.Model(),
+        standard_artifacts.ModelRun(),
+    )
+    examples.split_names = '["train", "eval"]'
+    examples.set_string_custom_property("payload_format", "FORMAT_TF_EXAMPLE")
+    for artifact in (examples, model, model_run):
+        artifact.uri = str(tmp_path / artifact.type_name)
+    fn_args = TrainerExecutor()._GetFnArgs(
+        {"examples": [examples]},
+        {"model": [model], "model_run": [model_run]},
+        {
+            "train_args": "{}",
+            "eval_args": "{}",
+            "custom_config": "{}",
+            "module_path": "flights@gs://bucket/files/_wheels/flights_run_fn-0.0+1a2b-py3-none-any.whl",
+        },
+    )
+    assert fn_args.code == "flights_run_fn-0.0+1a2b-py3-none-any.whl"

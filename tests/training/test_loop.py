@@ -131,6 +131,43 @@ def test_a_job_of_vertex_ai_names_the_folder_of_the_checkpoints(monkeypatch):
     assert checkpoint_folder(fn_args) == f"/bucket/job/checkpoints/{at_home.rsplit('/', 1)[-1]}"
 
 
+def test_a_training_by_other_code_does_not_go_on_where_this_one_was_killed():
+    def folder(code: str) -> str:
+        return checkpoint_folder(
+            SimpleNamespace(
+                train_files=["a"],
+                eval_files=["b"],
+                transform_graph_path="graph",
+                hyperparameters=None,
+                custom_config={"epochs": 1},
+                model_run_dir="/root/Trainer/model_run/7",
+                code=code,
+            )
+        )
+
+    assert folder("flights_run_fn-0.0+1a.whl") == folder("flights_run_fn-0.0+1a.whl")
+    assert folder("flights_run_fn-0.0+1a.whl") != folder("flights_run_fn-0.0+2b.whl")
+
+
+def test_a_checkpoint_that_does_not_fit_is_named(pattern, tmp_path):
+    folder = tmp_path / "checkpoints/1a2b"
+
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(functional(), pattern, callbacks=[Killed()], checkpoints=str(folder))
+    inputs = {"x": keras.Input((2,), name="x")}
+    shallow = compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"])))
+    measured_otherwise = functional()
+    measured_otherwise.compile("adam", "binary_crossentropy", metrics=[keras.metrics.BinaryAccuracy(name="auc")])
+    for other in (shallow, measured_otherwise):
+        with pytest.raises(TrainingError, match=f"checkpoint in {folder} is of another model .*: delete that folder"):
+            train(other, pattern, callbacks=[Killed()], checkpoints=str(folder))
+
+
 def test_keras_callbacks_work(pattern, tmp_path):
     calls = []
 
