@@ -112,7 +112,7 @@ def _data_steps(config: PipelineConfig, target: Target, sample: Sample | None) -
 
     # The schema that a person has reviewed comes before the inferred one, which is then a suggestion.
     if config.schema:
-        address = stage_schema(Path(config.schema), config.label, target)
+        address = stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target)
         reviewed_schema = Importer(address, standard_artifacts.Schema).with_id("ReviewedSchema")
         schema = reviewed_schema.outputs["result"]
         nodes.append(reviewed_schema)

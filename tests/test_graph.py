@@ -26,6 +26,7 @@ from pipeline.errors import UserError
 from pipeline.graph import create_pipeline
 from pipeline.runs.run_graph import run_graph
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit, load_config
+from pipeline.settings.gates import SliceGate
 from pipeline.settings.target import Dataflow, Target
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -236,6 +237,21 @@ def test_what_a_search_does_not_depend_on_makes_the_trainer_run_again_only(
     )
     assert other["Tuner"]["custom_config"] == made["Tuner"]["custom_config"]
     assert other["Trainer"]["custom_config"] != made["Trainer"]["custom_config"]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "sentence"),
+    [
+        ({"slices": ("carier",)}, r"has no feature 'carier', by which the evaluation slices; did you mean 'carrier'\?"),
+        ({"gates": (SliceGate("auc", by="x=1", floor=0.6),)}, "no feature 'x', .*; there are carrier, day, dest"),
+    ],
+)
+def test_a_column_to_slice_by_that_is_not_there_is_refused_before_anything_runs(
+    config, few_flights, tmp_path, evaluation, sentence
+):
+    changed = replace(config, evaluation=replace(config.evaluation, **evaluation))
+    with pytest.raises(UserError, match=sentence):
+        pipeline_for(changed, replace(config.data, path=str(few_flights)), tmp_path)
 
 
 def test_a_reviewed_schema_has_the_weight_and_asks_no_request_for_it(config, few_flights, tmp_path):

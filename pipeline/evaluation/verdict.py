@@ -111,8 +111,8 @@ def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str
         return (
             f"the baseline {ahead!r} is better: {metric} on all rows is {overall[metric]:.4f} "
             f"({_examples(overall, within, 0.95)}), and it has {others[ahead]:.4f}; search for better hyperparameters, "
-            f'or take training.members "both" or "trees"; BeatsBaseline("{metric}", than="{ahead}") keeps such a model '
-            "back"
+            'or try others of training.members, "network", "trees" and "both"; '
+            f'BeatsBaseline("{metric}", than="{ahead}") keeps such a model back'
         )
     return (
         f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "

@@ -61,6 +61,16 @@ def test_shifted_predictions_cross_the_limit(task, measure):
     assert found(task, shifted, max_prediction_drift=0.9) == []
 
 
+def test_the_limit_that_is_named_to_accept_it_may_be_set():
+    of_requests, of_test = (
+        predictions.statistics_of(predictions.values_of(np.full((100, 1), value)), ("no", "yes"))
+        for value in (0.01, 0.99)
+    )
+    (only,) = predictions.drift(of_requests, of_test, DataChecks(), "serving")
+    limit = float(re.search(r"max_prediction_drift=(\S+)\)", only.remedy)[1])
+    assert list(predictions.drift(of_requests, of_test, DataChecks(max_prediction_drift=limit), "serving")) == []
+
+
 def test_bare_answers_pairs_and_logits_are_the_same_predictions():
     expected = [0.25, 0.75]
     for logged, logits in (
