@@ -25,7 +25,7 @@ run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
 	$(BIN)/python -m pytest $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
 
-check: lint ## Run lint and the fast tests: under two minutes
+check: lint ## Run lint and the fast tests: two to three minutes on two cores
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 lint: setup ## Check style, types and who imports whom

@@ -49,7 +49,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
 def receiving(*codes: int, seconds: float = 0.0) -> Iterator[Receiver]:
     """Starts a receiver."""
     receiver = Receiver(*codes, seconds=seconds)
-    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    threading.Thread(target=receiver.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield receiver
     finally:

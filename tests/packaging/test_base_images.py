@@ -53,7 +53,7 @@ class Registry(BaseHTTPRequestHandler):
 @pytest.fixture
 def registry() -> Iterator[str]:
     server = ThreadingHTTPServer(("localhost", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield f"localhost:{server.server_port}"
     server.shutdown()
     server.server_close()
