@@ -20,8 +20,10 @@ def build(model: keras.Model, rows: Rows, batch_size: int, settings: Settings, d
         distribution: Its devices.
 
     Raises:
-        TrainingError: the model is not compiled, or a setting does not fit it.
+        TrainingError: it is no model or not compiled, or a setting does not fit it.
     """
+    if not isinstance(model, keras.Model):
+        raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
     if not model.compiled:
         raise TrainingError(
             "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"

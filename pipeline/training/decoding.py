@@ -43,8 +43,8 @@ class Decoder:
         decodes: Whether the module file has a ``decode``.
 
     Raises:
-        TrainingError: ``decode`` fails on such features or gives random numbers; or a feature that a model would get is
-            text or of a type that no model takes.
+        TrainingError: the label is missing; ``decode`` fails on such features or gives random numbers; or a feature
+            that a model would get is text or of a type that no model takes.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class Decoder:
     ):
         self.parsing, self.label, self.weight = dict(spec), label, weight
         self.decodes = decode is not None
+        if label not in spec:
+            raise TrainingError(
+                f"preprocessing_fn returns no {label!r}, the label, but {', '.join(sorted(spec)) or 'nothing'}; return "
+                f"it as it comes: outputs[{label!r}] = inputs[{label!r}]"
+            )
         self._length = sequence_length
         given = {name: _spec_of(feature) for name, feature in spec.items() if name not in (label, weight)}
         self._traced = _traced(decode, given) if decode else None

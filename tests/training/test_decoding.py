@@ -50,6 +50,11 @@ def test_sequences_are_filled_up_with_zeros_that_stand_for_nothing_else():
     assert label.numpy().tolist() == [[1], [0]]
 
 
+def test_a_label_that_preprocessing_fn_does_not_return_is_named():
+    with pytest.raises(TrainingError, match=r"returns no 'z', the label, but words, x, y; .* outputs\['z'\] = inputs"):
+        Decoder(WORDS, "z")
+
+
 def test_an_example_without_any_word_is_all_padding():
     rows = Rows(Decoder(WORDS, "y", sequence_length=3))
     features, _ = unpacked(rows, example(x=[1.0, 2.0], y=[1]))

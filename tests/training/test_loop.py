@@ -149,6 +149,11 @@ def test_a_training_by_other_code_does_not_go_on_where_this_one_was_killed():
     assert folder("flights_run_fn-0.0+1a.whl") != folder("flights_run_fn-0.0+2b.whl")
 
 
+def test_a_build_model_that_forgets_to_return_its_model_is_told(pattern):
+    with pytest.raises(TrainingError, match="build_model returns NoneType, expected a compiled keras.Model; return it"):
+        train(None, pattern)
+
+
 def test_a_checkpoint_that_does_not_fit_is_named(pattern, tmp_path):
     folder = tmp_path / "checkpoints/1a2b"
 
