@@ -24,7 +24,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 
 def pytest_collection_finish() -> None:
-    """What the tests have imported is never garbage; to look through it took a tenth of the fast tests' time."""
+    """Look for garbage among new objects only: through all that is imported it took a tenth of the fast tests' time."""
     collect_rarely()
 
 

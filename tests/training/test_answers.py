@@ -1,4 +1,4 @@
-"""What the eval split decides about the answers that are served."""
+"""Thresholds, intervals and sets that the eval split decides, for the answers that are served."""
 
 import numpy as np
 import pytest

@@ -116,15 +116,20 @@ def test_tensorboard_files_go_to_the_folder_that_vertex_ai_shows_live(pattern, t
     assert {path.parent.name for path in (tmp_path / "shown").rglob("events.*")} == {"steps", "train", "validation"}
 
 
-def test_a_job_of_vertex_ai_names_the_folder_of_the_checkpoints(monkeypatch):
-    fn_args = SimpleNamespace(
+def arguments(code: str) -> SimpleNamespace:
+    return SimpleNamespace(
         train_files=["a"],
         eval_files=["b"],
         transform_graph_path="graph",
         hyperparameters=None,
         custom_config={"epochs": 1},
         model_run_dir="/root/Trainer/model_run/7",
+        code=code,
     )
+
+
+def test_a_job_of_vertex_ai_names_the_folder_of_the_checkpoints(monkeypatch):
+    fn_args = arguments("flights_run_fn-0.0+1a.whl")
     at_home = checkpoint_folder(fn_args)
     assert at_home.startswith("/root/Trainer/checkpoints/")
     monkeypatch.setenv("AIP_CHECKPOINT_DIR", "/bucket/job/checkpoints/")
@@ -132,21 +137,9 @@ def test_a_job_of_vertex_ai_names_the_folder_of_the_checkpoints(monkeypatch):
 
 
 def test_a_training_by_other_code_does_not_go_on_where_this_one_was_killed():
-    def folder(code: str) -> str:
-        return checkpoint_folder(
-            SimpleNamespace(
-                train_files=["a"],
-                eval_files=["b"],
-                transform_graph_path="graph",
-                hyperparameters=None,
-                custom_config={"epochs": 1},
-                model_run_dir="/root/Trainer/model_run/7",
-                code=code,
-            )
-        )
-
-    assert folder("flights_run_fn-0.0+1a.whl") == folder("flights_run_fn-0.0+1a.whl")
-    assert folder("flights_run_fn-0.0+1a.whl") != folder("flights_run_fn-0.0+2b.whl")
+    one, again, other = (checkpoint_folder(arguments(f"flights_run_fn-0.0+{code}.whl")) for code in ("1a", "1a", "2b"))
+    assert one == again
+    assert one != other
 
 
 def test_a_build_model_that_forgets_to_return_its_model_is_told(pattern):
