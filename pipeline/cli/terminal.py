@@ -306,9 +306,11 @@ def _gates_held(results: Results, config: PipelineConfig) -> str:
         elif isinstance(gate, BeatsBaseline):
             other = results.baselines[gate.than][gate.metric]
             parts.append(f"{gate.metric} {overall[gate.metric]:.4f} beats {gate.than} ({other:.4f})")
-    others = len(config.evaluation.gates) - len(parts)
-    if others:
-        parts.append(f"{others} {'gate' if others == 1 else 'gates'} on slices")
+    unjudged = len(results.verdict.get("unjudged", ()))
+    judged = len(config.evaluation.gates) - len(parts) - unjudged
+    for number, text in ((judged, "on slices"), (unjudged, "on slices not judged")):
+        if number:
+            parts.append(f"{number} {'gate' if number == 1 else 'gates'} {text}")
     return ", ".join(parts)
 
 

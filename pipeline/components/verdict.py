@@ -53,6 +53,7 @@ class VerdictExecutor(BaseExecutor):
             "failed": failed,
             "passed_over": list(gates.passed_over),
             "warnings": list(gates.warnings),
+            "unjudged": list(gates.unjudged),
             "notes": [*gates.notes, *check["notes"]],
             "threshold": read_measured(blessing).get("threshold"),
             "model_check": check["facts"],

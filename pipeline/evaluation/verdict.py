@@ -36,6 +36,7 @@ class GateResult:
         passed_over: A sentence for each condition that was not judged, or that only chance may have broken.
         notes: Other facts for a person, such as the metrics of the baseline.
         warnings: What a person must know to trust the result, such as a baseline that could not be used.
+        unjudged: Gates on slices of which none could be judged, as "auc by carrier"; they have held nothing back.
     """
 
     blessed: bool
@@ -43,6 +44,7 @@ class GateResult:
     passed_over: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the result as JSON."""
@@ -52,7 +54,7 @@ class GateResult:
     def from_json(cls, text: str) -> "GateResult":
         """Return the result that ``to_json`` wrote."""
         fields = json.loads(text)
-        sentences = ("failed", "passed_over", "notes", "warnings")
+        sentences = ("failed", "passed_over", "notes", "warnings", "unjudged")
         return cls(fields["blessed"], **{name: tuple(fields.get(name, ())) for name in sentences})
 
 
@@ -76,17 +78,27 @@ def judge(
         warnings: For the result.
     """
     judging = _Judge(settings, candidate, baseline)
+    unjudged = []
     for gate in settings.gates:
         if isinstance(gate, BeatsBaseline):
             judging.judge_against(gate, simple_models or {})
-        elif isinstance(gate, FairnessGate):
-            judging.judge_gap(gate)
+            continue
+        slices = judging.slices_of(gate)
+        if isinstance(gate, FairnessGate):
+            judged = [judging.judge_gap(gate, slices)]
         else:
-            for name in judging.slices_of(gate):
-                judging.judge_slice(gate, name)
+            judged = [judging.judge_slice(gate, name) for name in slices]
+        if slices and not any(judged) and not isinstance(gate, Gate):
+            unjudged.append(f"{gate.metric} by {gate.by}")
+    warnings += tuple(
+        f"the gate on {name} could not be judged in any slice and has held nothing back; min_examples may be too high "
+        "for this test split"
+        for name in unjudged
+    )
     behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     notes += (behind,) if behind else ()
-    return GateResult(not judging.failed, tuple(judging.failed), tuple(judging.passed_over), notes, warnings)
+    sentences = (judging.failed, judging.passed_over, notes, warnings, unjudged)
+    return GateResult(not judging.failed, *map(tuple, sentences))
 
 
 def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str | None:
@@ -162,10 +174,10 @@ class _Judge:
             self.failed.append(f"{gate.metric} by {gate.by}: the test split has no such rows")
         return slices
 
-    def judge_slice(self, gate: Gate | SliceGate, name: str) -> None:
-        """Judge floor, ceiling and change against the baseline in a slice."""
+    def judge_slice(self, gate: Gate | SliceGate, name: str) -> bool:
+        """Judge floor, ceiling and change against the baseline in a slice; return whether it could be."""
         if not self._can_judge(gate, name):
-            return
+            return False
         values = self.candidate[name]
         value = values[gate.metric]
         subject = f"{gate.metric} on {_where(name)}"
@@ -180,7 +192,7 @@ class _Judge:
             self._add(f"{subject} is {value:.4f}, ceiling {gate.ceiling:g} ({count})", chance)
         before = (self.baseline or {}).get(name, {}).get(gate.metric, math.nan)
         if gate.max_drop is None or not METRICS[gate.metric].direction or not math.isfinite(before):
-            return
+            return True
         drop = METRICS[gate.metric].direction * (before - value)
         if drop > gate.max_drop:
             chance = False
@@ -197,18 +209,19 @@ class _Judge:
                 f"at most {gate.max_drop:g} ({count})",
                 chance,
             )
+        return True
 
-    def judge_gap(self, gate: FairnessGate) -> None:
-        """Judge the largest difference between two slices."""
-        usable = [name for name in self.slices_of(gate) if self._can_judge(gate, name)]
+    def judge_gap(self, gate: FairnessGate, slices: list[str]) -> bool:
+        """Judge the largest difference between two of the slices; return whether it could be."""
+        usable = [name for name in slices if self._can_judge(gate, name)]
         if len(usable) < 2:
             self.passed_over.append(f"gap of {gate.metric} by {gate.by} was not judged: fewer than two values are left")
-            return
+            return False
         usable.sort(key=lambda name: self.candidate[name][gate.metric])
         low, high = self.candidate[usable[0]], self.candidate[usable[-1]]
         gap = high[gate.metric] - low[gate.metric]
         if gap <= gate.max_gap:
-            return
+            return True
         chance = False
         ranges = [intervals.interval(gate.metric, values, gate.confidence) for values in (high, low)]
         if ranges[0] and ranges[1]:
@@ -219,6 +232,7 @@ class _Judge:
             f"{_where(usable[0])} {low[gate.metric]:.4f} ({_examples(low)})",
             chance,
         )
+        return True
 
     def _can_judge(self, gate: AnyGate, name: str) -> bool:
         """Return whether a slice has enough examples and a value of the metric; if not, add the reason."""

@@ -22,7 +22,7 @@ class Results:
     Attributes:
         metrics: On the test split, by slice ("overall" first), then by metric.
         verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "warnings",
-            "threshold", "model_check", "baselines".
+            "unjudged", "threshold", "model_check", "baselines".
     """
 
     metrics: dict[str, dict[str, float]]

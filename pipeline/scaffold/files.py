@@ -17,6 +17,7 @@ from pipeline.scaffold.columns import CHARACTER
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.names import shortened
+from pipeline.validation.notations import AMOUNT
 from pipeline.validation.schema_text import drop_unused_domains, inferred_from, to_text
 from pipeline.validation.serving_skew import statistics_of
 
@@ -63,6 +64,11 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
             # Tomorrow's dates, prices and words are others; and nobody reviews the values of a column not used.
             if domain := feature.WhichOneof("domain_info"):
                 feature.ClearField(domain)
+        if column and feature.type == schema_pb2.BYTES and not column.left_out:
+            if column.role == "time":
+                feature.time_domain.string_format = column.form
+            elif column.role == "amount":
+                feature.annotation.tag.append(f"{AMOUNT}{column.form}")
         if feature.name in keep:
             feature.annotation.tag.append("leak: ignore")
         if feature.name == label.name and label.classes:

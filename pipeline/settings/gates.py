@@ -28,6 +28,7 @@ FINDINGS: dict[str, Severity] = {
     "presence": "stop",  # more rows without a value than the schema allows
     "domain": "stop",  # a text that the schema does not list
     "range": "stop",
+    "notation": "warn",  # a time or an amount in another notation than the schema's, which counts as missing
     "value_count": "stop",  # values per row
     "label": "stop",  # a label that is none of the classes
     "label_share": "stop",

@@ -23,8 +23,8 @@ UNITS = {"days": 86_400.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds":
 # Microseconds since midnight, which is what a Parquet file's times of day become.
 TIME_OF_DAY = "time of day"
 
-_PARTS = {"%Y": "([0-9]{4})", "%m": "([0-9]{1,2})", "%d": "([0-9]{1,2})"}
-_CLOCK = r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,][0-9]+)?)? *([AaPp][Mm])?"
+_PARTS = {"%Y": "([0-9]{4})", "%m": "(0?[1-9]|1[0-2])", "%d": "(0?[1-9]|[12][0-9]|3[01])"}
+_CLOCK = r"([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-9]{2})(?:[.,][0-9]+)?)? *([AaPp][Mm])?"
 _ZONE = r" *(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 # What stands at its place in the groups of a date's pattern.
 GROUPS_OF_CLOCK = ("hour", "minute", "second", "half", "zone")
@@ -44,9 +44,8 @@ def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
     parts = re.findall("%[Ymd]", form)
     date = re.escape(form)
     for part in parts:
-        date = date.replace(part, _PARTS["%d" if form == "%Y%m%d" else part], 1)
-    if form == "%Y%m%d":  # digits without signs between them: each part has all of its own
-        date = "([0-9]{4})([0-9]{2})([0-9]{2})"
+        # Digits without signs between them: each part has all of its own.
+        date = date.replace(part, _PARTS[part].replace("0?", "0") if form == "%Y%m%d" else _PARTS[part], 1)
     return rf"^ *{date}(?:[T ] *{_CLOCK}{_ZONE})? *$", (*parts, *GROUPS_OF_CLOCK)
 
 

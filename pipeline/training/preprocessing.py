@@ -161,13 +161,11 @@ def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
     hour, minute = whole("hour"), whole("minute")
     half = tf.strings.lower(part("half"))
     hour = tf.where(half == "", hour, hour % 12 + tf.where(half == "pm", tf.constant(12, tf.int64), 0))
-    known = matches & (hour <= 24) & (minute < 60)
     seconds = tf.cast(3600 * hour + 60 * minute + whole("second"), tf.float64) - _offset(part("zone"))
     if form == "%H:%M":
-        return seconds, known
+        return seconds, matches
     year, month, day = whole("%Y"), whole("%m"), whole("%d")
-    known &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    return seconds + DAY * tf.cast(_days(year, month, day), tf.float64), known
+    return seconds + DAY * tf.cast(_days(year, month, day), tf.float64), matches
 
 
 def _offset(zone: tf.Tensor) -> tf.Tensor:

@@ -76,24 +76,27 @@ def repeated_rows(
 
 
 def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
-    """Read up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters.
+    """Read a ``sample`` as one table."""
+    return pa.concat_tables(sample(files, image), promote_options="permissive")
+
+
+def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]:
+    """Yield up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters.
 
     A column of encoded images, and their paths, are left out.
     """
     each = -(-SAMPLE // max(1, len(files)))
     left_out = {image, *facts(image)[:2]} if image else set()
-    tables = []
     for file in files:
         wanted = each
         # Looking at all lengths of a file first, as of strangers' records, takes longer than its first rows; images may
         # be too large to be read without.
         for table in tables_of([file], each) if image else _tables_without_a_look(file, each):
             usable = table.select([name for name in table.column_names if name not in left_out])
-            tables.append(usable.slice(0, wanted))
+            yield usable.slice(0, wanted)
             wanted -= table.num_rows
             if wanted <= 0:
                 break
-    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def leaks(

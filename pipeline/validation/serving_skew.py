@@ -14,7 +14,7 @@ from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.images import facts
 from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
-from pipeline.validation import findings, predictions
+from pipeline.validation import findings, notations, predictions
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.statistics import Remedies, Statistics, image_column, options_for, validate
 from pipeline.validation.wrong_values import with_values
@@ -56,7 +56,8 @@ def report(
     statistics = statistics_of(table)
     _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
     drifted, note = _prediction_drift(requests, of_test, config)
-    found = findings.with_severity([*with_values(found, [table], schema), *drifted], checks.severity, schema)
+    found = [*with_values(found, [table], schema), *notations.in_another(SPLIT, [table], schema), *drifted]
+    found = findings.with_severity(found, checks.severity, schema)
     found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")

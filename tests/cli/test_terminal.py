@@ -15,7 +15,7 @@ from rich.console import Console
 from pipeline.cli import terminal
 from pipeline.runs.results import Results
 from pipeline.settings.config import Data, Label, PipelineConfig
-from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate
+from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate, SliceGate
 from pipeline.settings.tasks import shown_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,6 +145,22 @@ def test_a_model_that_beats_a_baseline_is_blessed_with_both_values(tmp_path):
     text = io.StringIO()
     terminal.Screen(Console(file=text), tmp_path / "log").results(results, config)
     assert "blessed: rmse 5.0000 beats boosting (5.5000)\n" in text.getvalue()
+
+
+def test_gates_on_slices_that_could_not_be_judged_are_not_counted_as_held(tmp_path):
+    gates = Evaluation(
+        (Gate("auc", 0.5), *(SliceGate("auc", by=name, floor=0.5) for name in ("origin", "carrier", "dest"))),
+        threshold=0.3,
+    )
+    config = PipelineConfig("few", Data("data", files="*.csv"), Label("late"), "models/flights.py", gates)
+    metrics = {"overall": {"auc": 0.7, "example_count": 99.0}}
+    verdict = {"blessed": True, "pushed_to": None, "failed": [], "passed_over": [], "notes": [], "warnings": ["look"]}
+    text = io.StringIO()
+    screen = terminal.Screen(Console(file=text), tmp_path / "log")
+    screen.results(Results(metrics, {**verdict, "unjudged": ["auc by dest", "auc by origin"]}), config)
+    assert "warning: look\nblessed: auc 0.7000 (floor 0.5), 1 gate on slices, 2 gates on slices not judged\n" in (
+        text.getvalue()
+    )
 
 
 def test_a_file_gets_plain_lines_only(tmp_path):

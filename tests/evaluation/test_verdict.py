@@ -53,6 +53,19 @@ def test_the_minimum_of_examples_passes_a_slice_over_and_says_so():
     found = verdict(SliceGate("auc", by="carrier", floor=0.65, min_examples=5_000))
     assert found.blessed
     assert "auc on carrier=MQ was not judged: 2,310 examples, minimum 5,000" in found.passed_over
+    assert (found.unjudged, found.warnings) == ((), ())
+
+
+def test_gates_on_slices_of_which_none_can_be_judged_are_named_in_a_warning():
+    by_carrier = SliceGate("auc", by="carrier", floor=0.65, min_examples=20_000)
+    found = verdict(Gate("auc", 0.6), by_carrier, FairnessGate("recall", by="carrier", max_gap=0.2, min_examples=5_000))
+    assert found.blessed
+    assert found.unjudged == ("auc by carrier", "recall by carrier")
+    assert [sentence.split(" could")[0] for sentence in found.warnings] == [
+        "the gate on auc by carrier",
+        "the gate on recall by carrier",
+    ]
+    assert GateResult.from_json(found.to_json()) == found
 
 
 def test_without_a_row_taken_for_the_second_class_there_is_no_precision_and_the_reason_is_said():

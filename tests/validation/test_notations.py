@@ -1,0 +1,165 @@
+"""Text in another notation than its column's: the check finds what the model would take for missing, and no more."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tfx.types import artifact_utils, standard_artifacts
+
+from pipeline.components.data_gate import ExampleValidatorExecutor
+from pipeline.data.serialize import serialize
+from pipeline.scaffold import files
+from pipeline.scaffold.table import look
+from pipeline.settings.config import Data, load_config
+from pipeline.settings.gates import DataChecks
+from pipeline.training.notations import AMOUNTS, DATES
+from pipeline.training.preprocessing import amount, calendar
+from pipeline.validation.findings import from_json
+from pipeline.validation.notations import in_another
+from pipeline.validation.request_rows import RequestRows
+from pipeline.validation.serving_skew import report, statistics_of
+from pipeline.validation.statistics import Remedies
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = [
+    *("2024-02-29", "2024-2-9", "2024-13-01", "2024-00-10", "2024-01-32", "2024-01-00", "24-01-02", "2024-01-02x"),
+    *("2024-02-29T13:45:10.250Z", "2024-02-29 24:00", "2024-02-29 25:00", "2024-02-29 13:60", "2024-02-29 1:05 PM"),
+    *("2024/02/29", "29.02.2024", "2/29/2024", "29/2/2024", "12/31/2023", "31/12/2023", "31-12-2023", "12-31-2023"),
+    *("20240229", "20241301", "20240200", "2024022", "13:45", "7:05:09", "24:59", "25:00", "13:5", " 13:45 "),
+    *("$1,200.50", "1.200,50 €", "12 %", "(300)", "7-", "abc", "1.2.3", "1,2,3", "$", "1e-3", "0", "-5", "12 pieces"),
+]
+
+
+def schema_of(**columns: str) -> schema_pb2.Schema:
+    """A schema of text, by column the date's form or the amount's decimal sign."""
+    schema = schema_pb2.Schema()
+    for name, notation in columns.items():
+        feature = schema.feature.add(name=name, type=schema_pb2.BYTES)
+        if notation in AMOUNTS:
+            feature.annotation.tag.append(f"amount: {notation}")
+        else:
+            feature.time_domain.string_format = notation
+    return schema
+
+
+def lists(values: list[str | bytes | None]) -> pa.Array:
+    return pa.array([None if value is None else [value] for value in values], pa.list_(pa.binary()))
+
+
+@pytest.mark.parametrize("notation", [*DATES, *AMOUNTS])
+def test_what_is_found_is_what_the_features_take_for_missing(notation):
+    column = tf.constant(TEXTS)[:, None]
+    features = amount(column, notation) if notation in AMOUNTS else calendar(column, notation)
+    missing = {text for text, value in zip(TEXTS, features[:, 0].numpy(), strict=True) if np.isnan(value)}
+    table = pa.table({"when": lists(TEXTS)})
+    rows = [table.slice(start, 1) for start in range(len(TEXTS))]
+    found = {
+        text for text, row in zip(TEXTS, rows, strict=True) if in_another("train", [row], schema_of(when=notation))
+    }
+    assert found == missing
+    assert 0 < len(missing) < len(TEXTS)
+
+
+def test_a_finding_has_the_share_the_values_and_both_places_to_change_it():
+    table = pa.table({"when": lists(["01.02.2024"] * 8 + ["2024-02-01"] * 3), "paid": lists(["1,5"] * 10 + ["x"])})
+    of_time, of_amount = in_another("eval", [table, table], schema_of(when="%d.%m.%Y", paid=","))
+    assert str(of_time) == (
+        "when in eval: 6 of 22 rows looked at have text in another notation, which counts as missing: "
+        "2024-02-01 (6 rows); the notation is %d.%m.%Y"
+    )
+    assert of_time.remedy == "write them alike, or change TIMES in the module file and time_domain in the schema"
+    assert of_amount.values == (("x", 2),)
+    assert "AMOUNTS in the module file" in of_amount.remedy
+
+
+def test_what_is_missing_anyway_or_not_in_use_is_no_finding():
+    schema = schema_of(when="%Y-%m-%d", other="%Y-%m-%d", unread="%G week %V")
+    schema.feature[1].lifecycle_stage = schema_pb2.DISABLED
+    table = pa.table({"when": lists(["2024-01-01", "", " ", "N/A", None]), "other": lists(["x"] * 5)})
+    table = table.append_column("unread", lists(["x"] * 5))
+    assert in_another("train", [table], schema) == []
+    assert in_another("train", [pa.table({"when": pa.nulls(3)})], schema) == []
+    (found,) = in_another("train", [pa.table({"when": lists([b"\xff\xfe", "2024-01-01"])})], schema)
+    assert found.values == (("\ufffd\ufffd", 1),)
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> schema_pb2.Schema:
+    """As ``new`` writes it for a table of times, amounts and numbers."""
+    file = tmp_path_factory.mktemp("table") / "some.csv"
+    days = pd.date_range("2023-01-01", periods=400)
+    frame = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "paid": [f"{day % 97},5 €" for day in range(400)]})
+    frame["stamp"], frame["back"] = days.astype("int64") // 10**9, np.where(days.dayofyear % 3, "no", "yes")
+    frame.to_csv(file, index=False)
+    return text_format.Parse(files.schema_text(look(Data(str(file)), "back", None), ()), schema_pb2.Schema())
+
+
+def test_a_new_schema_names_the_notations_of_text_only(schema):
+    by_name = {feature.name: feature for feature in schema.feature}
+    assert by_name["day"].time_domain.string_format == "%d.%m.%Y"
+    assert list(by_name["paid"].annotation.tag) == ["amount: ,"]
+    assert not by_name["stamp"].HasField("time_domain")
+
+
+def rows(days: list[str], seed: int) -> pa.Table:
+    """Examples of the fixture's table; with a number of their own, so that no row is twice there."""
+    each = range(seed, seed + len(days))
+    columns = {
+        "back": pa.array([[number % 2] for number in each]),
+        "day": lists([*days]),
+        "paid": lists([f"{number},5 €" for number in each]),
+        "stamp": pa.array([[1_700_000_000 + 86_400 * (number * 37 % 1000)] for number in each]),
+    }
+    return pa.table(columns)
+
+
+def test_example_validator_warns_of_each_split_and_lets_the_run_go_on(schema, tmp_path):
+    days = [day.strftime("%d.%m.%Y") for day in pd.date_range("2024-01-01", periods=100)]
+    tables = {"train": rows(days, 0), "eval": rows(days[:60], 1000), "test": rows(["2024/01/31", *days[1:60]], 2000)}
+    examples, statistics = standard_artifacts.Examples(), standard_artifacts.ExampleStatistics()
+    of_schema, anomalies = standard_artifacts.Schema(), standard_artifacts.ExampleAnomalies()
+    for artifact, name in ((examples, "e"), (statistics, "s"), (of_schema, "schema"), (anomalies, "a")):
+        artifact.uri = str(tmp_path / name)
+    examples.split_names = statistics.split_names = artifact_utils.encode_split_names(list(tables))
+    (tmp_path / "schema").mkdir()
+    (tmp_path / "schema/schema.pbtxt").write_text(text_format.MessageToString(schema))
+    for split, table in tables.items():
+        for artifact, name, content in (
+            (examples, "data_tfrecord-00000-of-00001.gz", None),
+            (statistics, "FeatureStats.pb", statistics_of(table).SerializeToString()),
+        ):
+            path = Path(artifact_utils.get_split_uri([artifact], split)) / name
+            path.parent.mkdir(parents=True)
+            if content:
+                path.write_bytes(content)
+            else:
+                with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
+                    for record in serialize(table):
+                        writer.write(record)
+    settings = {"label": "back", "classes": 2, "checks": dataclasses.asdict(DataChecks()), "schema": "schema.pbtxt"}
+    ExampleValidatorExecutor().Do(
+        {"examples": [examples], "statistics": [statistics], "schema": [of_schema]},
+        {"anomalies": [anomalies]},
+        {"settings": json.dumps({**settings, "reference": str(tmp_path / "none")})},
+    )
+    found = [one for one in from_json((tmp_path / "a/findings.json").read_text()) if one.kind == "notation"]
+    assert [(one.feature, one.split, one.severity) for one in found] == [("day", "test", "warn")]
+    assert found[0].found.startswith("1 of 60 rows looked at")
+
+
+def test_monitor_warns_of_requests_in_another_notation(schema, tmp_path):
+    instances = [{"day": "2024-01-31", "paid": "7,5 €", "stamp": 1_700_000_000 + 1000 * number} for number in range(9)]
+    config = load_config(ROOT / "configs/flights.py")
+    config = dataclasses.replace(config, label=dataclasses.replace(config.label, name="back"))
+    requests = RequestRows(7, instances, "first", "last", 0, 0)
+    train = statistics_of(rows(["01.02.2024"] * 50, 0))
+    lines, crossed = report(requests, schema, train, config, Remedies(None, ""), str(tmp_path), None)
+    assert not crossed
+    assert "  warning  day in serving: 9 of 9 rows looked at have text in another notation" in "\n".join(lines)
