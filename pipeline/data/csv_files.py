@@ -6,7 +6,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
 import numpy as np
@@ -171,6 +171,16 @@ def header_hint(names: Sequence[str]) -> str:
     """Return the end of a message where a header looks like a row of values; empty where it does not."""
     numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
     return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
+
+
+def separator_hint(names: Sequence[str], wanted: Iterable[str]) -> str:
+    """Return the end of a message where a header has wanted columns, but not between commas; else nothing."""
+    header = ",".join(names)
+    for name, sign in (("semicolons", ";"), ("tabs", "\t"), ("bars", "|")):
+        parts = [part.strip().strip('"') for part in header.split(sign)]
+        if len(parts) > 1 and not set(wanted).isdisjoint(parts):
+            return f". Its header has {name} between the columns: write the file with commas"
+    return ""
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:

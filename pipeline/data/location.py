@@ -42,7 +42,8 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
     if not is_remote(path) and not Path(path).exists():
         images = "images, or of " if data.images else ""
         raise UserError(
-            f"no data at {path}; give a file or folder of {images}.csv, .parquet or .tfrecord files with --data"
+            f"no data at {path}; expected a file or folder of {images}.csv, .parquet or .tfrecord files: correct "
+            "data.path in the config, or give other data to a run with --data"
         )
     if Path(path).is_file() or (is_remote(path) and files.format_of(path)):
         folder, _, name = path.rpartition("/")
@@ -183,7 +184,10 @@ def _read_column(file: str, format: str, name: str, csv_type: str) -> Iterator[A
     if format == "csv" and not names:
         return  # an empty file has no header and no rows
     if name not in names:
-        raise UserError(f"{file} has no column {name!r}, the label; it has {', '.join(names) or 'no columns'}")
+        raise UserError(
+            f"{file} has no column {name!r}, the label; it has {', '.join(names) or 'no columns'}"
+            f"{csv_files.separator_hint(names, [name])}"
+        )
     if format == "parquet":
         yield from parquet_files.read(Unit(file, "parquet"), [name])
     else:

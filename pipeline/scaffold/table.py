@@ -276,15 +276,15 @@ def _lacking(places: np.ndarray, label: Label, values: np.ndarray) -> str:
 
 def _check_columns(file: str, names: list[str], label: str) -> None:
     if len(names) == 1:
-        other = next((sign for sign in (";", "\t", "|") if sign in names[0]), None)
-        hint = f". Its header has {other!r} in it: write the file with commas" if other else ""
         raise UserError(
-            f"{file} has one column, {names[0]!r}; expected the label and at least one to predict it by{hint}"
+            f"{file} has one column, {names[0]!r}; expected the label and at least one to predict it by"
+            f"{csv_files.separator_hint(names, [label])}"
         )
     if not names:
         raise UserError(f"{file} is empty; expected a header with the names of the columns, and rows")
     if label not in names:
-        hint = f"{csv_files.header_hint(names)}{_suggestion(label, names) or '.'}"
+        separator = csv_files.separator_hint(names, [label])
+        hint = f"{separator}." if separator else f"{csv_files.header_hint(names)}{_suggestion(label, names) or '.'}"
         raise UserError(f"{file} has no column {label!r}, the label{hint} It has {shortened(names)}")
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data import examples
+from pipeline.data.csv_files import separator_hint
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
@@ -129,6 +130,7 @@ def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]
     if required:
         raise UserError(
             f"{file} has no column {shortened(required)}, which the model needs; it has {shortened(columns)}"
+            f"{separator_hint(columns, inputs)}"
         )
     check_common_columns(file, columns, inputs)
     return absent
@@ -139,7 +141,7 @@ def check_common_columns(file: str, columns: Sequence[str], inputs: Mapping[str,
     if inputs.keys().isdisjoint(columns):
         raise UserError(
             f"{file} has no column in common with the model: is it a file of another table? The model takes "
-            f"{shortened(inputs)}; the file has {shortened(columns)}"
+            f"{shortened(inputs)}; the file has {shortened(columns)}{separator_hint(columns, inputs)}"
         )
 
 

@@ -370,7 +370,10 @@ class Fit:
             vars(callback).update(values)
         if state["micro_batches"] != self.steps.micro_batches:
             self.steps.split_further(state["micro_batches"])
-        logger.info("Going on at step %d of epoch %d, from a checkpoint.", int(self.steps.done), self.epoch)
+        assert self.checkpoints
+        # A warning, for the terminal to show it: the training did not start anew.
+        where = int(self.steps.done), self.epoch, self.checkpoints.folder
+        logger.warning("Going on at step %d of epoch %d, from the checkpoint in %s.", *where)
 
     def _fit_batch_to_the_data(self) -> None:
         """Lower a batch size that is larger than the data."""

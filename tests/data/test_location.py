@@ -111,6 +111,12 @@ def test_a_file_of_another_kind(output, tmp_path):
     assert "found flights.xlsx; export the spreadsheet as CSV; expected .csv (also .csv.gz, .csv.bz2" in message
 
 
+def test_a_csv_file_with_another_sign_between_its_columns(output, tmp_path):
+    (tmp_path / "flights.csv").write_text("carrier\tlate\nUA\t1\n")
+    message = refused(output, "--data", tmp_path / "flights.csv")
+    assert "has no column 'late', the label; it has carrier\\tlate. Its header has tabs between the columns" in message
+
+
 def test_a_label_that_is_not_there(data, output):
     file = data / "eval/2013-09.parquet"
     table = pq.read_table(file)

@@ -96,7 +96,16 @@ def test_numbers_that_name_something_are_codes_also_as_the_floats_pandas_makes_o
     ("change", "label", "message"),
     [
         (lambda frame: frame[["bought"]], "bought", "has one column, 'bought'; expected the label and at least one"),
-        (lambda frame: frame.rename(columns={"bought": "a;b"})[["a;b"]], "b", "write the file with commas"),
+        (
+            lambda frame: frame.rename(columns={"bought": "a;b"})[["a;b"]],
+            "b",
+            "at least one to predict it by. Its header has semicolons between the columns: write the file with commas",
+        ),
+        (
+            lambda frame: frame.rename(columns={"size": 'row;"size', "bought": 'in cm";bought'}),
+            "bought",
+            "the label. Its header has semicolons between the columns: write the file with commas. It has row;",
+        ),
         (
             lambda frame: frame,
             "bougth",

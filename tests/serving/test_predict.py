@@ -142,6 +142,14 @@ def test_a_missing_column_is_named(model, tmp_path):
         run(model, data, tmp_path / "answers.csv", "id")
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_another_sign_between_the_columns_is_said_so(model, tmp_path, sign):
+    data = tmp_path / "rows.csv"
+    data.write_text(f"carrier{sign}distance\nUA{sign}1\n")
+    with pytest.raises(UserError, match="Its header has (semicolons|tabs) between the columns: write the file with co"):
+        run(model, data, tmp_path / "answers.csv")
+
+
 def test_a_long_list_of_columns_stands_at_the_end_and_is_cut(model, tmp_path):
     data = tmp_path / "rows.csv"
     data.write_text(
