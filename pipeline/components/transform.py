@@ -77,6 +77,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                 preprocessing_fn = self._GetPreprocessingFn(
                     {labels.MODULE_PATH: module, labels.CUSTOM_CONFIG: exec_properties.get("custom_config")}, {}
                 )
+                preprocessing_fn = of_features(preprocessing_fn)
                 if weight:
                     preprocessing_fn = with_weight(preprocessing_fn, weight)
                 analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
@@ -130,6 +131,24 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         with self._make_beam_pipeline() as pipeline:
             transform_file = beam.ParDo(_TransformFile(graph, output.uri))
             _ = pipeline | "Files" >> Spread(sources_and_targets) | "Transform" >> transform_file
+
+
+def of_features(preprocessing_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a preprocessing_fn that raises a UserError where the module file's does not return tensors by name."""
+
+    def preprocess(inputs: dict[str, Any]) -> dict[str, Any]:
+        outputs = preprocessing_fn(inputs)
+        if not isinstance(outputs, dict):
+            missing = "; is a return missing?" if outputs is None else ""
+            raise UserError(
+                f"preprocessing_fn returns {type(outputs).__name__}, expected a dictionary of features by name{missing}"
+            )
+        for name, value in outputs.items():
+            if not isinstance(value, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+                raise UserError(f"preprocessing_fn returns {type(value).__name__} as {name!r}, expected a tensor")
+        return outputs
+
+    return preprocess
 
 
 def with_weight(preprocessing_fn: Callable[..., Any], weight: str) -> Callable[..., Any]:

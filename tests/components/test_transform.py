@@ -61,12 +61,12 @@ def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> sta
 
 @pytest.fixture
 def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callable[..., Path]:
-    (tmp_path / "module.py").write_text(MODULE)
-    module = user_code.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
     schema = standard_artifacts.Schema()
     schema.uri = str(SCHEMA.parent)
 
-    def transformed(executor: type, name: str, custom_config: str = "{}") -> Path:
+    def transformed(executor: type, name: str, custom_config: str = "{}", text: str = MODULE) -> Path:
+        (tmp_path / "module.py").write_text(text)
+        module = user_code.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
         outputs = {
             "transform_graph": standard_artifacts.TransformGraph,
             "transformed_examples": standard_artifacts.Examples,
@@ -173,6 +173,20 @@ def test_a_feature_named_as_the_weight_is_refused():
     preprocess = transform.with_weight(lambda inputs: {"exposure": inputs["age"]}, "exposure")
     with pytest.raises(UserError, match="preprocessing_fn returns 'exposure', which is the weight of the rows"):
         preprocess({"age": tf.constant([[1.0]]), "exposure": tf.constant([[2.0]])})
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("None", "preprocessing_fn returns None.*, expected a dictionary of features by name; is a return missing"),
+        ("[inputs['late']]", "preprocessing_fn returns list, expected a dictionary of features by name$"),
+        ("{'late': inputs['late'], 'one': 1.0}", "preprocessing_fn returns float as 'one', expected a tensor$"),
+    ],
+)
+def test_what_is_no_tensors_by_name_is_told(transformed, returned, message):
+    module = f"def preprocessing_fn(inputs):\n    return {returned}\n\ndef run_fn(fn_args):\n    pass\n"
+    with pytest.raises(UserError, match=message):
+        transformed(transform.TransformExecutor, "none", text=module)
 
 
 @pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])
