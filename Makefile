@@ -10,7 +10,7 @@ PARALLEL := -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint format bench gauntlet faults mutants image rehearse-image lock tensorboard clean
+.PHONY: help setup run test long check lint format bench gauntlet faults mutants image rehearse-image lock tensorboard clean
 
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."] [PYTHON=python3.12] [VENV=.venv]'
@@ -22,10 +22,13 @@ setup: ## Make .venv: the packages of requirements.lock, byte-compiled
 run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 	$(BIN)/python local_runner.py $(ARGS)
 
-test: setup ## Run every test, the pipeline end to end too: make test ARGS="tests/setup -x"
-	$(BIN)/python -m pytest $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
+test: setup ## Run the tests, the pipeline end to end too: make test ARGS="tests/setup -x"
+	$(BIN)/python -m pytest -m "not long" $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
 
-check: lint ## Run lint and the fast tests: two to three minutes on two cores
+long: setup ## Run the longer forms of tests that make test leaves out, a quarter of an hour
+	$(BIN)/python -m pytest -m long $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
+
+check: lint ## Run lint and the fast tests: two minutes on two cores
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 lint: setup ## Check style, types and who imports whom

@@ -29,6 +29,7 @@ def test_every_image_lies_in_the_folder_of_its_digit_with_its_pixels(prepared):
         assert (np.round(np.asarray(image) / 255 * 16) == digits.images[number]).all()
 
 
+@pytest.mark.slow
 def test_two_preparations_are_the_same_bytes(prepared, tmp_path):
     prepare_digits.prepare(tmp_path / "again")
     prepare_digits.prepare(tmp_path / "again")  # replaces the first

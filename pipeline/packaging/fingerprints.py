@@ -7,7 +7,7 @@ import ast
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pipeline.settings.repository import REPOSITORY
@@ -95,16 +95,17 @@ def imported_files(source: str, candidates: Callable[[str], Iterable[Path]]) -> 
 
 def repository_modules(source: str) -> list[Path]:
     """Return the files of this repository that a source imports, directly or through one another."""
-    return imported_files(source, _candidates)
+    names = {path.stem for path in REPOSITORY.iterdir()}  # no look at the disk for each name of a package
+    return imported_files(
+        source, lambda module: _candidates(REPOSITORY, module) if module.partition(".")[0] in names else ()
+    )
 
 
-def _candidates(module: str) -> Iterator[Path]:
+@functools.cache
+def _candidates(root: Path, module: str) -> tuple[Path, ...]:
     # Importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py.
-    location = REPOSITORY
-    for part in module.split("."):
-        location /= part
-        yield location / "__init__.py"
-        yield location.with_name(f"{part}.py")
+    places = [root.joinpath(*module.split(".")[: depth + 1]) for depth in range(module.count(".") + 1)]
+    return tuple(file for place in places for file in (place / "__init__.py", place.with_suffix(".py")))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ def test_no_color_is_honoured(tmp_path):
     assert not re.search(color, seen(tmp_path / "log", NO_COLOR="1"))
 
 
+@pytest.mark.slow
 def test_verbose_shows_the_whole_log_as_well(tmp_path):
     text = seen(tmp_path / "log", "--verbose")
     assert "noise of C++" in text
@@ -163,6 +164,7 @@ def test_gates_on_slices_that_could_not_be_judged_are_not_counted_as_held(tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_a_file_gets_plain_lines_only(tmp_path):
     command = [sys.executable, "-c", STEPS, str(tmp_path / "log")]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

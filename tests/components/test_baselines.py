@@ -58,6 +58,7 @@ def test_a_column_that_no_request_has_is_not_learnt_from():
     assert served_columns(schema, "the label") == []
 
 
+@pytest.mark.slow
 def test_rows_are_taken_evenly_from_a_file_that_is_sorted(tmp_path):
     data, label = csv(tmp_path / "in", rows=5_000)
     examples = run(data, tmp_path / "examples", label=label)

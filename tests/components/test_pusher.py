@@ -109,6 +109,7 @@ def test_a_copy_in_a_bucket_that_is_not_what_was_checked_is_deleted_again(folder
     assert not version.exists()
 
 
+@pytest.mark.slow
 def test_a_push_waits_for_a_second_whose_version_is_free(tmp_path):
     now = int(time.time())
     for second in (now, now + 1):

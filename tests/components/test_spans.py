@@ -115,7 +115,9 @@ def kept_files(kept: Path, kind: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phases", ["", TWO_PHASES], ids=["one phase", "two phases"])
+@pytest.mark.parametrize(
+    "phases", [pytest.param("", id="one phase", marks=pytest.mark.long), pytest.param(TWO_PHASES, id="two phases")]
+)
 def test_spans_that_arrive_one_by_one_give_what_a_run_of_the_whole_window_gives(few_flights, tmp_path, phases):
     data, kept, module = tmp_path / "data", tmp_path / "kept", MODULE % phases
     spans(few_flights, data, 8, 9)

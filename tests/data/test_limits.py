@@ -91,6 +91,7 @@ def test_a_header_or_row_without_end_is_refused(tmp_path: Path, content: bytes, 
         read(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.csv.bz2", "text.parquet", "categories.parquet", "lists.parquet"])
 def test_few_bytes_that_become_gigabytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     file = tmp_path / name

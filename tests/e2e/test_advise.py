@@ -11,7 +11,7 @@ import pytest
 from pipeline.runs import measure, store
 from tests.e2e.run import Run, copy_repository, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

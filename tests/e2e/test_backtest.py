@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.run import copy_repository, run, with_few_features
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 MONTHS = """\
 from dataclasses import replace
 import runpy

@@ -100,6 +100,7 @@ def test_a_gate_on_one_carrier_executes_the_evaluator_only_and_keeps_the_model_b
     edit(config, f" {ON_ONE_CARRIER.replace('=50)', '=500)')},", "")
 
 
+@pytest.mark.long
 def test_editing_the_training_library_executes_from_the_tuner(clone, first):
     edit(clone / "pipeline/training/input_pipeline.py", "BLOCK = 128", "BLOCK = 64")
     again = run(clone)
@@ -116,6 +117,7 @@ def test_editing_preprocessing_fn_executes_from_transform(clone, first):
     assert again.ran == FROM_TRANSFORM, again.text
 
 
+@pytest.mark.long
 def test_editing_the_reviewed_schema_executes_what_reads_it(clone, first):
     edit(clone / "schema/flights/schema.pbtxt", "min: -60.0 max: 130.0", "min: -70.0 max: 130.0")
     again = run(clone)

@@ -86,6 +86,7 @@ def test_sets_of_digits_hold_the_right_one_as_often_as_is_said(clone, digits):
     assert share > 85
 
 
+@pytest.mark.long
 def test_requests_with_other_answers_than_the_test_split_s_cross_a_limit(clone, digits, tmp_path):
     def monitored(files: list[Path]) -> subprocess.CompletedProcess[str]:
         known = [facts_of(file.read_bytes(), Images()) for file in files]
@@ -137,6 +138,7 @@ def test_a_training_killed_in_the_second_epoch_ends_with_the_same_weights(clone,
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.long
 def test_what_new_writes_for_a_folder_of_images_is_pushed(clone):
     for digit in (0, 1, 7):
         shutil.copytree(clone / f"data/digits/{digit}", clone / f"data/some/number {digit}")

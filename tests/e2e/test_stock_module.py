@@ -118,23 +118,26 @@ def digits(folder: Path) -> Path:
             'Label("species", ("0", "1", "2")), evaluation=Evaluation((Gate("accuracy", 0.3),), logits=True)',
             3,
         ),
-        (
+        pytest.param(
             "imdb/imdb_utils_native_keras.py",
             reviews,
             'Label("label"), evaluation=Evaluation((Gate("calibration", 0, max_drop=None),), logits=True)',
             1,
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "mnist/mnist_utils_native_keras.py",
             digits,
             'Label("image_class", tuple("0123456789")), evaluation=Evaluation((Gate("accuracy", 0.5),), logits=True)',
             10,
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "chicago_taxi_pipeline/taxi_utils.py",
             trips,
             'Label("tips", ()), evaluation=Evaluation((Gate("rmse", ceiling=9.0),))',
             1,
+            marks=pytest.mark.long,
         ),
     ],
 )

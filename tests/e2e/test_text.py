@@ -78,6 +78,7 @@ def ask(clone: Path, pushed: Run, **inputs: tf.Tensor) -> list[str]:
     return [word.decode() for word in signature(**inputs)["label"].numpy()]
 
 
+@pytest.mark.long
 def test_the_encoder_of_sentences_is_pushed_and_knows_the_projects(clone):
     pushed, metrics = run(clone, "sentences")
     assert metrics["accuracy"] > 0.8
@@ -85,6 +86,7 @@ def test_the_encoder_of_sentences_is_pushed_and_knows_the_projects(clone):
     assert ask(clone, pushed, sentence=tf.constant(texts))[:2] == ["pandas", "keras"]
 
 
+@pytest.mark.long
 def test_the_recurrent_model_of_routes_is_pushed_and_knows_the_airlines(clone):
     pushed, metrics = run(clone, "routes")
     assert metrics["accuracy"] > 0.8
@@ -92,6 +94,7 @@ def test_the_recurrent_model_of_routes_is_pushed_and_knows_the_airlines(clone):
     assert json.loads(found[0].read_text())["route"]["type"] == "text"
 
 
+@pytest.mark.long
 def test_what_new_writes_for_sentences_without_spaces_is_pushed_and_knows_the_characters(clone):
     random = np.random.default_rng(0)
     words = {"good": ["很好", "喜欢", "满意", "推荐", "漂亮"], "bad": ["太差", "失望", "退货", "坏了", "后悔"]}

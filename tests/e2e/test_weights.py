@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 
 from tests.e2e.run import call, copy_repository
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SURE = """
 from dataclasses import replace
 

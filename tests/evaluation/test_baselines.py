@@ -112,6 +112,7 @@ def test_wide_tables_are_learnt_from_fewer_rows():
     assert rows_to_fit(20, images=False) > rows_to_fit(500, images=False) >= 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_a_row_that_weighs_2_is_a_row_that_is_there_twice_whatever_the_unit(classes):
     columns = two_classes()

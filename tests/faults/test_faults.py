@@ -18,10 +18,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 @pytest.mark.parametrize(
     ("begins", "ends"),
     [
-        ("kill: Trainer begins", ""),
+        pytest.param("kill: Trainer begins", "", marks=pytest.mark.long),
         ("SIGTERM: Tuner", ""),
         ("file: Transform, transformed_examples/Split-", " truncated"),
-        ("store: moved away", ""),
+        pytest.param("store: moved away", "", marks=pytest.mark.long),
         ("pushed version: variables/variables.data", " changed"),
     ],
 )

@@ -177,6 +177,7 @@ def test_another_version_of_what_trains_the_model_concerns_every_step(module, mo
     assert not set(before.values()) & set(after.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mine", "mine_", "mine__2", "Mine"])
 def test_pip_installs_the_wheel_and_the_entry_point_runs(module, tmp_path, name):
     module = module.rename(module.with_name(f"{name}.py"))

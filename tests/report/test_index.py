@@ -35,6 +35,7 @@ def add(tmp_path):
     return add
 
 
+@pytest.mark.slow
 def test_runs_are_listed_with_links_to_the_reports_that_are_there_and_the_metric_over_time(tmp_path, add, browser):
     add("2026-11-20T10-00-00", 0.70)
     add("2026-11-21T10-00-00", None, ("DataGate failed: <b>bold</b>",))

@@ -150,6 +150,7 @@ def test_the_page_of_a_failed_run_has_the_reason_and_the_data_so_far(described, 
     assert "$x_1$" in page.inner_text("#data")
 
 
+@pytest.mark.slow
 def test_a_constant_column_is_a_sentence_and_no_empty_chart(described, opened):
     from pipeline.report.page import write
 
@@ -163,6 +164,7 @@ def test_a_constant_column_is_a_sentence_and_no_empty_chart(described, opened):
     assert len(page.query_selector_all("#data svg")) == 2
 
 
+@pytest.mark.slow
 def test_long_names_and_wide_tables_stay_inside_and_legends_above_the_bars(described, opened):
     from pipeline.report.page import write
 

@@ -64,6 +64,7 @@ def test_what_will_not_pass_is_not_tried_again(receive, code):
     assert len(receiver.got) == 1
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(receive, monkeypatch):
     monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
     monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.3)
@@ -78,6 +79,7 @@ def test_a_receiver_that_is_gone_or_does_not_answer_costs_seconds_and_no_more(re
         assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_receiver_that_answers_a_byte_at_a_time_costs_no_more_either(monkeypatch):
     monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.05)
     monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 0.4)

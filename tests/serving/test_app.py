@@ -313,6 +313,7 @@ def test_requests_at_once_get_each_its_own_answer_and_share_calls(client):
     assert answers == pytest.approx([expected(row) for row in rows])
 
 
+@pytest.mark.slow
 def test_a_new_version_a_broken_one_and_a_rollback_under_load_cost_no_request(tmp_path):
     versions = Versions(tmp_path / "flights")
     push(versions, 1, bias=1)

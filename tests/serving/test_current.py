@@ -103,6 +103,7 @@ def test_a_bad_version_is_tried_again_when_one_of_its_files_changes(versions):
     current.close()
 
 
+@pytest.mark.slow
 def test_what_is_loaded_is_not_searched_for_garbage_and_a_version_that_was_replaced_is_gone(versions):
     """A search through all of TensorFlow takes a third of a second, in which nobody is answered."""
     current = Current(versions, "flights", Metrics(), 100)

@@ -53,6 +53,7 @@ def told(values: np.ndarray) -> tuple[object, str, bytes]:
     return values.dtype, str(values.shape), repr(values.tolist()).encode(errors="surrogatepass")
 
 
+@pytest.mark.slow
 @CASES
 @given(st.data(), st.sets(st.sampled_from([*INPUTS]), min_size=1))
 def test_what_is_converted_at_once_is_as_what_is_looked_at(data, names):

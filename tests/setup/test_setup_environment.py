@@ -211,6 +211,7 @@ def test_make_help_lists_every_target():
         "setup",
         "run",
         "test",
+        "long",
         "check",
         "lint",
         "format",

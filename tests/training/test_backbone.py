@@ -73,6 +73,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "model")
 
 
+@pytest.mark.long
 def test_what_was_learnt_of_other_digits_helps_with_few_images(earlier, tmp_path):
     few = write(tmp_path / "few", slice(0, 100), digits=range(5, 10), counted_from=5)
     many = write(tmp_path / "many", slice(100, None), digits=range(5, 10), counted_from=5)

@@ -175,6 +175,7 @@ def trained_whole_and_split(transformed, folder: Path, model: str) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_split_model_that_is_killed_learns_what_the_whole_one_learns_and_serves_on_one_device(transformed, tmp_path):
     said = trained_whole_and_split(transformed, tmp_path, "blocks")

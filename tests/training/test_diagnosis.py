@@ -101,6 +101,7 @@ def test_of_a_healthy_training_nothing_stands_out(pattern, tmp_path, caplog):
     assert not [text for text in warnings if "triggered tf.function retracing" not in text]
 
 
+@pytest.mark.long
 def test_a_slow_decoding_asks_for_a_cache_and_gains_what_is_expected(pattern, tmp_path, caplog):
     def slow(features):
         last = tf.while_loop(lambda i, _: i < 100, lambda i, x: (i + 1, tf.sin(x)), (0, features["x"]))[1]
@@ -132,6 +133,7 @@ def test_tiny_batches_ask_for_larger_ones_and_gain_what_is_expected(pattern, tmp
     assert saved == pytest.approx(expected_gain(found), rel=0.7)
 
 
+@pytest.mark.long
 def test_a_python_function_in_the_step_is_named(pattern, tmp_path):
     def lookup(x: np.ndarray) -> np.ndarray:
         time.sleep(0.1)
@@ -147,6 +149,7 @@ def test_a_python_function_in_the_step_is_named(pattern, tmp_path):
     assert share(found, "Python functions inside the step") > 0.6
 
 
+@pytest.mark.long
 def test_a_slow_callback_is_named_and_called_less_often(pattern, tmp_path):
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -157,6 +160,7 @@ def test_a_slow_callback_is_named_and_called_less_often(pattern, tmp_path):
     assert "training.steps_per_call=8" in found["sentence"]
 
 
+@pytest.mark.long
 def test_a_function_that_is_traced_again_and_again_is_named(pattern, tmp_path):
     class Score(keras.callbacks.Callback):
         calls = 0
@@ -180,6 +184,7 @@ def test_a_function_that_is_traced_again_and_again_is_named(pattern, tmp_path):
     assert share(found, "callbacks") < share(found, "tracing again what was compiled")
 
 
+@pytest.mark.long
 def test_an_all_reduce_that_dominates_is_measured_and_asks_for_fewer_of_them(tmp_path):
     """In a process of its own: devices are made before anything else of TensorFlow."""
     command = [sys.executable, "-m", "tests.training.mirrored", write(tmp_path / "rows", 1_600), str(tmp_path)]

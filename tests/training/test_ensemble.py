@@ -136,6 +136,7 @@ def test_a_training_with_trees_is_exported_and_a_later_one_starts_from_its_netwo
     assert f"Starting from the weights of {first / 'serving'}" in said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_workers_fit_trees_and_export_one_model(transformed, tmp_path):
     folders = [tmp_path / "chief", tmp_path / "worker"]

@@ -148,6 +148,7 @@ def test_many_columns_are_walked_in_parts_with_the_same_result(columns):
     np.testing.assert_allclose(found["contributions"], expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_columns_that_the_model_does_not_read_contribute_nothing_and_are_not_walked():
     rows, background = numbers(4, seed=1), numbers(32)
 

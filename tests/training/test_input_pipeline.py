@@ -59,6 +59,7 @@ def open_split(pattern: str, cache: str, **arguments) -> Split:
     return read([pattern], DECODER, cache=kind, on_cpu=bool(beside), **arguments)
 
 
+@pytest.mark.slow
 @CACHES
 def test_an_epoch_has_every_row_that_fills_a_batch_once_with_its_label(shards, cache):
     split = open_split(shards, cache)

@@ -112,6 +112,7 @@ def test_a_trial_that_would_not_end_in_time_does_not_start(in_folder):
     assert oracle.create_trial("tuner").status == "STOPPED"
 
 
+@pytest.mark.slow
 def test_trials_in_other_processes_are_stopped_too(in_folder, monkeypatch):
     oracle = in_folder(trials=4, epochs=3)
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")

@@ -21,6 +21,7 @@ def uninterrupted(transformed: Data, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
+@pytest.mark.long
 def test_killed_at_random_steps_it_ends_with_the_same_weights(transformed, uninterrupted, tmp_path):
     steps = len(losses(uninterrupted))
     kills = sorted(random.Random(4).sample(range(9, steps - 4), 3))

@@ -73,6 +73,7 @@ def test_two_workers_learn_what_one_device_learns_and_export_one_model(transform
     assert not [file for file in folders[1].rglob("*") if file.is_file()]
 
 
+@pytest.mark.long
 def test_workers_that_report_progress_at_different_times_train_on(transformed, tmp_path):
     job = {"settings": {"batch_size": 32, "epochs": 1, "strategy": "multi_worker", "steps_per_call": 1}}
     folders = [tmp_path / "often", tmp_path / "seldom"]
@@ -86,6 +87,7 @@ def test_workers_that_report_progress_at_different_times_train_on(transformed, t
     assert seldom <= 1
 
 
+@pytest.mark.long
 def test_workers_that_stream_from_uneven_files_end_together(transformed, tmp_path):
     """Dealt out by file, the second worker would wait for an example for ever."""
     files = [file for pattern in transformed.train_files for file in tf.io.gfile.glob(pattern)]
@@ -99,6 +101,7 @@ def test_workers_that_stream_from_uneven_files_end_together(transformed, tmp_pat
     assert all("This worker reads 2 of 2 files" in logs(folder) for folder in folders)
 
 
+@pytest.mark.long
 def test_a_slow_worker_is_named_in_the_log_of_the_chief(transformed, tmp_path):
     job = {"settings": {"batch_size": 160, "epochs": 1, "strategy": "multi_worker"}}  # ten steps
     folders = [tmp_path / "chief", tmp_path / "worker"]
@@ -112,6 +115,7 @@ def test_a_slow_worker_is_named_in_the_log_of_the_chief(transformed, tmp_path):
     assert "is slow" not in logs(folders[1])
 
 
+@pytest.mark.long
 def test_rows_of_tables_are_changed_on_two_devices_and_by_two_workers_as_on_one(transformed, tmp_path):
     def job(strategy: str, replicas: int) -> dict:
         settings = {"batch_size": 64 // replicas, "epochs": 1, "strategy": strategy, "clip_norm": 0.1}

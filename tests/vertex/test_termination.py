@@ -46,6 +46,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"), [(IN_A_CALL, "ended [b'answer']\nb'answer' True\n"), (ASLEEP, "ended True\n")]
 )

@@ -70,6 +70,7 @@ def test_of_two_pushes_that_take_the_endpoint_at_the_same_moment_one_gets_it(ser
         both[winner].give_back(runs[winner])
 
 
+@pytest.mark.slow
 def test_a_change_whose_answer_is_lost_is_not_taken_for_somebody_elses(serving, cloud, there: GoogleCloud):
     key = serving.deploy(version_of(cloud))
     lost = Fault("UpdateEndpoint", grpc.StatusCode.UNAVAILABLE, "connection reset", once_done=True)

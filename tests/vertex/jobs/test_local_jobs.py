@@ -89,6 +89,7 @@ def search_of(code: str, **study: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_search_runs_its_trials_with_values_of_the_space_and_goes_on_after_a_failed_one():
     trials = local_jobs.search(search_of(TRIAL))
     assert 0 < len(trials) < 12
@@ -121,6 +122,7 @@ def test_trials_below_the_median_are_ended_and_count_with_their_best_measurement
     assert all(trial["measured"] == trial["values"]["x"] for trial in trials)
 
 
+@pytest.mark.slow
 def test_a_study_out_of_time_ends_the_trials_that_run_once_one_has_completed():
     limit = {"maximumRuntimeConstraint": {"maxDuration": "1s"}, "minNumTrials": 1, "shouldStopAsap": True}
     search = search_of(CURVE.replace("WAITS_BELOW", "2"), studyStoppingConfig=limit)

@@ -104,6 +104,7 @@ def answers(probabilities: np.ndarray) -> list[str]:
     return [json.dumps({"predictions": [{"probability": value, "label": "late"}]}) for value in probabilities.tolist()]
 
 
+@pytest.mark.slow
 def test_other_answers_than_for_the_test_split_are_a_crossed_limit(compiled_task, requests, there, monkeypatch, capsys):
     project = there.rest.project
     project.logged = [json.dumps({"instances": [row]}) for row in requests]

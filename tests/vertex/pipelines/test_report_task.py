@@ -68,6 +68,7 @@ def run_task(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return report_task.main()
 
 
+@pytest.mark.slow
 def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, receiver: Receiver, tmp_path, monkeypatch
 ):
@@ -163,6 +164,7 @@ def with_policy(folder: Path, policy: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancelled", "fast"])
 def test_a_run_whose_exit_handler_never_starts_is_reported_by_who_waits_for_it(
     how: str, compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, receiver: Receiver, tmp_path: Path
@@ -190,6 +192,7 @@ def test_a_run_whose_exit_handler_never_starts_is_reported_by_who_waits_for_it(
     assert reason.split(": ")[1] in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_that_has_its_report_is_not_reported_twice(
     compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, tmp_path: Path
 ):

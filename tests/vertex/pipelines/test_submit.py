@@ -134,6 +134,7 @@ def test_a_job_that_has_ended_may_run_again(compiled, vertex, cloud, there: Goog
     assert submit(compiled, vertex, cloud, silent).name == f"{first.name[:-1]}3"
 
 
+@pytest.mark.slow
 def test_a_job_that_a_schedule_has_started_is_known_by_its_content_whatever_its_id(
     compiled, vertex, cloud, there: GoogleCloud
 ):

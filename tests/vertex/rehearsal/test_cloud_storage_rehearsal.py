@@ -12,7 +12,7 @@ from tests.e2e.run import Run
 from tests.fakes.cloud_machine import isolated
 from tests.vertex.rehearsal.on_cloud_storage import Rehearsal, rehearse, table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 ARTIFACTS = "gs://demo-bucket/flights/artifacts"
 
