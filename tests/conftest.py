@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,6 +22,10 @@ from tests.scripts import load_script
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+# Beside each token that a test asks for, google-auth asks Google in a thread of its own where it may be used, which it
+# cannot be told to leave; what it says of the network that is not there would be in the log of any test after that.
+logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 def pytest_collection_finish() -> None:
