@@ -50,6 +50,7 @@ def translated(pipeline: beam.Pipeline) -> beam_runner_api_pb2.Pipeline:
     return pipeline.run().job.proto_pipeline
 
 
+@pytest.mark.slow
 def test_the_job_of_example_gen_is_built_offline():
     job = Job(
         files=tuple(("all", f"gs://some-bucket/data/{number}.parquet") for number in range(1000)),

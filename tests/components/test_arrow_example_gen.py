@@ -114,6 +114,7 @@ def test_shards_of_more_data_are_larger_up_to_what_memory_takes(total, size):
     assert shards.shard_bytes(dataclasses.replace(job, shard_mb=5), total) == 5 << 20
 
 
+@pytest.mark.slow
 def test_a_setting_makes_more_shards_of_the_same_rows(tmp_path):
     texts = np.random.default_rng(1).integers(33, 127, (1_600, 2_000), np.uint8)  # 3.2 MB that nothing compresses
     table = pa.table({"x": [bytes(row).decode() for row in texts]})

@@ -204,6 +204,7 @@ def test_what_is_kept_and_has_changed_is_made_anew(tmp_path):
     assert filesystem.digests(tmp_path / "second") == right
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_an_old_span_is_read_again(tmp_path):
     tables(tmp_path / "data", 1, 2)
     run(window(tmp_path / "data"), tmp_path / "before", kept=str(tmp_path / "kept"))

@@ -25,6 +25,7 @@ def test_large_records_come_in_small_blocks(tmp_path: Path, compression: str):
     assert [row for block in blocks for row in block] == ROWS
 
 
+@pytest.mark.slow
 def test_large_parquet_rows_come_in_small_batches(tmp_path: Path):
     file = str(tmp_path / "images.parquet")
     parquet.write_table(pa.table({"image": ROWS}), file)

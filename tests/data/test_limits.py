@@ -75,6 +75,7 @@ def test_twenty_thousand_columns_are_named_in_a_moment(tmp_path: Path):
         assert len(csv_files.read_header(str(file))) == 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -191,6 +192,7 @@ def test_text_in_an_encoding_without_limits_is_refused_by_name(tmp_path: Path, e
         read(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "words"),
     [

@@ -22,6 +22,7 @@ def test_an_arrow_that_follows_from_others_is_left_out():
     assert direct(STEPS)["Evaluator"] == ["Trainer", "Baseline"]
 
 
+@pytest.mark.slow
 def test_steps_that_failed_and_that_did_not_run_are_told_apart(described, browser):
     run = dataclasses.replace(described({"train": pd.DataFrame({"x": [1.0, 2.0]})}), graph=STEPS)
     (diagram,) = graph(run)

@@ -88,6 +88,7 @@ def test_told_to_end_it_answers_what_is_under_way_and_ends_with_0(server):
     assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_rollback_says_what_it_would_do_does_it_and_can_be_undone(tmp_path):
     folder = tmp_path / "flights"
     for number in ("10", "11"):

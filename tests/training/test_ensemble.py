@@ -33,6 +33,7 @@ def network(weight: float) -> keras.Model:
     return model
 
 
+@pytest.mark.slow
 def test_trees_count_for_nearly_all_beside_a_network_that_is_wrong(splits):
     ensemble = ensemble_of(network(-5.0), DECODER, FEATURES, *splits, BOTH)
     assert ensemble.weight > 0.85  # 400 rows of the eval split

@@ -104,6 +104,7 @@ def test_a_committee_learns_member_by_member_and_is_measured_by_their_mean(outpu
     assert float(model.compute_metrics(None, labels, each)["metric"]) == pytest.approx(float(expected.result()))
 
 
+@pytest.mark.slow
 def test_a_committee_is_part_of_another_model_as_any_model_is():
     model = committee(1, "sigmoid")
     assert model.output.shape == (None, 1)

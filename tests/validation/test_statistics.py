@@ -144,6 +144,7 @@ def test_the_statistics_of_the_model_pushed_last_are_found_and_an_unfinished_one
     assert reference.read_newest(root) == {"train": statistics}
 
 
+@pytest.mark.slow
 def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
     def of_label(rows: pd.DataFrame, classes: int) -> list[Finding]:
         statistics = {"train": tfdv.generate_statistics_from_dataframe(rows)}

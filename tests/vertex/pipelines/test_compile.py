@@ -244,6 +244,7 @@ def job_and_uploads(config: PipelineConfig, tmp_path: Path) -> tuple[str, dict[s
     return job, {address: file for file, address in uploads.items() if "/_data/" in address}
 
 
+@pytest.mark.slow
 def test_the_images_that_a_table_names_are_uploaded_below_its_folder_and_no_others(digits, tmp_path):
     job, uploads = job_and_uploads(digits, tmp_path)
     (folder,) = set(re.findall(r"gs://[^\"\\]+/_data/\w+", job))

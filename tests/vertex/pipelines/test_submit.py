@@ -161,6 +161,7 @@ def test_another_setting_is_another_job(compiled, vertex, cloud, there: GoogleCl
     assert len(there.vertex.pipeline_jobs) == 2
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_on_the_way_does_not_make_a_second_job(compiled, vertex, cloud, there: GoogleCloud):
     lost = Fault("CreatePipelineJob", grpc.StatusCode.UNAVAILABLE, "connection reset", once_done=True)
     there.vertex.script.faults.append(lost)

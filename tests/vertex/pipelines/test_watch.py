@@ -102,6 +102,7 @@ def test_a_network_that_is_gone_ends_the_waiting_and_not_the_job(job, cloud):
         watched(job, without_network, patience=0.2)
 
 
+@pytest.mark.slow
 def test_a_slow_job_is_looked_at_until_it_ends(job, cloud, there: GoogleCloud):
     there.vertex.script.slow = 3
     ended, lines, _ = watched(job, cloud)

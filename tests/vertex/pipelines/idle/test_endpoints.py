@@ -188,6 +188,7 @@ def test_a_model_that_has_scaled_to_zero_costs_nothing(scope: Scope, deploy: Dep
     assert found(replace(scope, whole=True)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ListEndpoints"])
 def test_an_outage_of_a_moment_is_lived_through(method: str, scope: Scope, deploy: Deploy, there: GoogleCloud):
     deploy(100)
