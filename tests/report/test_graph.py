@@ -3,6 +3,7 @@
 import dataclasses
 
 import pandas as pd
+import pytest
 
 from pipeline.report.graph import direct, graph
 from pipeline.report.page import write
