@@ -160,11 +160,12 @@ def by_two_processes(versions: Versions, rows: list[dict[str, Any]]) -> bool:
         found = uvloop.run(load_for(SECONDS, port, body_of(rows[:1]), CONNECTIONS))
     if any(status != 200 for status, _ in found):
         sys.exit(f"a request failed: {[status for status, _ in found if status != 200][:3]}")
-    rate, p99 = len(found) / SECONDS, float(np.percentile([delay for _, delay in found], 99)) * 1_000
+    delays = [1_000 * delay for _, delay in found]
+    rate, p99 = len(found) / SECONDS, float(np.percentile(delays, 99))
     return told(
         f"{LEAST_RATE:,} single rows a second of two processes by {CONNECTIONS} connections, p99 of {MOST_P99} ms",
         rate >= LEAST_RATE and p99 <= MOST_P99,
-        f"{rate:,.0f}, {p99:.1f} ms",
+        f"{rate:,.0f}, {p99:.1f} ms, the longest of all {max(delays):.0f} ms",
     )
 
 
