@@ -39,7 +39,7 @@ class Finding:
 
     def __str__(self) -> str:
         where = f"{self.feature} in {self.split}" if self.feature else f"rows of {self.split}"
-        values = ", ".join(f"{value} ({count:,} rows)" for value, count in self.values[:SHOWN])
+        values = ", ".join(f"{value} ({count:,} row{'s' * (count != 1)})" for value, count in self.values[:SHOWN])
         return f"{where}: {self.found}{f': {values}' if values else ''}; {self.limit}"
 
 

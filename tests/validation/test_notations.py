@@ -76,6 +76,8 @@ def test_a_finding_has_the_share_the_values_and_both_places_to_change_it():
     )
     assert of_time.remedy == "write them alike, or change TIMES in the module file and time_domain in the schema"
     assert of_amount.values == (("x", 2),)
+    (once,) = in_another("eval", [pa.table({"paid": lists(["x"])})], schema_of(paid=","))
+    assert "counts as missing: x (1 row); " in str(once)
     assert "AMOUNTS in the module file" in of_amount.remedy
 
 
