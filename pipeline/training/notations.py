@@ -3,6 +3,7 @@
 Standard library only.
 """
 
+import calendar
 import re
 
 # Dates by the order of their parts, as ``strftime`` writes it; a time of day and a zone may follow. "%H:%M" is a time
@@ -50,11 +51,32 @@ def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
 
 
 _SIGNS = r"(?:[$€£¥₹%‰]|USD|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|BRL|KRW)"
+# Spreadsheets write a no-break space before the sign, and some a narrow one between thousands.
+_SPACE = " \u00a0\u202f"
 _DIGITS = {
-    ".": r"(?:[0-9]{1,3}(?:[, ' ][0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)",
-    ",": r"(?:[0-9]{1,3}(?:[. ' ][0-9]{3})+(?:,[0-9]+)?|[0-9]+(?:,[0-9]*)?|,[0-9]+)",
+    ".": rf"(?:[0-9]{{1,3}}(?:[,'{_SPACE}][0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)",
+    ",": rf"(?:[0-9]{{1,3}}(?:[.'{_SPACE}][0-9]{{3}})+(?:,[0-9]+)?|[0-9]+(?:,[0-9]*)?|,[0-9]+)",
 }
+_S = f"[{_SPACE}]*"
 # A number without any sign beside it, which may have an exponent.
 PLAIN_NUMBER = r"^ *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *$"
-# Amounts by their decimal sign: "$1,200.50", "(3 %)", "1.234,5 €".
-AMOUNTS = {sign: rf"^ *[-+(]? *{_SIGNS}? *[-+]? *{digits} *{_SIGNS}? *\)?-? *$" for sign, digits in _DIGITS.items()}
+# Amounts by their decimal sign: "$1,200.50", "(3 %)", "(3) %", "1.234,5 €".
+AMOUNTS = {
+    sign: rf"^{_S}[-+(]?{_S}{_SIGNS}?{_S}[-+]?{_S}{digits}{_S}{_SIGNS}?{_S}\)?-?{_S}{_SIGNS}?{_S}$"
+    for sign, digits in _DIGITS.items()
+}
+
+
+def is_time(text: str, form: str) -> bool:
+    """Return whether a text is a point in time in one of ``DATES``, of a day that there is."""
+    pattern, groups = date_pattern(form)
+    match = re.fullmatch(pattern, text)
+    if not match or form == "%H:%M":
+        return bool(match)
+    year, month, day = (int(match[groups.index(part) + 1]) for part in ("%Y", "%m", "%d"))
+    return day <= calendar.monthrange(year, month)[1]
+
+
+def is_amount(text: str, decimal: str) -> bool:
+    """Return whether a text is an amount with a decimal sign, a key of ``AMOUNTS``."""
+    return any(re.fullmatch(pattern, text) for pattern in (AMOUNTS[decimal], PLAIN_NUMBER))

@@ -12,6 +12,8 @@ from pipeline.training.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNIT
 
 DAY = 86_400
 YEAR = 365.2425
+# By the number of the month; 0 is none.
+DAYS_OF_MONTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # The trend counts from here, so that 32-bit floats tell hours apart.
 ORIGIN_DAY = 10_957  # 2000-01-01, in days since 1970-01-01
 # Parts of equally many values that numbers are placed among.
@@ -165,6 +167,8 @@ def _seconds(text: tf.Tensor, form: str) -> tuple[tf.Tensor, tf.Tensor]:
     if form == "%H:%M":
         return seconds, matches
     year, month, day = whole("%Y"), whole("%m"), whole("%d")
+    leap = (month == 2) & (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    matches &= day <= tf.gather(tf.constant(DAYS_OF_MONTHS, tf.int64), month) + tf.cast(leap, tf.int64)
     return seconds + DAY * tf.cast(_days(year, month, day), tf.float64), matches
 
 

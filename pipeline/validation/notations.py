@@ -4,14 +4,14 @@ In the schema, ``time_domain { string_format: "%d.%m.%Y" }`` is the notation of 
 ," }`` says that text holds amounts with this decimal sign.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.data import csv_files
-from pipeline.training.notations import AMOUNTS, DATES, PLAIN_NUMBER, date_pattern
+from pipeline.training.notations import AMOUNTS, DATES, is_amount, is_time
 from pipeline.validation.findings import Finding
 from pipeline.validation.wrong_values import Test, count
 
@@ -26,23 +26,24 @@ def in_another(split: str, tables: Iterable[pa.Table], schema: schema_pb2.Schema
         tables: Some rows of it, columns of lists; read only if the schema names a notation.
         schema: Of the data.
     """
-    patterns, expected, remedies = {}, {}, {}
+    tests: dict[str, Test] = {}
+    expected, remedies = {}, {}
     for feature in schema.feature:
-        form = feature.time_domain.string_format
+        form, name = feature.time_domain.string_format, feature.name
         signs = [tag.removeprefix(AMOUNT) for tag in feature.annotation.tag if tag.startswith(AMOUNT)]
-        name = feature.name
         if feature.lifecycle_stage == schema_pb2.DISABLED or feature.type != schema_pb2.BYTES:
             continue
         if form in DATES:
-            patterns[name], expected[name] = [date_pattern(form)[0]], f"the notation is {form}"
+            tests[name], expected[name] = _test(functools.partial(is_time, form=form)), f"the notation is {form}"
             remedies[name] = "TIMES in the module file and time_domain in the schema"
         elif signs and signs[0] in AMOUNTS:
-            patterns[name], expected[name] = [AMOUNTS[signs[0]], PLAIN_NUMBER], f"the decimal sign is {signs[0]!r}"
+            tests[name] = _test(functools.partial(is_amount, decimal=signs[0]))
+            expected[name] = f"the decimal sign is {signs[0]!r}"
             remedies[name] = f'AMOUNTS in the module file and "{AMOUNT}{signs[0]}" in the schema'
-    if not patterns:
+    if not tests:
         return []
     looked_at = list(tables)
-    counts = count(looked_at, {name: _test(of_column) for name, of_column in patterns.items()})
+    counts = count(looked_at, tests)
     total = sum(map(len, looked_at))
     return [
         Finding(
@@ -59,17 +60,16 @@ def in_another(split: str, tables: Iterable[pa.Table], schema: schema_pb2.Schema
     ]
 
 
-def _test(patterns: list[str]) -> Test:
-    """Return what tells text that fits no pattern, and does not stand for a missing value."""
+def _test(fits: Callable[[str], bool]) -> Test:
+    """Return what tells text that does not fit, and does not stand for a missing value."""
 
     def is_wrong(values: pa.Array) -> pa.Array:
-        try:
-            text = values.cast(pa.large_string())
-        except pa.ArrowInvalid:  # bytes that are no text
-            text = pa.array([value.decode(errors="replace") for value in values.to_pylist()], pa.large_string())
-        fits = pc.or_(csv_files.is_missing(text), pc.equal(pc.utf8_trim_whitespace(text), ""))
-        for pattern in patterns:
-            fits = pc.or_(fits, pc.match_substring_regex(text, pattern))
-        return pc.invert(fits)
+        coded = values.dictionary_encode()
+        texts = [
+            word.decode(errors="replace") if isinstance(word, bytes) else word for word in coded.dictionary.to_pylist()
+        ]
+        missing = csv_files.is_missing(pa.array(texts, pa.string())).to_pylist()
+        wrong = [not (absent or not text.strip() or fits(text)) for text, absent in zip(texts, missing, strict=True)]
+        return pa.array(wrong, pa.bool_()).take(coded.indices)
 
     return is_wrong

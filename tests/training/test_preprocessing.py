@@ -68,6 +68,9 @@ def test_any_day_of_six_centuries_is_read_right_from_text_and_from_whole_numbers
 def test_what_is_no_date_is_missing_and_so_is_a_gap():
     found = calendar(column(["2024-13-01", "NA", None, "2024-01-01x", "2024-01-01"], tf.string), "%Y-%m-%d").numpy()
     assert np.isnan(found).all(axis=1).tolist() == [True, True, True, True, False]
+    no_days = ["31.02.2024", "29.02.2023", "29.02.1900", "31.04.2024", "29.02.2024", "29.02.2000", "31.12.2024"]
+    found = calendar(column(no_days, tf.string), "%d.%m.%Y").numpy()
+    assert np.isnan(found).all(axis=1).tolist() == [True, True, True, True, False, False, False]
     assert np.isnan(calendar(column([None, 20240229, 20241301], tf.int64), "%Y%m%d").numpy())[:, 0].tolist() == [
         True,
         False,
@@ -106,7 +109,18 @@ def test_a_time_of_day_has_its_place_in_the_day_only():
                 "$": math.nan,
             },
         ),
-        (",", {"1.234,5": 1234.5, "12,5 %": 12.5, "-1.000.000,25 €": -1000000.25, "7": 7, "1,2,3": math.nan}),
+        (
+            ",",
+            {
+                "1.234,5": 1234.5,
+                "12,5 %": 12.5,
+                "-1.000.000,25 €": -1000000.25,
+                "1.234,5\u00a0€": 1234.5,
+                "(1\u202f000,5) €": -1000.5,
+                "7": 7,
+                "1,2,3": math.nan,
+            },
+        ),
     ],
 )
 def test_amounts_are_the_numbers_in_them(decimal, texts):
