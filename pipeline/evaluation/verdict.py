@@ -95,6 +95,8 @@ def judge(
         "for this test split"
         for name in unjudged
     )
+    turned = turned_over((baseline or {}).get(OVERALL, {}), simple_models or {})
+    warnings += (turned,) if turned else ()
     behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     notes += (behind,) if behind else ()
     sentences = (judging.failed, judging.passed_over, notes, warnings, unjudged)
@@ -108,14 +110,13 @@ def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str
         overall: Metrics of the model on all rows, with their counts.
         simple_models: Metrics on the same rows by name of ``gates.BASELINES``.
     """
-    constant = simple_models.get("constant", {})
-    metric = next((name for name in OF_BASELINES if name in overall and name in constant), None)
-    within = metric and intervals.interval(metric, overall, 0.95)
-    if not metric or not within:
+    compared = _with_constant(overall, simple_models)
+    if compared is None:
         return None
+    metric, within, constant = compared
     direction = METRICS[metric].direction
     worst, best = within if direction > 0 else within[::-1]
-    if direction * worst > direction * constant[metric]:
+    if direction * worst > direction * constant:
         others = {name: values[metric] for name, values in simple_models.items() if metric in values}
         ahead = max(others, key=lambda name: direction * others[name])
         if direction * others[ahead] <= direction * best:
@@ -128,10 +129,39 @@ def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str
         )
     return (
         f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "
-        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant[metric]:.4f}; where "
+        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant:.4f}; where "
         "boosting among the baselines is better, train longer or at another learning rate, else look for columns that "
         "say more about the label"
     )
+
+
+def turned_over(before: Mapping[str, float], simple_models: Slices) -> str | None:
+    """Return that the earlier model is worse than no model on these rows, by more than chance; else None.
+
+    Args:
+        before: Its metrics on all rows, with their counts; empty where there is none.
+        simple_models: As above.
+    """
+    compared = _with_constant(before, simple_models)
+    if compared is None:
+        return None
+    metric, within, constant = compared
+    direction = METRICS[metric].direction
+    if direction * within[1 if direction > 0 else 0] >= direction * constant:
+        return None
+    return (
+        f"the earlier model is worse on these rows than the same answer for every row: {metric} {before[metric]:.4f} "
+        f"({_examples(before, within, 0.95)}), and that has {constant:.4f}; the label, or what the columns say of it, "
+        "may have turned over: look at the data before this model is used"
+    )
+
+
+def _with_constant(overall: Mapping[str, float], simple_models: Slices) -> tuple[str, intervals.Interval, float] | None:
+    """Return a metric that a model and a constant answer have, its 95 % interval, and the constant's value."""
+    constant = simple_models.get("constant", {})
+    metric = next((name for name in OF_BASELINES if name in overall and name in constant), None)
+    within = metric and intervals.interval(metric, overall, 0.95)
+    return (metric, within, constant[metric]) if metric and within else None
 
 
 @dataclass
@@ -239,13 +269,18 @@ class _Judge:
         values = self.candidate[name]
         subject, count = f"{gate.metric} on {_where(name)}", values.get("example_count", 0)
         if isinstance(gate, SliceGate | FairnessGate) and count < gate.min_examples:
-            self.passed_over.append(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
+            self._pass_over(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
             return False
         if not math.isfinite(values.get(gate.metric, math.nan)):
             sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
-            (self.failed if name == OVERALL else self.passed_over).append(sentence)
+            self.failed.append(sentence) if name == OVERALL else self._pass_over(sentence)
             return False
         return True
+
+    def _pass_over(self, sentence: str) -> None:
+        """Add why a slice was not judged; once, though several gates ask for it."""
+        if sentence not in self.passed_over:
+            self.passed_over.append(sentence)
 
     def _add(self, sentence: str, chance: bool) -> None:
         if chance:

@@ -1,6 +1,7 @@
 """Read the results of a run: metrics, verdict, and the folder of the model."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.runs.run_graph import Step
 from pipeline.serving.versions import changed_since_push, was_withdrawn
+from pipeline.settings.repository import shown
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     if pushed_to and was_withdrawn(Path(pushed_to)):
         raise UserError(
             f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
-            f"another; change what was wrong with it, or serve it again: python -m pipeline serve --restore"
+            "another; change what was wrong with it, or serve it again: python -m pipeline serve --restore --model "
+            f"{shlex.quote(shown(Path(pushed_to).parent))}"
         )
     if pushed_to and not Path(pushed_to).is_dir():
         raise UserError(

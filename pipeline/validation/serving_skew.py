@@ -70,6 +70,11 @@ def report(
         lines += [f"  {word}  {finding}", f"           {finding.remedy}"]
     stops = list(dict.fromkeys(finding.feature for finding in found if finding.severity == "stop"))
     lines.append(f"crossed: {', '.join(stops)}" if stops else "within the limits of the schema")
+    if not any(feature.HasField("skew_comparator") for feature in of_requests.feature):
+        lines.append(
+            "note: no column has a skew_comparator in the schema, so no column's distribution was compared, only "
+            "types, ranges, listed values and predictions; docs/gates.md has an example"
+        )
     return [*lines, f"statistics and findings: {shown(folder)}"], bool(stops)
 
 

@@ -70,6 +70,7 @@ def test_rows_like_those_of_the_training_are_within_the_limits(train, output, tm
     assert f"{len(train):,} rows of version 7" in said
     assert "10 rows of other versions passed over, 1 lines that are no row" in said
     assert "within the limits of the schema" in said
+    assert "skew_comparator" not in said
 
 
 def test_a_crossed_limit_names_the_feature_and_how_to_accept_it(train, output, tmp_path, monkeypatch, capsys):

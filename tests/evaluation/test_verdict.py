@@ -56,6 +56,22 @@ def test_the_minimum_of_examples_passes_a_slice_over_and_says_so():
     assert (found.unjudged, found.warnings) == ((), ())
 
 
+def test_a_slice_that_two_gates_pass_over_is_said_once():
+    found = verdict(SliceGate("recall", by="carrier", floor=0.1), FairnessGate("recall", by="carrier", max_gap=0.5))
+    assert found.passed_over == ("recall on carrier=OO was not judged: 5 examples, minimum 100",)
+
+
+@pytest.mark.parametrize(("before", "warned"), [(0.0337, True), (0.497, False), (0.69, False)])
+def test_an_earlier_model_that_is_worse_than_none_is_a_warning(before, warned):
+    settings, constant = Evaluation((Gate("auc", 0.6, max_drop=0.02),)), {"constant": {"auc": 0.5}}
+    found = judge(settings, SLICES, {"overall": metrics(before, 15_000, 35_000)}, (), constant)
+    assert found.blessed
+    assert [sentence.split(" (")[0] for sentence in found.warnings] == [
+        f"the earlier model is worse on these rows than the same answer for every row: auc {before:.4f}"
+    ] * warned
+    assert judge(settings, SLICES, None, (), constant).warnings == ()
+
+
 def test_gates_on_slices_of_which_none_can_be_judged_are_named_in_a_warning():
     by_carrier = SliceGate("auc", by="carrier", floor=0.65, min_examples=20_000)
     found = verdict(Gate("auc", 0.6), by_carrier, FairnessGate("recall", by="carrier", max_gap=0.2, min_examples=5_000))

@@ -22,7 +22,7 @@ def test_a_model_that_was_taken_back_is_not_pushed_again_unsaid(tmp_path: Path):
     verdict.uri = str(tmp_path / "verdict")
     Path(verdict.uri).write_text(json.dumps({"pushed_to": str(versions.path(11))}))
     versions.roll_back()
-    with pytest.raises(UserError, match=r"was taken back by a rollback.*serve it again: .* --restore"):
+    with pytest.raises(UserError, match=r"was taken back by a rollback.*serve it again: .* --restore --model "):
         read_results({"Verdict": Step("Verdict", "cached", 0.0, {"verdict": [verdict]}, None)})
 
 

@@ -166,4 +166,5 @@ def test_monitor_warns_of_requests_in_another_notation(schema, tmp_path):
     train = statistics_of(rows(["01.02.2024"] * 50, 0))
     lines, crossed = report(requests, schema, train, config, Remedies(None, ""), str(tmp_path), None)
     assert not crossed
+    assert lines[-2].startswith("note: no column has a skew_comparator in the schema, so no column's distribution was")
     assert "  warning  day in serving: 9 of 9 rows looked at have text in another notation" in "\n".join(lines)
