@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pipeline.data import csv_files
 from pipeline.data.table import type_name
 from pipeline.errors import UserError, first_line
-from pipeline.training.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
+from pipeline.settings.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
 
 Role = Literal["category", "number", "code", "time", "amount", "text", "sequence", "none"]
 ROWS_WITH_A_VALUE = 60

@@ -8,7 +8,7 @@ import math
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.training.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNITS, date_pattern
+from pipeline.settings.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNITS, date_pattern
 
 DAY = 86_400
 YEAR = 365.2425

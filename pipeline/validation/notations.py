@@ -11,7 +11,7 @@ import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.data import csv_files
-from pipeline.training.notations import AMOUNTS, DATES, is_amount, is_time
+from pipeline.settings.notations import AMOUNTS, DATES, is_amount, is_time
 from pipeline.validation.findings import Finding
 from pipeline.validation.wrong_values import Test, count
 

@@ -12,7 +12,7 @@ from pipeline.components.data_gate import DataGate
 from pipeline.components.schema_gen import SchemaGen
 from pipeline.components.verdict import Verdict
 from pipeline.graph import create_pipeline
-from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.packaging.fingerprints import fingerprint_of, repository_modules
 from pipeline.settings.config import load_config
 from pipeline.settings.target import Target
 
@@ -29,6 +29,14 @@ def test_every_step_of_ours_carries_the_fingerprint_of_its_executors_code(few_fl
         if component.id in executors:
             module = sys.modules[executors[component.id].__module__]
             assert component.exec_properties["code"] == fingerprint_of(Path(module.__file__)), component.id
+
+
+@pytest.mark.parametrize(
+    "step", ["arrow_example_gen", "statistics_gen", "schema_gen", "data_gate", "transform", "verdict"]
+)
+def test_an_edit_of_the_training_library_is_none_of_a_step_that_does_not_train(step):
+    source = (ROOT / f"pipeline/components/{step}.py").read_text()
+    assert ROOT / "pipeline/training/input_pipeline.py" not in repository_modules(source)
 
 
 def test_the_class_of_a_component_is_its_id_and_its_ports_have_the_declared_types():

@@ -19,7 +19,7 @@ from pipeline.scaffold import files
 from pipeline.scaffold.table import look
 from pipeline.settings.config import Data, load_config
 from pipeline.settings.gates import DataChecks
-from pipeline.training.notations import AMOUNTS, DATES
+from pipeline.settings.notations import AMOUNTS, DATES
 from pipeline.training.preprocessing import amount, calendar
 from pipeline.validation.findings import from_json
 from pipeline.validation.notations import in_another
