@@ -201,10 +201,7 @@ async def load_for(seconds: float, port: int, request: bytes, connections: int) 
 
 
 class Asker(asyncio.Protocol):
-    """A connection that asks until it is time to end, or it is cut off.
-
-    It takes 22 microseconds of a core for a request; one of asyncio's streams, 34.
-    """
+    """A connection that asks until it is time to end, or it is cut off; bare, for it shares the server's cores."""
 
     def __init__(self, request: bytes, end: float, found: list[tuple[int, float]], done: asyncio.Future[None]):
         self.request, self.end, self.found, self.done = request, end, found, done

@@ -99,8 +99,8 @@ def judge(
     warnings += (turned,) if turned else ()
     behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     notes += (behind,) if behind else ()
-    sentences = (judging.failed, judging.passed_over, notes, warnings, unjudged)
-    return GateResult(not judging.failed, *map(tuple, sentences))
+    failed, passed_over = tuple(judging.failed), tuple(judging.passed_over)
+    return GateResult(not failed, failed, passed_over, notes, warnings, tuple(unjudged))
 
 
 def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str | None:
@@ -273,7 +273,10 @@ class _Judge:
             return False
         if not math.isfinite(values.get(gate.metric, math.nan)):
             sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
-            self.failed.append(sentence) if name == OVERALL else self._pass_over(sentence)
+            if name == OVERALL:
+                self.failed.append(sentence)
+            else:
+                self._pass_over(sentence)
             return False
         return True
 

@@ -1,6 +1,5 @@
 """Infer from a column's values what it holds and how a model can use it."""
 
-import datetime
 import math
 import re
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.data import csv_files
 from pipeline.data.table import type_name
 from pipeline.errors import UserError, first_line
-from pipeline.settings.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, date_pattern
+from pipeline.settings.notations import AMOUNTS, DATES, PLAIN_NUMBER, TIME_OF_DAY, is_time
 
 Role = Literal["category", "number", "code", "time", "amount", "text", "sequence", "none"]
 ROWS_WITH_A_VALUE = 60
@@ -272,23 +271,10 @@ def _date_form(texts: pa.ChunkedArray, forms: tuple[str, ...] = DATES) -> str:
     if not len(texts):
         return ""
     for form in forms:
-        pattern, groups = date_pattern(form)
-        compiled = re.compile(pattern)
         # The first one alone rules out most notations.
-        if not compiled.match(texts[0].as_py()) or not pc.all(pc.match_substring_regex(texts, pattern)).as_py():
-            continue
-        if form == "%H:%M" or all(_is_day(compiled.match(text), groups) for text in texts.to_pylist()):  # type: ignore[arg-type]
+        if all(is_time(text.as_py(), form) for text in texts):
             return form
     return ""
-
-
-def _is_day(match: re.Match[str], groups: tuple[str, ...]) -> bool:
-    year, month, day = (int(match[groups.index(part) + 1]) for part in ("%Y", "%m", "%d"))
-    try:
-        datetime.date(year, month, day)
-    except ValueError:
-        return False
-    return 1000 <= year <= 9999
 
 
 def _amount_form(texts: pa.ChunkedArray, times: np.ndarray) -> tuple[str, tuple[int, str]] | None:

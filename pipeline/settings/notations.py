@@ -24,7 +24,7 @@ UNITS = {"days": 86_400.0, "seconds": 1.0, "milliseconds": 1e-3, "microseconds":
 # Microseconds since midnight, which is what a Parquet file's times of day become.
 TIME_OF_DAY = "time of day"
 
-_PARTS = {"%Y": "([0-9]{4})", "%m": "(0?[1-9]|1[0-2])", "%d": "(0?[1-9]|[12][0-9]|3[01])"}
+_PARTS = {"%Y": "([1-9][0-9]{3})", "%m": "(0?[1-9]|1[0-2])", "%d": "(0?[1-9]|[12][0-9]|3[01])"}
 _CLOCK = r"([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-9]{2})(?:[.,][0-9]+)?)? *([AaPp][Mm])?"
 _ZONE = r" *(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 # What stands at its place in the groups of a date's pattern.
@@ -57,12 +57,12 @@ _DIGITS = {
     ".": rf"(?:[0-9]{{1,3}}(?:[,'{_SPACE}][0-9]{{3}})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)",
     ",": rf"(?:[0-9]{{1,3}}(?:[.'{_SPACE}][0-9]{{3}})+(?:,[0-9]+)?|[0-9]+(?:,[0-9]*)?|,[0-9]+)",
 }
-_S = f"[{_SPACE}]*"
+_SPACES = f"[{_SPACE}]*"
 # A number without any sign beside it, which may have an exponent.
 PLAIN_NUMBER = r"^ *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *$"
 # Amounts by their decimal sign: "$1,200.50", "(3 %)", "(3) %", "1.234,5 €".
 AMOUNTS = {
-    sign: rf"^{_S}[-+(]?{_S}{_SIGNS}?{_S}[-+]?{_S}{digits}{_S}{_SIGNS}?{_S}\)?-?{_S}{_SIGNS}?{_S}$"
+    sign: _SPACES.join(("^", "[-+(]?", f"{_SIGNS}?", "[-+]?", digits, f"{_SIGNS}?", r"\)?-?", f"{_SIGNS}?", "$"))
     for sign, digits in _DIGITS.items()
 }
 

@@ -78,6 +78,10 @@ def penguins(folder: Path) -> Path:
     measures = ["culmen_length_mm", "culmen_depth_mm", "flipper_length_mm", "body_mass_g"]
     rows[measures] = (rows[measures] - rows[measures].min()) / (rows[measures].max() - rows[measures].min())
     rows["species"] = rows["species"].astype("category").cat.codes
+    # Of each a dozen that hardly differ: the module passes over its rows once, and after as few steps as there are of
+    # 342, at the lower of its two learning rates, which its search without a seed may choose, chance decides.
+    rows = rows.loc[rows.index.repeat(12)]
+    rows[measures] += np.random.default_rng(0).normal(0, 0.002, (len(rows), len(measures)))
     rows[["species", *measures]].to_csv(folder / "penguins.csv", index=False)
     return folder / "penguins.csv"
 
@@ -115,8 +119,7 @@ def digits(folder: Path) -> Path:
         (
             "penguin/penguin_utils_keras.py",
             penguins,
-            # Whether 14 steps teach anything is chance: its search without a seed may choose the lower learning rate.
-            'Label("species", ("0", "1", "2")), evaluation=Evaluation((Gate("accuracy", 0.0),), logits=True)',
+            'Label("species", ("0", "1", "2")), evaluation=Evaluation((Gate("accuracy", 0.3),), logits=True)',
             3,
         ),
         pytest.param(
