@@ -22,10 +22,10 @@ from pipeline.settings.gates import DataChecks
 from pipeline.settings.notations import AMOUNTS, DATES
 from pipeline.training.preprocessing import amount, calendar
 from pipeline.validation.findings import from_json
-from pipeline.validation.notations import in_another
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.serving_skew import report, statistics_of
 from pipeline.validation.statistics import Remedies
+from pipeline.validation.wrong_notations import in_another
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
