@@ -64,7 +64,6 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         graph = artifact_utils.get_single_uri(output_dict["transform_graph"])
         transformed = output_dict.get("transformed_examples")
-        weight = json.loads(exec_properties.get("custom_config") or "{}").get("weight")
         splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
         schema = read_schema(input_dict["schema"])
 
@@ -74,12 +73,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
         with self._beam_folder(graph) as folder:
             with udf_utils.TempPipInstallContext(wheels):
-                preprocessing_fn = self._GetPreprocessingFn(
-                    {labels.MODULE_PATH: module, labels.CUSTOM_CONFIG: exec_properties.get("custom_config")}, {}
-                )
-                preprocessing_fn = of_features(preprocessing_fn)
-                if weight:
-                    preprocessing_fn = with_weight(preprocessing_fn, weight)
+                preprocessing_fn = self.preprocessing_fn(module, exec_properties)
                 analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
                 cache = None
                 if exec_properties.get("kept"):
@@ -99,6 +93,14 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                 splits_of_window = artifact_utils.decode_split_names(examples.split_names)
                 files = [file for split in splits_of_window for file in files_of(examples, split)]
                 decoded_blocks.prune(files, BLOCK)
+
+    def preprocessing_fn(self, module: str, exec_properties: dict[str, Any]) -> Callable[..., Any]:
+        """Return the preprocessing_fn of an importable module; what it returns is checked, and has the rows' weight."""
+        custom_config = exec_properties.get("custom_config")
+        given = {labels.MODULE_PATH: module, labels.CUSTOM_CONFIG: custom_config}
+        preprocessing_fn = of_features(self._GetPreprocessingFn(given, {}))
+        weight = json.loads(custom_config or "{}").get("weight")
+        return with_weight(preprocessing_fn, weight) if weight else preprocessing_fn
 
     @contextlib.contextmanager
     def _beam_folder(self, graph: str) -> Iterator[str]:
@@ -222,13 +224,12 @@ class _TransformFile(beam.DoFn):
         def transform(records: tf.Tensor) -> dict[str, Any]:
             return dict(layer(tf.io.parse_example(records, spec)))
 
-        raw, schema = output.raw_metadata.schema, output.transformed_metadata.schema
+        raw = output.raw_metadata.schema
         self._transform = transform
         self._raw_schema = raw.SerializeToString()
-        self._adapter = _source(raw).TensorAdapter()
+        self._adapter = source_of(raw).TensorAdapter()
         self._transform_decoded = tf.function(layer, input_signature=[self._adapter.TypeSpecs()], autograph=False)
-        self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
-        self._encoder = tfxio.RecordBatchToExamplesEncoder(schema)
+        self._encoder = Encoder(output.transformed_metadata.schema)
 
     def process(self, source_and_target: tuple[str, str, int, bool]) -> Iterator[None]:
         source, target, place, in_train = source_and_target
@@ -250,11 +251,22 @@ class _TransformFile(beam.DoFn):
                 features = self._transform_decoded(self._adapter.ToBatchTensors(block, produce_eager_tensors=True))
             else:
                 features = self._transform(tf.constant(block))
-            batch = self._converter.convert(features)
-            if any(is_list(column.type.value_type) for column in batch.schema):
-                yield from self._encoder.encode(batch)  # ragged features; rare enough for an order by chance
-            else:
-                yield from serialize(pa.table(batch).select(sorted(batch.schema.names)))
+            yield from self._encoder.encode(features)
+
+
+class Encoder:
+    """Makes tf.Examples of features by the schema that tf.Transform infers for them."""
+
+    def __init__(self, schema: schema_pb2.Schema):
+        self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
+        self._encoder = tfxio.RecordBatchToExamplesEncoder(schema)
+
+    def encode(self, features: dict[str, Any]) -> list[bytes]:
+        """Return a tf.Example for each row of tensors by name."""
+        batch = self._converter.convert(features)
+        if any(is_list(column.type.value_type) for column in batch.schema):
+            return self._encoder.encode(batch)  # ragged features; rare enough for an order by chance
+        return serialize(pa.table(batch).select(sorted(batch.schema.names)))
 
 
 def _joined(blocks: Iterable[Any]) -> Iterator[Any]:
@@ -280,7 +292,7 @@ def _projected(
     schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any]
 ) -> tuple[schema_pb2.Schema, tfxio.TensorAdapterConfig]:
     """Return the schema and tensors of the features that the analysis reads, of all where that is unknown."""
-    whole = _source(schema)
+    whole = source_of(schema)
     type_specs = whole.TensorAdapter().OriginalTypeSpecs()
     read = tft.get_analyze_input_columns(preprocessing_fn, type_specs)
     if not read or schema.sparse_feature or schema.tensor_representation_group:
@@ -289,11 +301,12 @@ def _projected(
     needed.CopyFrom(schema)
     del needed.feature[:]
     needed.feature.extend(feature for feature in schema.feature if feature.name in read)
-    part = _source(needed).TensorAdapterConfig()
+    part = source_of(needed).TensorAdapterConfig()
     return needed, tfxio.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)
 
 
-def _source(schema: schema_pb2.Schema) -> Any:
+def source_of(schema: schema_pb2.Schema) -> Any:
+    """Return what makes tensors of tf.Examples by a schema."""
     return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
 
 
