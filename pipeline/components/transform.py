@@ -3,8 +3,8 @@
 TFX reads and writes each record in Python, in batches whose sizes depend on the clock and in an order that depends on
 chance: the same examples give other sums, another order and so another model. Here the examples of a file are read,
 decoded, transformed and written in blocks of a fixed size, one file for each file of the input, in its order. The
-analysis itself is TensorFlow Transform's own, on any Beam runner. Of a window of spans, what it gathers of each span is
-kept (``analysis_cache``).
+analysis itself is TensorFlow Transform's own: on one machine in this process (``direct_analysis``), else on any Beam
+runner. Of a window of spans, what it gathers of each span is kept (``analysis_cache``).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import tensorflow_transform as tft
 import tensorflow_transform.beam as tft_beam
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform import impl_helper
-from tensorflow_transform.tf_metadata import dataset_metadata
+from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
 from tfx import components as tfx_components
 from tfx import types
 from tfx.components.transform import executor as tfx_transform
@@ -37,10 +37,14 @@ from tfx.utils import io_utils
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
+from pipeline.components import direct_analysis
 from pipeline.components.analysis_cache import AnalysisCache
+from pipeline.components.analysis_operations import OnlyInBeam
 from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, Spread, files_of
+from pipeline.components.direct_analysis import TEMPORARY
+from pipeline.components.raw_tensors import projected, source_of
 from pipeline.data import decoded_blocks
 from pipeline.data.decoded_blocks import BLOCK
 from pipeline.data.serialize import serialize
@@ -50,8 +54,6 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
 from pipeline.serving.background import Picked
 
-# Folder in the transform graph for what passes between two phases of the analysis.
-TEMPORARY = ".temp_path"
 # Blocks that are transformed together: what a call costs whatever the rows is a third of the time of one block.
 TOGETHER = 4
 
@@ -80,10 +82,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                     made_of = [exec_properties.get(name) for name in ("code", "custom_config")]
                     made_of += [wheels and os.path.basename(wheels[0]), schema.SerializeToString(deterministic=True)]
                     cache = AnalysisCache(exec_properties["kept"], analyzed, made_of)
-                with self._make_beam_pipeline() as pipeline:
-                    analyze(pipeline, analyzed, schema, preprocessing_fn, folder, cache)
-                if cache:
-                    cache.seal()
+                self._analyze(analyzed, schema, preprocessing_fn, folder, cache)
             if transformed is not None:
                 output = artifact_utils.get_single_instance(transformed)
                 output.split_names = artifact_utils.encode_split_names(list(splits.transform))
@@ -94,6 +93,24 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
                 files = [file for split in splits_of_window for file in files_of(examples, split)]
                 decoded_blocks.prune(files, BLOCK)
 
+    def _analyze(
+        self,
+        files: list[str],
+        schema: schema_pb2.Schema,
+        preprocessing_fn: Callable[..., Any],
+        graph: str,
+        cache: AnalysisCache | None,
+    ) -> None:
+        """Write the transform graph; by Beam with workers or elsewhere, for spans, and where nothing else can."""
+        if self._runs_here and not self._has_workers and cache is None:
+            with contextlib.suppress(OnlyInBeam):
+                direct_analysis.analyze(files, schema, preprocessing_fn, f"{graph}/{TEMPORARY}").write(graph)
+                return
+        with self._make_beam_pipeline() as pipeline:
+            analyze(pipeline, files, schema, preprocessing_fn, graph, cache)
+        if cache:
+            cache.seal()
+
     def preprocessing_fn(self, module: str, exec_properties: dict[str, Any]) -> Callable[..., Any]:
         """Return the preprocessing_fn of an importable module; what it returns is checked, and has the rows' weight."""
         custom_config = exec_properties.get("custom_config")
@@ -101,6 +118,29 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         preprocessing_fn = of_features(self._GetPreprocessingFn(given, {}))
         weight = json.loads(custom_config or "{}").get("weight")
         return with_weight(preprocessing_fn, weight) if weight else preprocessing_fn
+
+    def write_features(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Write the features of the train split and their schema, as ``Do`` would, without a transform graph.
+
+        The module is importable by its "module_path", and the folder of the outputs never the same twice.
+
+        Raises:
+            OnlyInBeam: ``Do`` is needed; nothing was written.
+            Exception: what the preprocessing_fn raises, and what tf.Transform says of values that are no features.
+        """
+        examples = artifact_utils.get_single_instance(input_dict["examples"])
+        graph = artifact_utils.get_single_uri(output_dict["transform_graph"])
+        transformed = artifact_utils.get_single_uri(output_dict["transformed_examples"])
+        splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
+        files = [file for split in splits.analyze for file in files_of(examples, split)]
+        preprocessing_fn = self.preprocessing_fn(exec_properties["module_path"], exec_properties)
+        schema = read_schema(input_dict["schema"])
+        analysis = direct_analysis.analyze(files, schema, preprocessing_fn, f"{graph}/{TEMPORARY}")
+        schema, blocks = analysis.features(files_of(examples, "train"))
+        metadata = dataset_metadata.DatasetMetadata(schema)
+        metadata_io.write_metadata(metadata, f"{graph}/{tft.TFTransformOutput.TRANSFORMED_METADATA_DIR}")
+        records = itertools.chain.from_iterable(map(Encoder(schema).encode, blocks))
+        write_records(records, f"{transformed}/Split-train/transformed_examples.gz", transformed)
 
     @contextlib.contextmanager
     def _beam_folder(self, graph: str) -> Iterator[str]:
@@ -195,7 +235,8 @@ def analyze(
     With a cache, files whose analysis it has are read only where the preprocessing_fn analyzes what depends on an
     earlier analysis, as a mean of values that were clipped at percentiles.
     """
-    needed, config = _projected(schema, preprocessing_fn)
+    type_specs = source_of(schema).TensorAdapter().OriginalTypeSpecs()
+    needed, config = projected(schema, tft.get_analyze_input_columns(preprocessing_fn, type_specs))
     metadata = dataset_metadata.DatasetMetadata(schema)
     with tft_beam.Context(temp_dir=os.path.join(graph, TEMPORARY), use_deep_copy_optimization=True):
         _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
@@ -286,28 +327,6 @@ def _as_one(blocks: list[Any]) -> Any:
         return list(itertools.chain.from_iterable(blocks))
     (batch,) = pa.Table.from_batches(blocks).combine_chunks().to_batches()
     return batch
-
-
-def _projected(
-    schema: schema_pb2.Schema, preprocessing_fn: Callable[..., Any]
-) -> tuple[schema_pb2.Schema, tfxio.TensorAdapterConfig]:
-    """Return the schema and tensors of the features that the analysis reads, of all where that is unknown."""
-    whole = source_of(schema)
-    type_specs = whole.TensorAdapter().OriginalTypeSpecs()
-    read = tft.get_analyze_input_columns(preprocessing_fn, type_specs)
-    if not read or schema.sparse_feature or schema.tensor_representation_group:
-        return schema, whole.TensorAdapterConfig()
-    needed = schema_pb2.Schema()
-    needed.CopyFrom(schema)
-    del needed.feature[:]
-    needed.feature.extend(feature for feature in schema.feature if feature.name in read)
-    part = source_of(needed).TensorAdapterConfig()
-    return needed, tfxio.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)
-
-
-def source_of(schema: schema_pb2.Schema) -> Any:
-    """Return what makes tensors of tf.Examples by a schema."""
-    return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
 
 
 class Transform(UserCodeComponent, tfx_components.Transform):

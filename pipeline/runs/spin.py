@@ -1,7 +1,7 @@
 """Run one step on a sample of what the last run has made, and keep nothing: an edit is answered in seconds.
 
 The step is that of the graph, its executor and its settings. What TFX does around it is left out: the driver, the
-cache, the metadata store and the installation of a wheel. Of Transform, Beam is left out, too, where it can be.
+cache, the metadata store and the installation of a wheel.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class Spinner:
         if "module_path" in properties:
             properties["module_path"] = module.stem
         with _importable(module), tempfile.TemporaryDirectory(dir=self.scratch) as temporary:
-            _run(
-                node, list(pipeline.beam_pipeline_args or ()), inputs, outputs, properties, temporary, self.rows is None
-            )
+            _run(node, list(pipeline.beam_pipeline_args or ()), inputs, outputs, properties, temporary)
         return {name: Path(artifact.uri) for name, (artifact,) in outputs.items()}
 
     def _inputs(self, node: BaseNode, nodes: Mapping[str, BaseNode]) -> Artifacts:
@@ -181,9 +179,8 @@ def _run(
     outputs: Artifacts,
     properties: dict[str, Any],
     temporary: str,
-    whole: bool,
 ) -> None:
-    """Run the executor of a step on a sample or the whole; of the Trainer ``run_fn`` alone, which exports nothing."""
+    """Run the executor of a step; of the Trainer ``run_fn`` alone, and of Transform no transform graph is written."""
     from tfx.components.util import udf_utils
     from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
     from tfx.dsl.components.base.base_executor import BaseExecutor
@@ -196,11 +193,11 @@ def _run(
         executor = executor_class(BaseBeamExecutor.Context(beam_pipeline_args=beam_args, **where))
     else:
         executor = executor_class(BaseExecutor.Context(**where))
-    if node.id == "Transform" and not whole:
-        from pipeline.runs import spin_transform
+    if node.id == "Transform":
+        from pipeline.components.analysis_operations import OnlyInBeam
 
-        with contextlib.suppress(spin_transform.OnlyInBeam):
-            spin_transform.run(executor, inputs, outputs, properties)
+        with contextlib.suppress(OnlyInBeam):
+            executor.write_features(inputs, outputs, properties)
             return
     if node.id != "Trainer":
         executor.Do(inputs, outputs, properties)

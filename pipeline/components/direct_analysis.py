@@ -1,0 +1,201 @@
+"""TensorFlow Transform's analysis on one machine: in this process, block by block, without Beam.
+
+The phases are those of tf.Transform's own loop (``analysis_graph_builder.build``): ``preprocessing_fn`` is traced, what
+it analyzes is computed as far as it can be known, and it is traced again with the results, until nothing is left. Beam
+would add a graph of a hundred transforms, their runner and a SavedModel for each phase (decision 35).
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_transform as tft
+from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_transform import (
+    analyzer_nodes,
+    annotators,
+    graph_context,
+    graph_tools,
+    impl_helper,
+    nodes,
+    schema_inference,
+    tf2_utils,
+)
+from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
+from tfx_bsl.public import tfxio
+
+from pipeline.components.analysis_operations import GATHERED, OnlyInBeam, Sources, Values
+from pipeline.components.raw_tensors import projected, source_of
+from pipeline.data.decoded_blocks import BLOCK, read_blocks
+
+PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
+# Folder in the transform graph for what passes between the phases of an analysis.
+TEMPORARY = ".temp_path"
+
+
+@dataclass
+class Analysis:
+    """What a preprocessing_fn must know of all rows to make features of one.
+
+    Attributes:
+        preprocessing_fn: The module file's.
+        schema: Of the raw examples.
+        folder: Of vocabularies.
+        values: By the name of the tensor that each stands for.
+        fingerprint: Of what is analyzed; tf.Transform compares it from trace to trace.
+        vocabularies: File by name.
+    """
+
+    preprocessing_fn: PreprocessingFn
+    schema: schema_pb2.Schema
+    folder: str
+    values: dict[str, tf.Tensor]
+    fingerprint: Mapping[str, Any]
+    vocabularies: Mapping[str, str]
+
+    def features(self, files: Iterable[str]) -> tuple[schema_pb2.Schema, Iterator[dict[str, Any]]]:
+        """Return the schema of the features, and those of each block of files.
+
+        Raises:
+            OnlyInBeam: their schema is only known from a transform graph.
+            ValueError: something is not a feature to tf.Transform.
+        """
+        phase = _Phase(self.preprocessing_fn, self.schema, self.values, self.folder)
+        if schema_inference._get_sparse_output_annotations(phase.traced.graph):
+            raise OnlyInBeam("a sparse feature whose shape is annotated")
+        schema = schema_inference.infer_feature_schema_v2(
+            phase.traced.structured_outputs, dict, evaluate_schema_overrides=True
+        )
+        adapter = source_of(self.schema).TensorAdapter()
+        return schema, (phase.traced(tensors) for tensors in _tensors(files, self.schema, adapter))
+
+    def write(self, graph: str) -> None:
+        """Write the transform graph, as ``tft_beam.WriteTransformFn`` and ``WriteMetadata`` do."""
+        saved = f"{self.folder}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}"
+        specs = source_of(self.schema).TensorAdapter().TypeSpecs()
+        impl_helper.trace_and_write_v2_saved_model(
+            saved, self.preprocessing_fn, specs, self.folder, self.fingerprint, self.values, None, None
+        )
+        metadata = f"{graph}/{tft.TFTransformOutput.TRANSFORMED_METADATA_DIR}"
+        os.rename(f"{saved}/{impl_helper.METADATA_DIR_NAME}", metadata)
+        if self.vocabularies:
+            with open(f"{metadata}/{tft.TFTransformOutput.ASSET_MAP}", "w") as file:
+                json.dump(self.vocabularies, file)
+        raw = f"{graph}/{tft.TFTransformOutput.RAW_METADATA_DIR}"
+        metadata_io.write_metadata(dataset_metadata.DatasetMetadata(self.schema), raw)
+        os.rename(saved, f"{graph}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}")
+
+
+def analyze(
+    files: Sequence[str], schema: schema_pb2.Schema, preprocessing_fn: PreprocessingFn, folder: str
+) -> Analysis:
+    """Analyze files of examples.
+
+    Args:
+        files: Gzipped TFRecords.
+        schema: Of the examples.
+        preprocessing_fn: The module file's.
+        folder: For vocabularies; never the same twice in a process, for tables are cached by the path of their words.
+
+    Raises:
+        OnlyInBeam: something is analyzed that is not computed here.
+        Exception: what the preprocessing_fn raises.
+    """
+    phase = first = _Phase(preprocessing_fn, schema, {}, folder)
+    values: dict[str, tf.Tensor] = {}
+    while phase.pending:
+        values |= phase.compute(files)
+        if len(values) == len(first.pending):
+            break
+        phase = _Phase(preprocessing_fn, schema, values, folder)
+    graph = first.traced.graph
+    if graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
+        raise OnlyInBeam("variables, which AnalyzeDataset refuses")
+    fingerprint = graph_tools.get_analyzers_fingerprint(graph, first.inputs)
+    return Analysis(preprocessing_fn, schema, folder, values, fingerprint, annotators.get_asset_annotations(graph))
+
+
+class _Phase:
+    """A trace of a preprocessing_fn: it returns what can be analyzed with what is known, or the features.
+
+    Attributes:
+        pending: What is still to be analyzed (``analyzer_nodes.TensorSink``).
+        traced: The function.
+        inputs: Its raw tensors by name.
+    """
+
+    def __init__(
+        self, preprocessing_fn: PreprocessingFn, schema: schema_pb2.Schema, known: dict[str, tf.Tensor], folder: str
+    ):
+        self._preprocessing_fn = preprocessing_fn
+        self._schema = schema
+        self._folder = folder
+        self._ready: list[Any] = []
+        self._operations: dict[str, tuple[Any, list[str]]] = {}
+        self.pending: list[Any] = []
+        self._tracker = annotators.ObjectTracker()  # keeps what is made in the trace
+        context = graph_context.TFGraphContext(tf.Module(), folder, known)
+        specs = source_of(schema).TensorAdapter().TypeSpecs()
+        with annotators.object_tracker_scope(self._tracker):
+            self.traced = impl_helper.get_traced_transform_fn(self._trace, specs, context).get_concrete_function()
+        self.inputs = tf2_utils.get_structured_inputs_from_func_graph(self.traced.graph)
+
+    def _trace(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        graph = tf.compat.v1.get_default_graph()
+        features = self._preprocessing_fn(dict(inputs))
+        self.pending = graph.get_collection(analyzer_nodes.TENSOR_REPLACEMENTS)
+        if not self.pending:
+            return features
+        unknown = [(sink.tensor, False) for sink in self.pending]
+        analyzer = graph_tools.InitializableGraphAnalyzer(graph, inputs, unknown)
+        sources = nodes.Traverser(Sources())
+        needed: dict[str, tf.Tensor] = {}
+        for sink in self.pending:
+            gathered = sources.visit_value_node(sink.future)
+            tensors = {tensor.name: tensor for _, several in gathered for tensor in several}
+            if all(map(analyzer.ready_to_run, tensors.values())):
+                self._ready.append(sink)
+                needed |= tensors
+                for operation, several in gathered:
+                    self._operations[operation.label] = operation, [tensor.name for tensor in several]
+        return needed
+
+    def compute(self, files: Iterable[str]) -> dict[str, tf.Tensor]:
+        """Return the values of what can be analyzed, by the name of the tensor that each stands for."""
+        gathering = {label: GATHERED[type(operation)](operation) for label, (operation, _) in self._operations.items()}
+        for values in self._sources(files):
+            for label, (_, names) in self._operations.items():
+                gathering[label].add(*(values[name] for name in names))
+        gathered = {label: one.gathered for label, one in gathering.items()}
+        computed = nodes.Traverser(Values(gathered, self._folder))
+        return {
+            sink.tensor.name: tf.constant(computed.visit_value_node(sink.future), sink.tensor.dtype)
+            for sink in self._ready
+        }
+
+    def _sources(self, files: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the tensors that are analyzed, of each block of files; only the columns they are made of are read."""
+        outputs = list(self.traced.structured_outputs.values())
+        schema, config = projected(
+            self._schema, graph_tools.get_dependent_inputs(self.traced.graph, self.inputs, outputs)
+        )
+        adapter = tfxio.TensorAdapter(config)
+        missing = self.inputs.keys() - adapter.TypeSpecs().keys()
+
+        @tf.function(input_signature=[adapter.TypeSpecs()], autograph=False)
+        def of_columns(tensors: dict[str, Any]) -> dict[str, tf.Tensor]:
+            others = tf2_utils.supply_missing_inputs(self.inputs, 1, missing) if missing else {}
+            return self.traced({**tensors, **others})
+
+        for tensors in _tensors(files, schema, adapter):
+            yield {name: value.numpy() for name, value in of_columns(tensors).items()}
+
+
+def _tensors(files: Iterable[str], schema: schema_pb2.Schema, adapter: tfxio.TensorAdapter) -> Iterator[dict[str, Any]]:
+    for file in files:
+        for block in read_blocks(file, BLOCK, schema.SerializeToString()):
+            yield adapter.ToBatchTensors(block, produce_eager_tensors=True)
