@@ -19,6 +19,7 @@ from pipeline.cli import command_line
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import Screen, redirect_output, silence_stderr
 from pipeline.errors import UserError
+from pipeline.processes import collect_rarely
 from pipeline.report.blocks import short
 from pipeline.runs.spin import MOST_EPOCHS, STEPS, Spinner
 from pipeline.settings.config import PipelineConfig
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 ROWS = 2_000
 # Seconds between two looks at the files, and lines of a table.
-LOOK, MOST_LINES = 0.2, 40
+LOOK, MOST_LINES = 0.05, 40
 
 
 def main(argv: list[str]) -> int:
@@ -45,6 +46,7 @@ def main(argv: list[str]) -> int:
             screen.step_starts("importing TensorFlow and TFX")
             from pipeline.graph import create_pipeline
 
+            collect_rarely()
             spinner = Spinner(output, scratch, None if arguments.all else arguments.rows, create_pipeline)
             seen = _state(arguments, root, config)
             code = _spin(spinner, config, arguments.step, screen)

@@ -7,7 +7,7 @@ would add a graph of a hundred transforms, their runner and a SavedModel for eac
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +46,14 @@ class Analysis:
         schema: Of the raw examples.
         folder: Of vocabularies.
         values: By the name of the tensor that each stands for.
-        fingerprint: Of what is analyzed; tf.Transform compares it from trace to trace.
-        vocabularies: File by name.
+        first: The trace in which nothing was known.
     """
 
     preprocessing_fn: PreprocessingFn
     schema: schema_pb2.Schema
     folder: str
     values: dict[str, tf.Tensor]
-    fingerprint: Mapping[str, Any]
-    vocabularies: Mapping[str, str]
+    first: "_Phase"
 
     def features(self, files: Iterable[str]) -> tuple[schema_pb2.Schema, Iterator[dict[str, Any]]]:
         """Return the schema of the features, and those of each block of files.
@@ -77,14 +75,16 @@ class Analysis:
         """Write the transform graph, as ``tft_beam.WriteTransformFn`` and ``WriteMetadata`` do."""
         saved = f"{self.folder}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}"
         specs = source_of(self.schema).TensorAdapter().TypeSpecs()
+        graph_of_first = self.first.traced.graph
+        fingerprint = graph_tools.get_analyzers_fingerprint(graph_of_first, self.first.inputs)
         impl_helper.trace_and_write_v2_saved_model(
-            saved, self.preprocessing_fn, specs, self.folder, self.fingerprint, self.values, None, None
+            saved, self.preprocessing_fn, specs, self.folder, fingerprint, self.values, None, None
         )
         metadata = f"{graph}/{tft.TFTransformOutput.TRANSFORMED_METADATA_DIR}"
         os.rename(f"{saved}/{impl_helper.METADATA_DIR_NAME}", metadata)
-        if self.vocabularies:
+        if vocabularies := annotators.get_asset_annotations(graph_of_first):
             with open(f"{metadata}/{tft.TFTransformOutput.ASSET_MAP}", "w") as file:
-                json.dump(self.vocabularies, file)
+                json.dump(vocabularies, file)
         raw = f"{graph}/{tft.TFTransformOutput.RAW_METADATA_DIR}"
         metadata_io.write_metadata(dataset_metadata.DatasetMetadata(self.schema), raw)
         os.rename(saved, f"{graph}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}")
@@ -112,11 +112,9 @@ def analyze(
         if len(values) == len(first.pending):
             break
         phase = _Phase(preprocessing_fn, schema, values, folder)
-    graph = first.traced.graph
-    if graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
+    if first.traced.graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
         raise OnlyInBeam("variables, which AnalyzeDataset refuses")
-    fingerprint = graph_tools.get_analyzers_fingerprint(graph, first.inputs)
-    return Analysis(preprocessing_fn, schema, folder, values, fingerprint, annotators.get_asset_annotations(graph))
+    return Analysis(preprocessing_fn, schema, folder, values, first)
 
 
 class _Phase:
@@ -184,15 +182,12 @@ class _Phase:
             self._schema, graph_tools.get_dependent_inputs(self.traced.graph, self.inputs, outputs)
         )
         adapter = tfxio.TensorAdapter(config)
+        # Nothing depends on the others, but the function takes them: one row of nothing.
         missing = self.inputs.keys() - adapter.TypeSpecs().keys()
-
-        @tf.function(input_signature=[adapter.TypeSpecs()], autograph=False)
-        def of_columns(tensors: dict[str, Any]) -> dict[str, tf.Tensor]:
-            others = tf2_utils.supply_missing_inputs(self.inputs, 1, missing) if missing else {}
-            return self.traced({**tensors, **others})
-
+        supply = tf.function(lambda: tf2_utils.supply_missing_inputs(self.inputs, 1, missing), autograph=False)
+        others = supply() if missing else {}
         for tensors in _tensors(files, schema, adapter):
-            yield {name: value.numpy() for name, value in of_columns(tensors).items()}
+            yield {name: value.numpy() for name, value in self.traced({**tensors, **others}).items()}
 
 
 def _tensors(files: Iterable[str], schema: schema_pb2.Schema, adapter: tfxio.TensorAdapter) -> Iterator[dict[str, Any]]:
