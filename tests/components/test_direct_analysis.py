@@ -85,6 +85,20 @@ def texts(inputs):
     return {"places": places, "weights": weights, "bag": tft.bag_of_words(split, (1, 2), " ")}
 
 
+def made_in_the_trace(inputs):
+    """A table, a layer with state and a random number, all made while preprocessing_fn is traced."""
+    keys = tf.lookup.KeyValueTensorInitializer(["AA", "UA"], tf.constant([1, 2], tf.int64))
+    table = tf.lookup.StaticHashTable(keys, 0)
+    hashing = tft.make_and_track_object(lambda: tf.keras.layers.Hashing(5), name="hashing")
+    place = table.lookup(inputs["carrier"])
+    hashed = tf.cast(hashing(inputs["dest"]), tf.float32)
+    return {
+        "place": place,
+        "of table": tft.scale_to_z_score(tf.cast(place, tf.float32)),
+        "hashed": tft.scale_to_0_1(hashed),
+    }
+
+
 def by_what_they_tell(inputs):
     """Words in the order of what they tell of a label."""
     labels = inputs["late"]
@@ -129,7 +143,12 @@ def nothing(inputs):
     """No features at all: a return is missing."""
 
 
-MODULES = {"words": words, "numbers": numbers, "texts": texts}
+def as_they_are(inputs):
+    """Nothing is analyzed."""
+    return {name: inputs[name] for name in ("dest", "distance", "temp")}
+
+
+MODULES = {module.__name__: module for module in (words, numbers, texts, made_in_the_trace, as_they_are)}
 VOCABULARIES = {"words": 10, "numbers": 2, "texts": 1}
 
 
@@ -195,8 +214,8 @@ def test_the_transform_graph_is_that_of_beam(module, inputs, tmp_path, monkeypat
     direct, by_beam = (tft.TFTransformOutput(str(tmp_path / which / "transform_graph")) for which in ("direct", "beam"))
     assert direct.raw_metadata.schema == by_beam.raw_metadata.schema
     assert same_domains(direct.transformed_metadata.schema) == same_domains(by_beam.transformed_metadata.schema)
-    names = [path.name for path in Path(by_beam.transform_savedmodel_dir, "assets").iterdir()]
-    assert len(names) == VOCABULARIES[module]
+    names = [path.name for path in Path(by_beam.transform_savedmodel_dir).glob("assets/*")]
+    assert len(names) == VOCABULARIES.get(module, 0)
     for name in names:
         written = [Path(output.transform_savedmodel_dir, "assets", name).read_bytes() for output in (direct, by_beam)]
         assert written[0] == written[1], name
@@ -247,6 +266,15 @@ def test_what_only_beam_computes_is_said_and_nothing_written(module, inputs, tmp
     with pytest.raises(OnlyInBeam):
         executor(tmp_path).write_features(inputs, outputs(tmp_path / "spun"), settings)
     assert not list(tmp_path.glob("spun/transformed_examples/*"))
+
+
+@pytest.mark.slow
+def test_beam_computes_what_only_beam_can(inputs, tmp_path, monkeypatch):
+    executor(tmp_path).Do(inputs, outputs(tmp_path / "made"), properties("reserved", monkeypatch, tmp_path))
+    graph = tft.TFTransformOutput(str(tmp_path / "made/transform_graph"))
+    (vocabulary,) = Path(graph.transform_savedmodel_dir, "assets").iterdir()
+    assert vocabulary.read_text().startswith("nowhere\n")
+    assert {row["words"][0] for row in rows(tmp_path / "made")} > {1, 2, 3}
 
 
 def test_features_that_a_run_refuses_are_refused(inputs, tmp_path, monkeypatch):
