@@ -27,6 +27,7 @@ from pipeline.settings.repository import shown
 from pipeline.validation import reference, rows, wrong_notations
 from pipeline.validation.findings import FILE as FINDINGS
 from pipeline.validation.findings import Finding, merged, to_json, with_severity
+from pipeline.validation.moved_columns import moved
 from pipeline.validation.statistics import Remedies, image_column, validate
 from pipeline.validation.wrong_values import with_values
 
@@ -60,7 +61,7 @@ class ExampleValidatorExecutor(BaseExecutor):
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
-        findings = []
+        findings = list(moved("train", statistics["train"], earlier.get("train"), schema, checks, remedies))
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])

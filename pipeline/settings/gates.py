@@ -35,6 +35,7 @@ FINDINGS: dict[str, Severity] = {
     "weight": "stop",  # a weight that is missing, negative or not finite, or 0 in every row
     "skew": "stop",  # eval or test against train, past the schema's skew_comparator
     "drift": "stop",  # against the data of the model pushed last, past the schema's drift_comparator
+    "moved": "warn",  # far from the data of the model pushed last, where the schema has no drift_comparator
     "prediction_drift": "stop",  # predictions for requests against those for the test split; found by monitor
     "leak": "stop",  # a column that alone predicts the label
     "constant": "warn",  # one value in the whole train split
@@ -67,6 +68,8 @@ class DataChecks:
         max_column_auc: Highest AUC of a column taken alone; when its whole 95 % confidence interval lies above, the
             column is taken to contain a leaked label. Of several classes, the mean of each class against the others; of
             a number, the squared correlation.
+        max_moved: Largest distance of a column that has no drift_comparator in the schema from the data of the model
+            pushed last, and of the share of its rows that have a value: L-infinity of text, Jensen-Shannon of numbers.
         max_prediction_drift: Largest distance between the predictions for requests and those for the test split, when
             requests are monitored: Jensen-Shannon of probabilities and numbers, L-infinity of several classes.
     """
@@ -76,6 +79,7 @@ class DataChecks:
     max_shared_rows: Share = 0.01
     max_repeated_rows: Share = 0.05
     max_column_auc: Share = 0.98
+    max_moved: Share = 0.3
     max_prediction_drift: Share = 0.1
 
     def __post_init__(self) -> None:

@@ -194,9 +194,9 @@ class _Translator:
             if not has_finding:
                 yield self._of_schema("label", name, "")
         elif self.classes == 2 and not low <= numbers.mean <= high:
-            found = f"label 1 is {_percent(numbers.mean)} of {self.rows:,} rows"
+            found = f"label 1 is {percent(numbers.mean)} of {self.rows:,} rows"
             remedy = "accept it: DataChecks(label_share=...) in the config"
-            yield Finding("label_share", self.split, name, found, f"from {_percent(low)} to {_percent(high)}", remedy)
+            yield Finding("label_share", self.split, name, found, f"from {percent(low)} to {percent(high)}", remedy)
 
     def weights(self, name: str) -> Iterator[Finding]:
         """Yield a finding where the weights of rows are none, in files that ExampleGen does not check row by row."""
@@ -259,8 +259,8 @@ class _Translator:
             limit = f"the schema says {schema_pb2.FeatureType.Name(feature.type)}"
         elif kind == "presence":
             missing = self.rows - present(column)
-            found = f"{_percent(missing / max(1, self.rows))} of the rows have no value ({missing:,} of {self.rows:,})"
-            limit = f"at most {_percent(1 - feature.presence.min_fraction)} may have none"
+            found = f"{percent(missing / max(1, self.rows))} of the rows have no value ({missing:,} of {self.rows:,})"
+            limit = f"at most {percent(1 - feature.presence.min_fraction)} may have none"
         elif kind == "domain":
             values = listed_values(feature, self.schema)
             more = f" and {len(values) - 6} more" if len(values) > 8 else ""
@@ -291,7 +291,7 @@ def compared(
         return f" (mean {mine.num_stats.mean:.4g}, there {theirs.num_stats.mean:.4g})"
     here, there = _shares(mine), _shares(theirs)
     text = max({*here, *there}, key=lambda text: abs(here.get(text, 0) - there.get(text, 0)))
-    return f" ({text}: {_percent(here.get(text, 0))}, there {_percent(there.get(text, 0))})"
+    return f" ({text}: {percent(here.get(text, 0))}, there {percent(there.get(text, 0))})"
 
 
 def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:
@@ -320,5 +320,6 @@ def _shares(column: statistics_pb2.FeatureNameStatistics) -> dict[str, float]:
     return {bucket.label: bucket.sample_count / total for bucket in buckets}
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share as text, with two digits."""
     return f"{100 * share:.1f} %" if share >= 0.0995 else f"{100 * share:.2g} %"

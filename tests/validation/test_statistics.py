@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import reference, serving_skew
+from pipeline.validation import moved_columns, reference, serving_skew
 from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
 from pipeline.validation.schema_text import parse
 from pipeline.validation.statistics import Remedies, validate
@@ -109,6 +109,60 @@ def test_drift_of_text_names_the_value_whose_share_changed_most(month):
     now, before = ((frame["carrier"] == "EV").mean() for frame in (rows, month))
     assert now < 0.0995 < before
     assert f"(EV: {100 * now:.2g} %, there {100 * before:.1f} %)" in drift.found
+
+
+def moved(rows: pd.DataFrame, before: pd.DataFrame | None, schema: schema_pb2.Schema, **checks) -> dict[str, Finding]:
+    """Findings of what has moved, by column."""
+    here = tfdv.generate_statistics_from_dataframe(rows)
+    there = None if before is None else tfdv.generate_statistics_from_dataframe(before)
+    drafts = list(moved_columns.moved("train", here, there, schema, DataChecks(**checks), REMEDIES))
+    return {one.feature: one for one in with_severity(drafts, {}, schema)}
+
+
+@pytest.fixture
+def without_limits() -> schema_pb2.Schema:
+    """The reviewed schema as `new` would write it: nothing says how far a column may move."""
+    schema = schema_pb2.Schema()
+    schema.CopyFrom(SCHEMA)
+    for feature in schema.feature:
+        feature.ClearField("drift_comparator")
+    return schema
+
+
+def test_what_has_moved_far_without_a_limit_is_a_warning(month, without_limits):
+    rows = month.assign(
+        temp=((month["temp"] - 32) / 1.8).astype("float32"),
+        origin=month["origin"].replace({"EWR": "JFK"}),
+        dewp=month["dewp"].where(month.index % 2 == 0, None),
+    ).drop(columns=["seats"])
+    found = moved(rows, month, without_limits)
+    assert {one.severity for one in found.values()} == {"warn"}
+    assert found.keys() == {"temp", "origin", "dewp", "seats"}
+    assert re.match(
+        r"Jensen-Shannon distance 0\.\d+ from the data of the model pushed last \(mean ", found["temp"].found
+    )
+    assert "(JFK: " in found["origin"].found or "(EWR: " in found["origin"].found
+    assert re.match(r"50\.\d % of the rows have no value, [\d.]+ % in the data of the model", found["dewp"].found)
+    assert found["seats"].found.startswith("100.0 % of the rows have no value")
+    assert found["temp"].limit == "a schema without drift_comparator warns past 0.3"
+    assert found["temp"].remedy.endswith('annotation { tag: "moved: ignore" }, of temp in schema.pbtxt')
+    assert "temp" in moved(rows, month, without_limits, max_moved=0.1)
+    assert moved(rows, month, without_limits, max_moved=1.0) == {}
+
+
+def test_nothing_has_moved_in_equal_rows_in_few_and_without_an_earlier_model(month, without_limits):
+    assert moved(month[month.index % 2 == 0], month[month.index % 2 == 1], without_limits) == {}
+    celsius = month.assign(temp=month["temp"] - 60)
+    assert moved(celsius[:90], month, without_limits) == {}
+    assert moved(celsius, None, without_limits) == {}
+
+
+def test_a_limit_of_the_schema_and_a_tag_count_more_than_the_warning(month, without_limits):
+    celsius = month.assign(temp=((month["temp"] - 32) / 1.8).astype("float32"))
+    assert "temp" not in moved(celsius, month, SCHEMA)  # it has a drift_comparator, which is judged elsewhere
+    (temp,) = (feature for feature in without_limits.feature if feature.name == "temp")
+    temp.annotation.tag.append("moved: ignore")
+    assert "temp" not in moved(celsius, month, without_limits)
 
 
 def test_a_share_of_labels_out_of_its_limits_is_found(month):
