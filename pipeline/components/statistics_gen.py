@@ -1,11 +1,14 @@
 """StatisticsGen without a record-by-record step; the statistics are TFDV's own.
 
-Of a window of spans, what TFDV gathers of each file of examples is kept: the next run reads the files of new spans, and
-merges. Finished statistics cannot be merged, but the sums and sketches that they are made of can.
+On one machine TFDV's generators are fed here, block by block, without Beam. Of a window of spans, what they gather of
+each file of examples is kept: the next run reads the files of new spans, and merges. Finished statistics cannot be
+merged, but the sums and sketches that they are made of can.
 """
 
+import itertools
 import json
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -16,7 +19,6 @@ from tfx import types
 from tfx.components.statistics_gen import executor as tfx_statistics_gen
 from tfx.dsl.components.base import executor_spec
 from tfx.types import artifact_utils, standard_artifacts
-from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, DeclaredComponent
@@ -24,11 +26,10 @@ from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.data import kept
 from pipeline.data.decoded_blocks import BLOCK, read_blocks
-from pipeline.data.tfrecord_files import read_records
 from pipeline.settings.images import Images
 from pipeline.validation.statistics import options_for
 
-# Compressed bytes of a split up to which Beam is not used: some 50,000 rows of 20 columns.
+# Compressed bytes up to which no workers elsewhere are asked: some 50,000 rows of 20 columns.
 SMALL_BYTES = 2 << 20
 
 
@@ -53,20 +54,20 @@ class StatisticsGenExecutor(BeamExecutor):
             return
         large: dict[str, list[str]] = {}
         for split, files in by_split.items():
-            if sum(map(filesystem.size, files)) > SMALL_BYTES:
+            if self._needs_beam(files):
                 large[split] = files
                 continue
-            filesystem.write(_path_of(statistics, split), _in_memory(files, options).SerializeToString())
+            filesystem.write(_path_of(statistics, split), statistics_of(files, options).SerializeToString())
         if not large:
             return
         with self._make_beam_pipeline() as pipeline:
             for split, files in large.items():
-                _ = (
-                    pipeline
-                    | f"Examples[{split}]" >> ReadBlocks(files)
-                    | f"Statistics[{split}]" >> tfdv.GenerateStatistics(options)
-                    | f"Write[{split}]" >> tfdv.WriteStatisticsToBinaryFile(_path_of(statistics, split))
-                )
+                add_statistics(pipeline, split, files, options, _path_of(statistics, split))
+
+    def _needs_beam(self, files: Iterable[str]) -> bool:
+        """Return whether files are for workers elsewhere."""
+        here = self._runs_here and not self._has_workers
+        return not here and sum(map(filesystem.size, files)) > SMALL_BYTES
 
     def _merged(
         self, by_split: dict[str, list[str]], options: tfdv.StatsOptions, root: str, code: str
@@ -78,7 +79,7 @@ class StatisticsGenExecutor(BeamExecutor):
             for file in files
         }
         new = [(file, folder) for file, folder in folders.items() if not kept.is_whole(folder)]
-        if sum(filesystem.size(file) for file, _ in new) > SMALL_BYTES:
+        if self._needs_beam(file for file, _ in new):
             with self._make_beam_pipeline() as pipeline:
                 _ = pipeline | "Files" >> Spread(new) | "Gather" >> beam.Map(_gather, options)
         else:
@@ -98,32 +99,47 @@ class StatisticsGenExecutor(BeamExecutor):
         return merged
 
 
+def add_statistics(pipeline: beam.Pipeline, split: str, files: list[str], options: tfdv.StatsOptions, to: str) -> None:
+    """Add the statistics of a split to a Beam pipeline, which writes them to a file."""
+    _ = (
+        pipeline
+        | f"Examples[{split}]" >> ReadBlocks(files)
+        | f"Statistics[{split}]" >> tfdv.GenerateStatistics(options)
+        | f"Write[{split}]" >> tfdv.WriteStatisticsToBinaryFile(to)
+    )
+
+
+def statistics_of(files: Iterable[str], options: tfdv.StatsOptions) -> statistics_pb2.DatasetFeatureStatisticsList:
+    """Return the statistics of files, without Beam."""
+    generators = stats_impl.get_generators(options, in_memory=True)
+    return stats_impl.extract_statistics_output(_accumulators(generators, files), generators)
+
+
 def _gather(file_and_folder: tuple[str, str], options: tfdv.StatsOptions) -> None:
     """Keep what TFDV gathers of a file of examples: an accumulator for each of its generators."""
     file, folder = file_and_folder
     generators = stats_impl.get_generators(options, in_memory=True)
-    accumulators = [generator.create_accumulator() for generator in generators]
-    for batch in read_blocks(file, BLOCK):
-        accumulators = [
-            generator.add_input(accumulator, batch)
-            for generator, accumulator in zip(generators, accumulators, strict=True)
-        ]
+    accumulators = _accumulators(generators, [file])
     kept.write_value(
         folder, [generator.compact(part) for generator, part in zip(generators, accumulators, strict=True)]
     )
     kept.seal(folder)
 
 
+def _accumulators(generators: Sequence[Any], files: Iterable[str]) -> list[Any]:
+    """Return what each of TFDV's generators gathers of files."""
+    accumulators = [generator.create_accumulator() for generator in generators]
+    for batch in itertools.chain.from_iterable(read_blocks(file, BLOCK) for file in files):
+        accumulators = [
+            generator.add_input(accumulator, batch)
+            for generator, accumulator in zip(generators, accumulators, strict=True)
+        ]
+    return accumulators
+
+
 def _path_of(statistics: types.Artifact, split: str) -> str:
     folder = artifact_utils.get_split_uri([statistics], split)
     return os.path.join(folder, tfx_statistics_gen.DEFAULT_FILE_NAME)
-
-
-def _in_memory(files: list[str], options: tfdv.StatsOptions) -> statistics_pb2.DatasetFeatureStatisticsList:
-    """Return the same statistics without Beam, which takes seconds to set up whatever the rows."""
-    records = [record for file in files for block in read_records(file, BLOCK) for record in block]
-    batch = ExamplesToRecordBatchDecoder().DecodeBatch(records)
-    return stats_impl.generate_statistics_in_memory(batch, options)
 
 
 class StatisticsGen(DeclaredComponent):

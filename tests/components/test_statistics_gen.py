@@ -20,6 +20,8 @@ from tests.components.example_gen import run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPLITS = ("train", "eval", "test")
+# Several workers are for Beam to ask; here they are this process, too.
+WAYS = {"in this process": IN_PROCESS, "by Beam": (*IN_PROCESS, "--direct_num_workers=2")}
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +32,12 @@ def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> sta
     return run(Data(str(few_flights), splits=splits), tmp_path_factory.mktemp("statistics") / "examples")
 
 
-def describe(executor: type, examples: standard_artifacts.Examples, to: Path) -> list[str]:
+def describe(
+    executor: type, examples: standard_artifacts.Examples, to: Path, beam_args: tuple[str, ...] = IN_PROCESS
+) -> list[str]:
     statistics = standard_artifacts.ExampleStatistics()
     statistics.uri = str(to)
-    context = BaseBeamExecutor.Context(beam_pipeline_args=list(IN_PROCESS))
+    context = BaseBeamExecutor.Context(beam_pipeline_args=list(beam_args))
     executor(context).Do({"examples": [examples]}, {"statistics": [statistics]}, {})
     return list(json.loads(statistics.split_names))
 
@@ -42,10 +46,11 @@ def read(folder: Path, split: str) -> statistics_pb2.DatasetFeatureStatistics:
     return tfdv.load_stats_binary(str(folder / f"Split-{split}" / "FeatureStats.pb")).datasets[0]
 
 
-@pytest.mark.parametrize("small", [0, 2 << 20], ids=["by Beam", "in memory"])
-def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
-    assert describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / "ours") == list(SPLITS)
+@pytest.mark.parametrize("beam_args", WAYS.values(), ids=WAYS)
+def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, beam_args):
+    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)
+    monkeypatch.setattr(statistics_gen, "BLOCK", 100)  # several blocks of the few rows
+    assert describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / "ours", beam_args) == list(SPLITS)
     assert describe(tfx_statistics_gen.Executor, examples, tmp_path / "tfx") == list(SPLITS)
     for split in SPLITS:
         ours, theirs = (read(tmp_path / which, split) for which in ("ours", "tfx"))
@@ -69,12 +74,13 @@ def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, sma
                 }
 
 
-@pytest.mark.parametrize("small", [0, 2 << 20], ids=["by Beam", "in memory"])
-def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", small)
-    monkeypatch.setattr(blocks, "BLOCK", 100)  # several blocks of the few rows
+@pytest.mark.parametrize("beam_args", WAYS.values(), ids=WAYS)
+def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, beam_args):
+    monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)
+    for module in (blocks, statistics_gen):
+        monkeypatch.setattr(module, "BLOCK", 100)  # several blocks of the few rows
     for which in ("once", "again"):
-        describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / which)
+        describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / which, beam_args)
     for split in SPLITS:
         once, again = (
             {feature.path.step[0]: feature for feature in read(tmp_path / which, split).features}
