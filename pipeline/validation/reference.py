@@ -53,6 +53,9 @@ def read_newest(root: str) -> dict[str, Statistics]:
     folder = f"{root}/{kept[-1]}"
     try:
         splits = list(json.loads(filesystem.read_bytes(f"{folder}/{MANIFEST}"))["splits"])
+        unknown = [str(split) for split in splits if not filesystem.exists(f"{folder}/{split}.pb")]
+        if unknown:
+            raise ValueError(f"it names a split {unknown[0]!r} that has no file")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(_damaged(f"{folder}/{MANIFEST}", error)) from error
     return {split: _read(f"{folder}/{split}.pb") for split in splits}

@@ -78,3 +78,13 @@ def test_a_damaged_artifact_is_read_or_refused_in_a_sentence(
         assert not refusal or str(folder) in refusal
 
     holds()
+
+
+@pytest.mark.parametrize("split", ["test", "null" * 400])
+def test_a_manifest_that_names_a_split_without_a_file_is_damaged(tmp_path: Path, split: str):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/train.pb").write_bytes(statistics())
+    (tmp_path / "1/manifest.json").write_text(json.dumps({"run": "one", "splits": ["train", split]}))
+    with pytest.raises(UserError, match="manifest.json does not hold .*it names a split ") as refused:
+        reference.read_newest(str(tmp_path))
+    assert len(str(refused.value)) < 1_000
