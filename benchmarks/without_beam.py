@@ -4,8 +4,8 @@
 
 On the examples of the last `make run`, all of the train split and 2,000 of them, decoded before. Both write the
 statistics, and then the transform graph, in turns, in one process. Exits 1 when the one without Beam takes, in the
-median, more than half of the time of the other, or when vocabularies or counts differ, or a feature or a mean by more
-than a hundred-thousandth.
+median, more than 0.7 of the time of the other for the statistics or half of it for the analysis, or when vocabularies
+or counts differ, or a feature or a mean by more than a hundred-thousandth.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from pipeline.settings.target import IN_PROCESS  # noqa: E402
 from pipeline.validation.statistics import features_of, options_for  # noqa: E402
 
 FEW = 2_000
-MOST_TIME, MOST_DIFFERENCE = 0.5, 1e-5
+MOST_DIFFERENCE = 1e-5
 SCHEMA = text_format.Parse((ROOT / "schema/flights/schema.pbtxt").read_text(), schema_pb2.Schema())
 PREPROCESSING_FN = functools.partial(flights.preprocessing_fn, custom_config={"label": "late"})
 
@@ -68,7 +68,7 @@ def main() -> int:
         few = f"{folder}/few.gz"
         write_records(itertools.islice(itertools.chain.from_iterable(read_records(every[0], BLOCK)), FEW), few, folder)
         names = (f"{folder}/made/{number}" for number in itertools.count())
-        for (name, (by_beam, directly, difference)), files in itertools.product(STEPS.items(), ([few], every)):
+        for (name, (most, by_beam, directly, difference)), files in itertools.product(STEPS.items(), ([few], every)):
             for make in (by_beam, directly):  # decodes the files, and what is made once in a process
                 make(files, next(names))
             took: dict[Callable[..., None], list[float]] = {by_beam: [], directly: []}
@@ -83,14 +83,14 @@ def main() -> int:
             directly(files, made[1])
             differs = difference(files, *made)
             ratios = [one / other for one, other in zip(took[directly], took[by_beam], strict=True)]
-            reached &= statistics.median(ratios) <= MOST_TIME and differs <= MOST_DIFFERENCE
+            reached &= statistics.median(ratios) <= most and differs <= MOST_DIFFERENCE
             seconds = [f"{statistics.median(took[make]):.1f}" for make in (by_beam, directly)]
             shares = [f"{share:.2f}" for share in (statistics.median(ratios), min(ratios), max(ratios))]
             rows = sum(len(records) for file in files for records in read_records(file, BLOCK))
-            table.add_row(name, f"{rows:,}", *seconds, *shares, f"{differs:.1g}")
+            table.add_row(name, f"{rows:,}", *seconds, *shares, f"{most:g}", f"{differs:.1g}")
     Console().print(table)
     print(
-        f"must reach: at most {MOST_TIME:g} of Beam's time, vocabularies and counts the same, the rest within "
+        f"must reach: no more of Beam's time than that, vocabularies and counts the same, the rest within "
         f"{MOST_DIFFERENCE:g}: {'reached' if reached else 'falls short'}"
     )
     return 0 if reached else 1
@@ -151,9 +151,10 @@ def statistics_differ(files: list[str], one: str, other: str) -> float:
 
 
 OPTIONS = options_for(None)
-STEPS: dict[str, tuple[Callable[..., None], Callable[..., None], Callable[..., float]]] = {
-    "StatisticsGen": (statistics_by_beam, statistics_directly, statistics_differ),
-    "Transform, analysis": (graph_by_beam, graph_directly, graphs_differ),
+# Of each: the most of Beam's time, both ways, and how they are compared.
+STEPS: dict[str, tuple[float, Callable[..., None], Callable[..., None], Callable[..., float]]] = {
+    "statistics": (0.7, statistics_by_beam, statistics_directly, statistics_differ),
+    "analysis": (0.5, graph_by_beam, graph_directly, graphs_differ),
 }
 
 

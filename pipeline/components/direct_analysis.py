@@ -185,7 +185,7 @@ class _Phase:
         # Nothing depends on the others, but the function takes them: one row of nothing.
         missing = self.inputs.keys() - adapter.TypeSpecs().keys()
         supply = tf.function(lambda: tf2_utils.supply_missing_inputs(self.inputs, 1, missing), autograph=False)
-        others = supply() if missing else {}
+        others = supply.get_concrete_function()() if missing else {}
         for tensors in _tensors(files, schema, adapter):
             yield {name: value.numpy() for name, value in self.traced({**tensors, **others}).items()}
 
