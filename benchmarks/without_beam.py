@@ -60,9 +60,7 @@ def main() -> int:
         return 2
     every = sorted(map(str, examples[-1].glob("Split-train/*")))
     patch_beam_overheads()
-    table = Table(
-        "", "rows", "Beam, s", "in this process, s", "of Beam's time", "from", "to", "values differ by at most"
-    )
+    table = Table("", "rows", "Beam, s", "here, s", "of its time", "from", "to", "at most", "differs by")
     reached = True
     with tempfile.TemporaryDirectory() as folder, keep_decoded():
         few = f"{folder}/few.gz"
