@@ -1,8 +1,8 @@
-"""What the operations of a TensorFlow Transform analysis compute, in this process.
+"""Compute the operations of a TensorFlow Transform analysis in this process.
 
 tf.Transform describes an analysis as a graph of operations (``tensorflow_transform.nodes``), which Beam's transforms
 compute (``tensorflow_transform.beam.analyzer_impls``). The same is computed here by the same classes, where these need
-no Beam, such as the combiners: first, block by block, what is gathered of the rows, then what follows from that.
+no Beam, such as the combiners: first accumulators over the rows, block by block, then what follows from them.
 """
 
 import collections
@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,86 +26,102 @@ class OnlyInBeam(Exception):
     """Something that is not computed here, such as a PTransform, or words in the order of what they tell of a label."""
 
 
-class _Combined:
-    """What a combiner makes of all rows."""
+class _CombinerAccumulator:
+    """Apply a combiner to all rows."""
 
     def __init__(self, operation: Any):
         self._combiner = operation.combiner
-        self.gathered = self._combiner.create_accumulator()
+        self.value = self._combiner.create_accumulator()
 
-    def add(self, *values: np.ndarray) -> None:
-        self.gathered = self._combiner.add_input(self.gathered, values)
+    def add(self, *columns: np.ndarray) -> None:
+        self.value = self._combiner.add_input(self.value, columns)
 
 
-class _CombinedPerKey:
-    """What a combiner makes of the rows of each key."""
+class _PerKeyAccumulator:
+    """Apply a combiner to the rows of each key."""
 
     def __init__(self, operation: Any):
         self._combiner = operation.combiner
-        self.gathered: dict[Any, Any] = {}
+        self.value: dict[Any, Any] = {}
 
-    def add(self, *values: np.ndarray) -> None:
-        for key, row in analyzer_impls._split_inputs_by_key(values):
-            accumulator = self.gathered[key] if key in self.gathered else self._combiner.create_accumulator()
-            self.gathered[key] = self._combiner.add_input(accumulator, row)
+    def add(self, *columns: np.ndarray) -> None:
+        for key, row in analyzer_impls._split_inputs_by_key(columns):
+            of_key = self.value[key] if key in self.value else self._combiner.create_accumulator()
+            self.value[key] = self._combiner.add_input(of_key, row)
 
 
-class _Words:
-    """How often each word is there, or what its rows weigh."""
+class _WordAccumulator:
+    """Count words, or sum the weights of their rows."""
 
     def __init__(self, operation: Any):
         ordering = analyzers._VocabOrderingType
         if operation.vocab_ordering_type not in (ordering.FREQUENCY, ordering.WEIGHTED_FREQUENCY):
             raise OnlyInBeam(operation.label)
-        self.gathered: collections.Counter[Any] = collections.Counter()
+        self.value: collections.Counter[Any] = collections.Counter()
 
     def add(self, words: np.ndarray, weights: np.ndarray | None = None) -> None:
         if weights is None:
-            self.gathered.update(words.tolist())
+            self.value.update(words.tolist())
             return
         for word, weight in zip(words.tolist(), weights.tolist(), strict=True):
-            self.gathered[word] += weight
+            self.value[word] += weight
 
 
-GATHERED: dict[type, type[Any]] = {
-    analyzer_nodes.CacheableCombineAccumulate: _Combined,
-    analyzer_nodes.CacheableCombinePerKeyAccumulate: _CombinedPerKey,
-    analyzer_nodes.VocabularyAccumulate: _Words,
+_ACCUMULATORS: dict[type, type[Any]] = {
+    analyzer_nodes.CacheableCombineAccumulate: _CombinerAccumulator,
+    analyzer_nodes.CacheableCombinePerKeyAccumulate: _PerKeyAccumulator,
+    analyzer_nodes.VocabularyAccumulate: _WordAccumulator,
 }
 
 
-class Sources(nodes.Visitor):
-    """What an operation gathers of rows: pairs of an operation and the tensors that it reads.
+@dataclass(frozen=True)
+class Accumulation:
+    """An operation over rows.
+
+    Attributes:
+        label: Of the operation, unique in its graph.
+        tensors: Whose values it reads.
+        accumulator: With ``add``, which takes these values of a block of rows, and ``value``.
+    """
+
+    label: str
+    tensors: tuple[tf.Tensor, ...]
+    accumulator: Any
+
+
+class Accumulations(nodes.Visitor):
+    """Find the accumulations that an operation depends on.
 
     Raises:
         OnlyInBeam: an operation is not computed here.
     """
 
     def visit(self, operation_def: Any, input_values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return it, once for each output."""
+        """Return them as a list, once for each output."""
         kind = type(operation_def)
         if kind is analyzer_nodes.TensorSource:
-            return (operation_def.tensors,)
-        if kind in GATHERED:
-            return ([(operation_def, *input_values)],)
+            return (tuple(operation_def.tensors),)
+        if kind in _ACCUMULATORS:
+            (tensors,) = input_values
+            return ([Accumulation(operation_def.label, tensors, _ACCUMULATORS[kind](operation_def))],)
         if kind not in _COMPUTED:
             raise OnlyInBeam(operation_def.label)
-        return ([pair for pairs in input_values for pair in pairs],) * operation_def.num_outputs
+        return ([found for several in input_values for found in several],) * operation_def.num_outputs
 
     def validate_value(self, value: Any) -> None:
         """Take any."""
 
 
 class Values(nodes.Visitor):
-    """The values of operations, of which vocabularies are written to files.
+    """Compute the values of operations, of which vocabularies are written to files.
 
     Args:
-        gathered: What was gathered of the rows, by the label of the operation.
+        accumulated: Values of accumulators by the label of their operation.
         folder: For vocabularies.
     """
 
-    def __init__(self, gathered: Mapping[str, Any], folder: str):
-        self._gathered = gathered
+    def __init__(self, accumulated: Mapping[str, Any], folder: str):
+        self._accumulated = accumulated
         self._folder = folder
 
     def visit(self, operation_def: Any, input_values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -112,8 +129,8 @@ class Values(nodes.Visitor):
         kind = type(operation_def)
         if kind is analyzer_nodes.TensorSource:
             return (None,)
-        if kind in GATHERED:
-            return (self._gathered[operation_def.label],)
+        if kind in _ACCUMULATORS:
+            return (self._accumulated[operation_def.label],)
         if kind is analyzer_nodes.VocabularyOrderAndWrite:
             (counted,) = input_values
             return (_write(operation_def, counted, self._folder),)

@@ -28,9 +28,10 @@ from tensorflow_transform import (
 from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
 from tfx_bsl.public import tfxio
 
-from pipeline.components.analysis_operations import GATHERED, OnlyInBeam, Sources, Values
+from pipeline.components.analysis_operations import Accumulation, Accumulations, OnlyInBeam, Values
 from pipeline.components.raw_tensors import projected, source_of
 from pipeline.data.decoded_blocks import BLOCK, read_blocks
+from pipeline.errors import UserError
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 # Folder in the transform graph for what passes between the phases of an analysis.
@@ -39,7 +40,7 @@ TEMPORARY = ".temp_path"
 
 @dataclass
 class Analysis:
-    """What a preprocessing_fn must know of all rows to make features of one.
+    """The values that a preprocessing_fn takes from all rows to make features of one.
 
     Attributes:
         preprocessing_fn: The module file's.
@@ -61,8 +62,10 @@ class Analysis:
         Raises:
             OnlyInBeam: their schema is only known from a transform graph.
             ValueError: something is not a feature to tf.Transform.
+            UserError: the preprocessing_fn does not analyze the same in each call.
         """
         phase = _Phase(self.preprocessing_fn, self.schema, self.values, self.folder)
+        phase.check_pending(set())
         if schema_inference._get_sparse_output_annotations(phase.traced.graph):
             raise OnlyInBeam("a sparse feature whose shape is annotated")
         schema = schema_inference.infer_feature_schema_v2(
@@ -74,11 +77,10 @@ class Analysis:
     def write(self, graph: str) -> None:
         """Write the transform graph, as ``tft_beam.WriteTransformFn`` and ``WriteMetadata`` do."""
         saved = f"{self.folder}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}"
-        specs = source_of(self.schema).TensorAdapter().TypeSpecs()
         graph_of_first = self.first.traced.graph
         fingerprint = graph_tools.get_analyzers_fingerprint(graph_of_first, self.first.inputs)
         impl_helper.trace_and_write_v2_saved_model(
-            saved, self.preprocessing_fn, specs, self.folder, fingerprint, self.values, None, None
+            saved, self.preprocessing_fn, self.first.specs, self.folder, fingerprint, self.values, None, None
         )
         metadata = f"{graph}/{tft.TFTransformOutput.TRANSFORMED_METADATA_DIR}"
         os.rename(f"{saved}/{impl_helper.METADATA_DIR_NAME}", metadata)
@@ -102,18 +104,19 @@ def analyze(
         folder: For vocabularies; never the same twice in a process, for tables are cached by the path of their words.
 
     Raises:
-        OnlyInBeam: something is analyzed that is not computed here.
+        OnlyInBeam: something is analyzed that is not computed here; no row has been read.
+        UserError: the preprocessing_fn does not analyze the same in each call.
         Exception: what the preprocessing_fn raises.
     """
     phase = first = _Phase(preprocessing_fn, schema, {}, folder)
-    values: dict[str, tf.Tensor] = {}
-    while phase.pending:
-        values |= phase.compute(files)
-        if len(values) == len(first.pending):
-            break
-        phase = _Phase(preprocessing_fn, schema, values, folder)
     if first.traced.graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
         raise OnlyInBeam("variables, which AnalyzeDataset refuses")
+    values: dict[str, tf.Tensor] = {}
+    while pending := first.pending_names - values.keys():
+        if values:
+            phase = _Phase(preprocessing_fn, schema, values, folder)
+            phase.check_pending(pending)
+        values |= phase.compute(files)
     return Analysis(preprocessing_fn, schema, folder, values, first)
 
 
@@ -121,9 +124,10 @@ class _Phase:
     """A trace of a preprocessing_fn: it returns what can be analyzed with what is known, or the features.
 
     Attributes:
-        pending: What is still to be analyzed (``analyzer_nodes.TensorSink``).
+        specs: Of the raw tensors by name.
         traced: The function.
         inputs: Its raw tensors by name.
+        pending_names: Names of the tensors that stand for what is still to be analyzed.
     """
 
     def __init__(
@@ -132,46 +136,54 @@ class _Phase:
         self._preprocessing_fn = preprocessing_fn
         self._schema = schema
         self._folder = folder
-        self._ready: list[Any] = []
-        self._operations: dict[str, tuple[Any, list[str]]] = {}
-        self.pending: list[Any] = []
+        self._ready: list[Any] = []  # of tf.Transform's TensorSink
+        self._accumulations: dict[str, Accumulation] = {}
+        self.pending_names: set[str] = set()
         self._tracker = annotators.ObjectTracker()  # keeps what is made in the trace
         context = graph_context.TFGraphContext(tf.Module(), folder, known)
-        specs = source_of(schema).TensorAdapter().TypeSpecs()
+        self.specs = source_of(schema).TensorAdapter().TypeSpecs()
         with annotators.object_tracker_scope(self._tracker):
-            self.traced = impl_helper.get_traced_transform_fn(self._trace, specs, context).get_concrete_function()
+            self.traced = impl_helper.get_traced_transform_fn(self._trace, self.specs, context).get_concrete_function()
         self.inputs = tf2_utils.get_structured_inputs_from_func_graph(self.traced.graph)
 
     def _trace(self, inputs: dict[str, Any]) -> dict[str, Any]:
         graph = tf.compat.v1.get_default_graph()
         features = self._preprocessing_fn(dict(inputs))
-        self.pending = graph.get_collection(analyzer_nodes.TENSOR_REPLACEMENTS)
-        if not self.pending:
+        pending = graph.get_collection(analyzer_nodes.TENSOR_REPLACEMENTS)
+        if not pending:
             return features
-        unknown = [(sink.tensor, False) for sink in self.pending]
-        analyzer = graph_tools.InitializableGraphAnalyzer(graph, inputs, unknown)
-        sources = nodes.Traverser(Sources())
+        self.pending_names = {sink.tensor.name for sink in pending}
+        analyzer = graph_tools.InitializableGraphAnalyzer(graph, inputs, [(sink.tensor, False) for sink in pending])
+        traverser = nodes.Traverser(Accumulations())
         needed: dict[str, tf.Tensor] = {}
-        for sink in self.pending:
-            gathered = sources.visit_value_node(sink.future)
-            tensors = {tensor.name: tensor for _, several in gathered for tensor in several}
+        for sink in pending:
+            accumulations = traverser.visit_value_node(sink.future)
+            tensors = {tensor.name: tensor for found in accumulations for tensor in found.tensors}
             if all(map(analyzer.ready_to_run, tensors.values())):
                 self._ready.append(sink)
+                self._accumulations |= {found.label: found for found in accumulations}
                 needed |= tensors
-                for operation, several in gathered:
-                    self._operations[operation.label] = operation, [tensor.name for tensor in several]
+        assert self._ready, "each analysis depends on another"
         return needed
+
+    def check_pending(self, names: set[str]) -> None:
+        """Raise a UserError where something else is to be analyzed than what an earlier trace has left."""
+        if self.pending_names != names:
+            found, expected = (", ".join(sorted(some)) or "nothing" for some in (self.pending_names, names))
+            raise UserError(
+                f"preprocessing_fn does not analyze the same in each call: left are {found}, expected {expected}; "
+                "let it call the analyzers in the same order, with the same names"
+            )
 
     def compute(self, files: Iterable[str]) -> dict[str, tf.Tensor]:
         """Return the values of what can be analyzed, by the name of the tensor that each stands for."""
-        gathering = {label: GATHERED[type(operation)](operation) for label, (operation, _) in self._operations.items()}
-        for values in self._sources(files):
-            for label, (_, names) in self._operations.items():
-                gathering[label].add(*(values[name] for name in names))
-        gathered = {label: one.gathered for label, one in gathering.items()}
-        computed = nodes.Traverser(Values(gathered, self._folder))
+        for columns in self._sources(files):
+            for accumulation in self._accumulations.values():
+                accumulation.accumulator.add(*(columns[tensor.name] for tensor in accumulation.tensors))
+        accumulated = {label: accumulation.accumulator.value for label, accumulation in self._accumulations.items()}
+        traverser = nodes.Traverser(Values(accumulated, self._folder))
         return {
-            sink.tensor.name: tf.constant(computed.visit_value_node(sink.future), sink.tensor.dtype)
+            sink.tensor.name: tf.constant(traverser.visit_value_node(sink.future), sink.tensor.dtype)
             for sink in self._ready
         }
 
@@ -191,6 +203,7 @@ class _Phase:
 
 
 def _tensors(files: Iterable[str], schema: schema_pb2.Schema, adapter: tfxio.TensorAdapter) -> Iterator[dict[str, Any]]:
+    serialized = schema.SerializeToString()
     for file in files:
-        for block in read_blocks(file, BLOCK, schema.SerializeToString()):
+        for block in read_blocks(file, BLOCK, serialized):
             yield adapter.ToBatchTensors(block, produce_eager_tensors=True)

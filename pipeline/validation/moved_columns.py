@@ -57,7 +57,7 @@ def moved(
         if abs(shares[name] - were[name]) > checks.max_moved:
             found = f"{percent(1 - shares[name])} of the rows have no value, "
             found += f"{percent(1 - were[name])} in the data of the model pushed last"
-            yield Finding("moved", split, name, found, limit, _ignored(name, remedies))
+            yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
     limits = schema_pb2.Schema(feature=judged.values())
     for info in tfdv.validate_statistics(statistics, limits, previous_statistics=earlier).drift_skew_info:
         name = ".".join(info.path.step)
@@ -66,7 +66,7 @@ def moved(
                 measure = MEASURES.get(measured.type, "distance")
                 found = f"{measure} distance {measured.value:.3f} from the data of the model pushed last"
                 found += compared(here.get(name), there.get(name))
-                yield Finding("moved", split, name, found, limit, _ignored(name, remedies))
+                yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
 
 
 def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb2.Feature]:
@@ -87,7 +87,7 @@ def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb
     return judged
 
 
-def _ignored(name: str, remedies: Remedies) -> str:
+def _remedy(name: str, remedies: Remedies) -> str:
     if not remedies.schema:
         return remedies.accept(name)
     tag = 'annotation { tag: "moved: ignore" }'

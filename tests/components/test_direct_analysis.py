@@ -1,5 +1,6 @@
 """The analysis without Beam gives what Beam's gives, whatever a preprocessing_fn analyzes."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pipeline.errors import UserError
 from pipeline.settings.config import Data
 from pipeline.settings.target import Target
 from tests.components.example_gen import run, values
+from tests.components.transform_outputs import outputs
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "schema/flights/schema.pbtxt"
 
@@ -139,6 +141,15 @@ def columns(inputs):
     return {"late": inputs["late"]}
 
 
+_CALLS = itertools.count()
+
+
+def other_each_time(inputs):
+    """Analyses with other names in each call, as of a set that is gone through in an order by chance."""
+    distance = tf.cast(inputs["distance"], tf.float32)
+    return {"scaled": tft.scale_to_z_score(distance - tft.min(distance), name=f"scaled_{next(_CALLS)}")}
+
+
 def nothing(inputs):
     """No features at all: a return is missing."""
 
@@ -159,19 +170,6 @@ def inputs(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Artif
     schema.uri = str(SCHEMA.parent)
     folder = tmp_path_factory.mktemp("spin") / "examples"
     return {"examples": [run(Data(str(few_flights), splits=splits), folder)], "schema": [schema]}
-
-
-def outputs(folder: Path) -> Artifacts:
-    kinds = {
-        "transform_graph": standard_artifacts.TransformGraph,
-        "transformed_examples": standard_artifacts.Examples,
-    }
-    made = {}
-    for name, kind in kinds.items():
-        artifact = kind()
-        artifact.uri = str(folder / name)
-        made[name] = [artifact]
-    return made
 
 
 def executor(folder: Path) -> TransformExecutor:
@@ -286,6 +284,8 @@ def test_features_that_a_run_refuses_are_refused(inputs, tmp_path, monkeypatch):
         spun(truth)
     with pytest.raises(UserError, match="preprocessing_fn returns NoneType, expected a dictionary"):
         spun(nothing)
+    with pytest.raises(UserError, match="preprocessing_fn does not analyze the same in each call"):
+        spun(other_each_time)
 
 
 def test_the_weight_is_over_its_mean_and_hidden_from_the_module(inputs, tmp_path, monkeypatch):

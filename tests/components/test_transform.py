@@ -30,6 +30,7 @@ from pipeline.serving import background
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
+from tests.components.transform_outputs import outputs
 from tests.fakes.buckets import fake_buckets
 
 MODULE = """\
@@ -67,15 +68,7 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
     def transformed(executor: type, name: str, custom_config: str = "{}", text: str = MODULE) -> Path:
         (tmp_path / "module.py").write_text(text)
         module = user_code.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
-        outputs = {
-            "transform_graph": standard_artifacts.TransformGraph,
-            "transformed_examples": standard_artifacts.Examples,
-        }
-        output_dict = {}
-        for key, kind in outputs.items():
-            artifact = kind()
-            artifact.uri = str(tmp_path / name / key)
-            output_dict[key] = [artifact]
+        output_dict = outputs(tmp_path / name)
         properties = {
             "module_path": f"{module.module}@{module.wheel}",
             "custom_config": custom_config,
@@ -125,9 +118,9 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
         for folder in (ours, again)
     ]
     assert written[0] == written[1]
-    outputs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
-    assert outputs[0].raw_feature_spec() == outputs[1].raw_feature_spec()
-    assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
+    graphs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
+    assert graphs[0].raw_feature_spec() == graphs[1].raw_feature_spec()
+    assert graphs[0].transformed_feature_spec() == graphs[1].transformed_feature_spec()
 
 
 @pytest.mark.slow
