@@ -61,7 +61,8 @@ class ExampleValidatorExecutor(BaseExecutor):
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
-        findings = list(moved("train", statistics["train"], earlier.get("train"), schema, checks, remedies))
+        version = (reference.versions(settings["reference"]) or [""])[-1]
+        findings = list(moved("train", statistics["train"], earlier.get("train"), version, schema, checks, remedies))
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])

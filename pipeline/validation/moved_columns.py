@@ -32,6 +32,7 @@ def moved(
     split: str,
     statistics: Statistics,
     earlier: Statistics | None,
+    version: str,
     schema: schema_pb2.Schema,
     checks: DataChecks,
     remedies: Remedies,
@@ -42,6 +43,7 @@ def moved(
         split: Its name.
         statistics: Of its rows.
         earlier: Of the same split when the model pushed last was trained; None where there is none.
+        version: Of that model. The finding names it, for a step that is cached tells it again after the next push.
         schema: The reviewed one.
         checks: With the limit.
         remedies: Files in which findings are accepted.
@@ -56,7 +58,7 @@ def moved(
     for name in judged:
         if abs(shares[name] - were[name]) > checks.max_moved:
             found = f"{percent(1 - shares[name])} of the rows have no value, "
-            found += f"{percent(1 - were[name])} in the data of the model pushed last"
+            found += f"{percent(1 - were[name])} in the data of the pushed version {version}"
             yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
     limits = schema_pb2.Schema(feature=judged.values())
     for info in tfdv.validate_statistics(statistics, limits, previous_statistics=earlier).drift_skew_info:
@@ -64,7 +66,7 @@ def moved(
         for measured in info.drift_measurements:
             if measured.value > measured.threshold:
                 measure = MEASURES.get(measured.type, "distance")
-                found = f"{measure} distance {measured.value:.3f} from the data of the model pushed last"
+                found = f"{measure} distance {measured.value:.3f} from the data of the pushed version {version}"
                 found += compared(here.get(name), there.get(name))
                 yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
 

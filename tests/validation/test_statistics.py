@@ -115,7 +115,7 @@ def moved(rows: pd.DataFrame, before: pd.DataFrame | None, schema: schema_pb2.Sc
     """Findings of what has moved, by column."""
     here = tfdv.generate_statistics_from_dataframe(rows)
     there = None if before is None else tfdv.generate_statistics_from_dataframe(before)
-    drafts = list(moved_columns.moved("train", here, there, schema, DataChecks(**checks), REMEDIES))
+    drafts = list(moved_columns.moved("train", here, there, "17", schema, DataChecks(**checks), REMEDIES))
     return {one.feature: one for one in with_severity(drafts, {}, schema)}
 
 
@@ -139,10 +139,12 @@ def test_what_has_moved_far_without_a_limit_is_a_warning(month, without_limits):
     assert {one.severity for one in found.values()} == {"warn"}
     assert found.keys() == {"temp", "origin", "dewp", "seats"}
     assert re.match(
-        r"Jensen-Shannon distance 0\.\d+ from the data of the model pushed last \(mean ", found["temp"].found
+        r"Jensen-Shannon distance 0\.\d+ from the data of the pushed version 17 \(mean ", found["temp"].found
     )
     assert "(JFK: " in found["origin"].found or "(EWR: " in found["origin"].found
-    assert re.match(r"50\.\d % of the rows have no value, [\d.]+ % in the data of the model", found["dewp"].found)
+    assert re.match(
+        r"50\.\d % of the rows have no value, [\d.]+ % in the data of the pushed version 17$", found["dewp"].found
+    )
     assert found["seats"].found.startswith("100.0 % of the rows have no value")
     assert found["temp"].limit == "a schema without drift_comparator warns past 0.3"
     assert found["temp"].remedy.endswith('annotation { tag: "moved: ignore" }, of temp in schema.pbtxt')
