@@ -42,10 +42,15 @@ class BeamExecutor(BaseBeamExecutor):
 
     def _make_beam_pipeline(self) -> beam.Pipeline:
         # Elsewhere a job is Beam's own from end to end: there is little to gain, and nothing of it was measured.
-        if self._make_beam_pipeline_fn is not None or not self._runs_here or self._has_workers:
+        if not self._is_in_process:
             return super()._make_beam_pipeline()
         patch_beam_overheads()
         return beam.Pipeline(options=Options(self._beam_pipeline_args))
+
+    @property
+    def _is_in_process(self) -> bool:
+        """Return whether the pipelines compute in this process alone, where a step may do without Beam."""
+        return self._runs_here and not self._has_workers
 
     @property
     def _has_workers(self) -> bool:

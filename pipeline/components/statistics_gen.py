@@ -66,8 +66,7 @@ class StatisticsGenExecutor(BeamExecutor):
 
     def _needs_beam(self, files: Iterable[str]) -> bool:
         """Return whether files are for workers elsewhere."""
-        here = self._runs_here and not self._has_workers
-        return not here and sum(map(filesystem.size, files)) > SMALL_BYTES
+        return not self._is_in_process and sum(map(filesystem.size, files)) > SMALL_BYTES
 
     def _merged(
         self, by_split: dict[str, list[str]], options: tfdv.StatsOptions, root: str, code: str

@@ -102,7 +102,7 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         cache: AnalysisCache | None,
     ) -> None:
         """Write the transform graph; by Beam with workers or elsewhere, for spans, and where nothing else can."""
-        if self._runs_here and not self._has_workers and cache is None:
+        if self._is_in_process and cache is None:
             with contextlib.suppress(OnlyInBeam):
                 direct_analysis.analyze(files, schema, preprocessing_fn, f"{graph}/{TEMPORARY}").write(graph)
                 return
@@ -296,7 +296,7 @@ class _TransformFile(beam.DoFn):
 
 
 class Encoder:
-    """Makes tf.Examples of features by the schema that tf.Transform infers for them."""
+    """Encode features as tf.Examples by the schema that tf.Transform infers for them."""
 
     def __init__(self, schema: schema_pb2.Schema):
         self._converter = impl_helper.make_tensor_to_arrow_converter(schema)
