@@ -29,6 +29,7 @@ from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
 from pipeline.cli.sampling import SAMPLE, take_sample
 from pipeline.cli.scratch import scratch_folder
+from pipeline.components.tensorflow_process import started_ahead
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.runs import webhook
@@ -125,7 +126,7 @@ def run_pipeline(
         verbose: Whether the terminal shows the whole log.
         take: Takes the sample of rows that it runs on; None: all rows.
     """
-    with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen:
+    with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead():
         screen.start(run.config, run.name)
         # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.

@@ -1,22 +1,18 @@
 """Check the exported model as a server will use it, before it is pushed: in place of TFX's InfraValidator.
 
-TFX's needs Docker for a model server and does not run on Vertex AI. Here a new Python process that can import nothing
-but TensorFlow loads the model (``model_probe``).
+TFX's needs Docker for a model server and does not run on Vertex AI. Here a Python process that can import nothing but
+TensorFlow loads the model (``tensorflow_process``) and asks it (``model_probe``).
 """
 
 import base64
+import contextlib
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import logging
 import os
-import re
-import subprocess
-import sys
 import tempfile
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +27,7 @@ from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
 from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
 from pipeline.components.blocks import files_of
+from pipeline.components.tensorflow_process import TensorflowProcess, take_ahead
 from pipeline.data.tfrecord_files import read_records
 from pipeline.serving.export_format import read_inputs, threshold_of
 from pipeline.serving.outside_operations import outside_operations
@@ -46,8 +43,6 @@ BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"
 # Images of a model that may take a second for each, and bytes of rows: the process gets them as JSON.
 IMAGE_ROWS, MOST_BYTES = 64, 64 << 20
 logger = logging.getLogger("pipeline")
-# Packages that a model server does not have: those of this repository, and Keras, which TensorFlow requires.
-NOT_SERVED = ("configs", "models", "pipeline", "keras")
 
 
 class ModelCheckExecutor(BaseExecutor):
@@ -77,7 +72,6 @@ class ModelCheckExecutor(BaseExecutor):
             "image": image,
             "not_served": sorted(absent),
             "columns": {tensor: column["name"] for tensor, column in read_inputs(folder).items()},
-            "refused": [*NOT_SERVED, *packages_beside_tensorflow()],
         }
         reached, notes = outside_operations(folder)
         problems = [
@@ -106,48 +100,38 @@ class ModelCheckExecutor(BaseExecutor):
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Run ``model_probe`` in a new process; return its report, or one with the reason why there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        request_file, report_file = Path(folder, "request.json"), Path(folder, "report.json")
-        request_file.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-I", model_probe.__file__, str(request_file), str(report_file)]
-        problem = ""
+    """Run ``ModelProbe`` in a process for it; return its report, or one with the reason why there is none."""
+    request = {**request, "probe": model_probe.__file__}
+    try:
+        if ahead := take_ahead():
+            try:
+                return ahead.ask(request, request["timeout"])
+            except (EOFError, ConnectionError):
+                logger.info("The process that was to check the model has ended; a new one is asked")
+        return _ask_new(request)
+    except TimeoutError:
+        return _without_answer(f"the exported model has not answered within {request['timeout']} seconds")
+
+
+def _ask_new(request: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryFile() as output, contextlib.closing(TensorflowProcess(output)) as process:
         try:
-            process = subprocess.run(
-                command, check=False, timeout=request["timeout"], capture_output=True, text=True, errors="replace"
-            )
-            logger.info("Output of the process that checked the model:\n%s%s", process.stdout, process.stderr)
-            if process.returncode:
-                last = (process.stderr.strip().splitlines() or ["no message"])[-1]
-                problem = f"the process that checks the exported model ended with code {process.returncode}: {last}"
-        except subprocess.TimeoutExpired:
-            problem = f"the exported model has not answered within {request['timeout']} seconds"
-        if problem:
-            return {"problems": [problem], "notes": [], "facts": {}}
-        report: dict[str, Any] = json.loads(report_file.read_text(encoding="utf-8"))
-        return report
+            return process.ask(request, request["timeout"])
+        except (EOFError, ConnectionError):
+            code = process.exit_code()
+            last = (_printed(output).strip().splitlines() or ["no message"])[-1]
+            return _without_answer(f"the process that checks the exported model ended with code {code}: {last}")
+        finally:
+            logger.info("Output of the process that checked the model:\n%s", _printed(output))
 
 
-def packages_beside_tensorflow() -> list[str]:
-    """Return the import names of installed packages that TensorFlow does not require."""
-    brought: set[str] = set()
-    pending = ["tensorflow"]
-    while pending:
-        name = _normal(pending.pop())
-        if name in brought:
-            continue
-        brought.add(name)
-        try:
-            required = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        pending += [re.split(r"[^\w.-]", line)[0] for line in required if "extra ==" not in line]
-    installed = importlib.metadata.packages_distributions()
-    return sorted(name for name, owners in installed.items() if not brought & {_normal(owner) for owner in owners})
+def _without_answer(problem: str) -> dict[str, Any]:
+    return {"problems": [problem], "notes": [], "facts": {}}
 
 
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
+def _printed(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace")
 
 
 def _first_records(files: list[str], count: int) -> list[bytes]:

@@ -1,23 +1,20 @@
-"""Call the signatures of an exported model in a process that can import TensorFlow only, as a model server does.
+"""Call the signatures of an exported model as a model server does, in a process that can import TensorFlow only.
 
-    python -I model_probe.py request.json report.json
-
-``model_check`` writes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
+``model_check`` makes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
 "rows": [{"instance": raw features by name, "answer": outputs by name}], "explained": {"rows": 50, "columns": {column:
-[mean size of its contributions, standard error]}}}; the rows check a deployed model later.
-This file is run by its path and imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
+[mean size of its contributions, standard error]}}}; the rows check a deployed model later. ``tensorflow_process`` is
+the process; it runs this file by its path, which imports nothing of this repository, of Keras, of TFX or of TensorFlow
+Transform.
 """
 
 import base64
-import gc
 import itertools
-import json
 import statistics
-import sys
 import time
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 # Text that no vocabulary has.
 UNSEEN = "\u2047 never seen"
@@ -34,38 +31,14 @@ EXPLAIN, EXPLAINING = "explain", {"average", "columns", "contributions", "errors
 EXPLAINED_ROWS, EXPLAINED_SECONDS = 50, 5.0
 
 
-class RefusingFinder:
-    """Find modules on Python's path, but none of the packages that a model server does not have."""
-
-    def __init__(self, refused: list[str]):
-        self.refused = set(refused)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module, None if its package is refused."""
-        return None if name.partition(".")[0] in self.refused else PathFinder.find_spec(name, path, target)
-
-
 class Problem(Exception):
     """A defect of the model, as a sentence."""
-
-
-def main() -> None:
-    """Read the request and write the report."""
-    gc.disable()  # collecting garbage among TensorFlow's objects takes a sixth of these few seconds
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    sys.meta_path[sys.meta_path.index(PathFinder)] = RefusingFinder(request["refused"])
-    report = ModelProbe(request).run()
-    Path(sys.argv[2]).write_text(json.dumps(report), encoding="utf-8")
 
 
 class ModelProbe:
     """Checks of an exported model."""
 
     def __init__(self, request: dict[str, Any]):
-        import numpy as np
-        import tensorflow as tf
-
-        self.np, self.tf = np, tf
         self.request = request
         self.tolerance = request["tolerance"]
         self.problems: list[str] = []
@@ -84,7 +57,7 @@ class ModelProbe:
         """Return the report of all checks that are possible."""
         started = time.monotonic()
         try:
-            loaded = self.tf.saved_model.load(self.request["model"])
+            loaded = tf.saved_model.load(self.request["model"])
         except Exception as error:
             self.problems.append(f"the exported model does not load with TensorFlow alone: {first_line(error)}")
             return self.report()
@@ -162,13 +135,13 @@ class ModelProbe:
         if len(specs) == 1:
             ((name, spec),) = specs.items()
             is_column = name in self.request["columns"]
-            if spec.dtype == self.tf.string and spec.shape.rank == 1 and not is_column:
-                return {name: self.tf.constant([example.SerializeToString() for example in examples])}
+            if spec.dtype == tf.string and spec.shape.rank == 1 and not is_column:
+                return {name: tf.constant([example.SerializeToString() for example in examples])}
         return {name: self.column(name, spec, examples) for name, spec in specs.items()}
 
     def column(self, name: str, spec: Any, examples: list[Any]) -> Any:
         """Return a raw feature of all rows as a tensor; missing values are NaN, or "" for text."""
-        dtype = self.np.dtype(spec.dtype.as_numpy_dtype)
+        dtype = np.dtype(spec.dtype.as_numpy_dtype)
         missing = b"" if dtype.kind == "O" else float("nan")
         values: list[Any] = []
         for example in examples:
@@ -179,7 +152,7 @@ class ModelProbe:
             most = max(map(len, values))
             values = [[*row, *[missing] * (most - len(row))] for row in values]
         # As our server does it. tf.constant of a list that mixes integers and NaN is float32, which loses digits.
-        return self.tf.constant(self.np.array(values, dtype))
+        return tf.constant(np.array(values, dtype))
 
     def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
@@ -195,15 +168,15 @@ class ModelProbe:
         if not classes or self.request.get("logits"):
             return
         remedy = "" if key == self.request["answer"] else "; if it answers logits, set Evaluation(..., logits=True)"
-        outside = self.np.argwhere((probability < 0) | (probability > 1))
+        outside = np.argwhere((probability < 0) | (probability > 1))
         if len(outside):
             row, place = outside[0]
             raise Problem(
                 f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}"
             )
         sums = probability.sum(axis=1)
-        if len(classes) > 2 and (self.np.abs(sums - 1) > self.tolerance).any():
-            row = int(self.np.abs(sums - 1).argmax())
+        if len(classes) > 2 and (np.abs(sums - 1) > self.tolerance).any():
+            row = int(np.abs(sums - 1).argmax())
             raise Problem(
                 f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}"
             )
@@ -282,7 +255,7 @@ class ModelProbe:
                 return
             answer = float(outputs[self.request["answer"]].max())  # of several classes, the most probable is explained
             average, contributions = float(outputs["average"][0]), outputs["contributions"][0].astype(float)
-            size, total = self.np.abs(contributions), average + contributions.sum()
+            size, total = np.abs(contributions), average + contributions.sum()
             # They are float32: what is rounded is as large as the largest of what is added.
             if not abs(total - answer) <= self.tolerance * max(1.0, abs(answer), abs(average), size.sum()):
                 self.problems.append(
@@ -294,8 +267,8 @@ class ModelProbe:
             if time.monotonic() - started > EXPLAINED_SECONDS:
                 break
         self.facts[f"{EXPLAIN}_ms_batch_1"] = round(1000 * (time.monotonic() - started) / len(sizes), 2)
-        errors = self.np.std(sizes, axis=0) / self.np.sqrt(len(sizes))
-        of_columns = zip(columns, self.np.mean(sizes, axis=0).tolist(), errors.tolist(), strict=True)
+        errors = np.std(sizes, axis=0) / np.sqrt(len(sizes))
+        of_columns = zip(columns, np.mean(sizes, axis=0).tolist(), errors.tolist(), strict=True)
         self.explained = {"rows": len(sizes), "columns": {name: [mean, error] for name, mean, error in of_columns}}
 
     def check_broken_images(self, name: str, signature: Any) -> None:
@@ -330,7 +303,7 @@ class ModelProbe:
 
     def changed(self, values: dict[str, bytes | None]) -> Any:
         """Return the most complete row with another value in place of each of a feature, or with none."""
-        example = self.tf.train.Example()
+        example = tf.train.Example()
         example.CopyFrom(self.complete)
         for name, value in values.items():
             count = len(self.values_of(self.complete.features.feature.get(name))) or 1
@@ -377,13 +350,13 @@ class ModelProbe:
         if outputs is None:
             return
         served = outputs[key].reshape(len(self.examples), -1)  # [rows, values]
-        expected = self.np.asarray(training).reshape(-1, served.shape[1])
+        expected = np.asarray(training).reshape(-1, served.shape[1])
         served = served[: len(expected)]
-        difference = self.np.abs(served - expected[: len(served)])
+        difference = np.abs(served - expected[: len(served)])
         self.facts["largest_difference_from_training"] = float(difference.max())
-        bad = self.np.flatnonzero(~(difference <= self.allowed(served)).all(axis=1))
+        bad = np.flatnonzero(~(difference <= self.allowed(served)).all(axis=1))
         if len(bad):
-            row, place = self.np.unravel_index(difference.argmax(), difference.shape)
+            row, place = np.unravel_index(difference.argmax(), difference.shape)
             self.problems.append(
                 f"the export answers otherwise than the model in training on {len(bad):,} of {len(served):,} rows, "
                 f"for row {row} {served[row, place]:.4f} instead of {expected[row, place]:.4f}, at most "
@@ -418,39 +391,35 @@ class ModelProbe:
         if isinstance(value, list):
             return [self.to_json(item) for item in value]
         if isinstance(value, float):
-            return float(str(self.np.float32(value)))
+            return float(str(np.float32(value)))
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def differing(self, left: dict[str, Any], right: dict[str, Any]) -> tuple[str, Any] | None:
         """Return the first output that differs between two calls, and the indices of the rows; None if all agree."""
         for key in sorted(set(left) & set(right)):
             if left[key].dtype.kind == "f":
-                differs = ~(self.np.abs(left[key] - right[key]) <= self.allowed(right[key]))
+                differs = ~(np.abs(left[key] - right[key]) <= self.allowed(right[key]))
             elif self.request["answer"] in left:
                 continue  # the label follows from the probability, which may lie on either side of the threshold
             else:
                 differs = left[key] != right[key]
-            bad = self.np.flatnonzero(differs.reshape(len(differs), -1).any(axis=1))
+            bad = np.flatnonzero(differs.reshape(len(differs), -1).any(axis=1))
             if len(bad):
                 return key, bad
         return None
 
     def allowed(self, values: Any) -> float:
         """Return the largest difference allowed: of probabilities absolute, of a regression relative to the largest."""
-        return self.tolerance if self.request["classes"] else self.tolerance * float(self.np.abs(values).max())
+        return self.tolerance if self.request["classes"] else self.tolerance * float(np.abs(values).max())
 
     def not_finite(self, value: Any) -> list[int]:
         """Return the indices of rows with NaN or infinity."""
         if value.dtype.kind != "f":
             return []
-        return self.np.flatnonzero(~self.np.isfinite(value.reshape(len(value), -1)).all(axis=1)).tolist()
+        return np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1)).tolist()
 
 
 def first_line(error: Exception) -> str:
     """Return an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or ['no message'])[0][:300]}"
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from tfx.types import standard_artifacts
 
 from models import flights
 from pipeline.components import artifacts as readers
-from pipeline.components import model_check
+from pipeline.components import model_check, tensorflow_process
 from pipeline.serving.answering import Answering
 from pipeline.serving.app import create_app
 from pipeline.serving.bodies import Limits
@@ -211,7 +211,7 @@ def test_a_model_that_reads_a_file_is_refused_without_loading_it(check, folder, 
 
 
 def test_nothing_but_what_tensorflow_brings_can_be_imported():
-    refused = set(model_check.packages_beside_tensorflow())
+    refused = set(tensorflow_process.packages_beside_tensorflow())
     assert {"tfx", "tensorflow_transform", "apache_beam", "pandas", "pyarrow", "tensorflow_text"} - refused <= {
         "tensorflow_text"  # not installed here
     }

@@ -119,7 +119,6 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
             "optional": ["kind", "price", "tract"],
             "text": ["kind", "ways", "zone"],
             "columns": {name: name for name in SPEC},
-            "refused": [],
         }
     )
 
@@ -175,7 +174,6 @@ def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[st
             "optional": [],
             "text": [],
             "columns": {"x": "x"},
-            "refused": [],
         }
     )
 
@@ -224,7 +222,6 @@ def test_contributions_to_large_answers_are_added_as_exactly_as_their_size_allow
             "optional": [],
             "text": [],
             "columns": {"x": "x", "unread": "unread"},
-            "refused": [],
         }
     )
     if wrong:
@@ -328,7 +325,6 @@ def probe_images(folder: Path, tolerant: bool = False, pictures: Sequence[bytes]
             "image": "image",
             "not_served": ["image_path", "label"],
             "columns": {"image": "image"},
-            "refused": [],
         }
     )
 
