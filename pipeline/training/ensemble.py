@@ -234,6 +234,7 @@ def _collected(
 
 def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:
     """Return answers for rows, float64 [rows, 1 or classes]."""
-    compiled = tf.function(answer, input_signature=[tf.TensorSpec([None, values.shape[1]], tf.float32)])
+    signature = [tf.TensorSpec([None, values.shape[1]], tf.float32)]
+    compiled = tf.function(answer, input_signature=signature, autograph=False)
     parts: Sequence[np.ndarray] = np.array_split(values, math.ceil(len(values) / BATCH))
     return np.concatenate([np.asarray(compiled(part), np.float64) for part in parts])

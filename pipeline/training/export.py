@@ -93,17 +93,16 @@ def export(
     # half of the time of an export, for functions that nobody calls (docs/decisions/0007).
     loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
-    transform = tf.autograph.experimental.do_not_convert(loader.apply_transform_model)
     answer_decoded = answering(model, decoder, ensemble)
 
     def answer(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
-        return answers(answer_decoded(decoder(transform(raw))))
+        return answers(answer_decoded(decoder(loader.apply_transform_model(raw))))
 
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
     plain, lists = plain_names(raw_spec), _lists_of(transform_output, raw_spec)
     row_inputs = {plain[name]: _row_input(plain[name], spec, name in lists) for name, spec in raw_spec.items()}
 
-    @tf.function(input_signature=[row_inputs])
+    @tf.function(input_signature=[row_inputs], autograph=False)
     def answer_rows(rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return answers_all(_as_parsed({name: rows[plain[name]] for name in raw_spec}, raw_spec))
 
@@ -112,7 +111,7 @@ def export(
     while argument in raw_spec:
         argument += "_"
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=argument)])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=argument)], autograph=False)
     def answer_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
         return answers_all(tf.io.parse_example(examples, raw_spec))
 
@@ -204,7 +203,7 @@ def _in_parts(answer: Answer, at_once: int) -> Answer:
             return answer({name: _rows_from(value, start, at_once) for name, value in raw.items()})
 
         count = tf.shape(next(iter(raw.values())), out_type=tf.int64)[0]
-        first = tf.function(part).get_concrete_function(tf.TensorSpec([], tf.int64)).structured_outputs
+        first = tf.function(part, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64)).structured_outputs
         outputs = tf.map_fn(
             part,
             tf.range(0, count, at_once),

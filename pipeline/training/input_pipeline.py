@@ -207,6 +207,7 @@ class _InMemory:
         data = self._loaded()
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)
 
+        @tf.autograph.experimental.do_not_convert
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             order = tf.random.experimental.stateless_shuffle(
                 tf.range(self.examples), tf.stack([tf.constant(seed, tf.int64), number])
@@ -230,6 +231,7 @@ class _InMemory:
         mine = (np.arange(len(sizes)) % part.replicas) // part.local == part.worker
         size = int(sizes[0]) if same_size else None
 
+        @tf.autograph.experimental.do_not_convert
         def batch(start: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
             if isinstance(self.rows, IndexedRows):
                 return tf.ensure_shape(tf.range(start, start + rows), [size])
@@ -270,6 +272,7 @@ class _Streamed:
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)
 
+        @tf.autograph.experimental.do_not_convert
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
             order = tf.constant(seed, tf.int64) * 1_000_003 + number
             if self._cached is not None:
@@ -329,6 +332,7 @@ def _examples_in(files: list[str], block: int) -> list[int]:
     """Return the number of examples in each file."""
     kind = "GZIP" if gzipped(files) else ""
 
+    @tf.autograph.experimental.do_not_convert
     def count(file: tf.Tensor) -> tf.Tensor:
         blocks = tf.data.TFRecordDataset(file, kind, buffer_size=1 << 20).batch(block)
         return blocks.reduce(0, lambda total, records: total + tf.size(records))
@@ -364,12 +368,13 @@ def _blocks(
     if compressed is None:
         compressed = gzipped(files)
     names = files if isinstance(files, tf.data.Dataset) else tf.data.Dataset.from_tensor_slices(files)
+
     # Blocks, for handing single records from thread to thread took three times as long as reading them.
-    return names.interleave(
-        lambda file: tf.data.TFRecordDataset(file, "GZIP" if compressed else "", buffer_size=1 << 20).batch(size),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=deterministic,
-    )
+    @tf.autograph.experimental.do_not_convert
+    def blocks(file: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(file, "GZIP" if compressed else "", buffer_size=1 << 20).batch(size)
+
+    return names.interleave(blocks, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
 
 
 def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset:
@@ -377,6 +382,7 @@ def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset
     if part.local == 1:
         return batches.batch(steps, drop_remainder=True)
 
+    @tf.autograph.experimental.do_not_convert
     def by_replica(chunk: tf.Tensor) -> tf.Tensor:
         return tf.stack([chunk[replica :: part.local] for replica in range(part.local)])
 

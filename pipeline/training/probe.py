@@ -163,7 +163,7 @@ def _input_seconds(training: Training) -> float:
     batch_size = min(training.settings.batch_size, split.examples)
     chunks = iter(split.training(batch_size, Part(), training.seed))
 
-    @tf.function
+    @tf.function(autograph=False)
     def pick(chunk: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.map_fn(lambda batch: tf.reduce_sum(split.rows.pick(batch)), chunk))
 

@@ -130,6 +130,7 @@ class Steps:
     def graph_of_one_step(self, batch_size: int) -> tf.Graph:
         """Return the graph of one training step on rows at hand, for counting its work; it is not run."""
 
+        @tf.autograph.experimental.do_not_convert
         def step(rows: tf.Tensor) -> None:
             _, gradients, _, read = self._strategy.run(self._gradients, args=(rows,))
             self._strategy.run(self._apply, args=(gradients, read))
@@ -199,73 +200,93 @@ class Steps:
         """Return the current values of the model's metrics."""
         return {name: float(value) for name, value in self.model.get_metrics_result().items() if name != "loss"}
 
+    @tf.autograph.experimental.do_not_convert
     def _train_steps(
         self, chunks: Any, chunk: Any, used: tf.Tensor, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Train from a chunk of which some batches are used; return whether all was finite, and the place."""
-        finite = tf.constant(True)
-        step = tf.constant(0, tf.int64)
-        moved = self._strategy.run(self._take, args=(chunk, 0))
-        batch = self._strategy.run(self._no_rows, args=(chunk,))
-        waited = tf.constant(0.0)
-        if steps > 0:
+
+        def next_moved(chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
+            return self._next_moved(chunks, chunk, used)
+
+        def first() -> tuple[Any, Any, tf.Tensor, Any, tf.Tensor]:
             before = tf.timestamp()
             with tf.control_dependencies([before]):
-                moved, fetched, chunk, used = self._next_moved(chunks, chunk, used)
+                moved, fetched, following, place = next_moved(chunk, used)
             batch = self._strategy.run(self._pick, args=(moved,))
-            waited = tf.cast(fetched - before, tf.float32)
-        while step < steps and finite:
-            fetched = tf.constant(0.0, tf.float64)
-            if step + 1 < steps:
-                moved, fetched, chunk, used = self._next_moved(chunks, chunk, used)
-            if self._sets_rate:
-                multiple = rate_multiple(self._settings, self._replicas, self.done, self.steps_per_epoch)
-                self._optimizer.learning_rate.assign(rate * multiple)
-            per_replica_loss, gradients, per_replica_norms, read = self._strategy.run(self._gradients, args=(batch,))
-            loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
-            # The next step's rows are picked during the backward pass, which leaves a core idle now and then. During
-            # the forward pass that made a step of 2,048 or 4,096 examples 3 to 6 % longer
-            # (benchmarks/input_pipeline.py).
-            with tf.control_dependencies([loss]):
-                batch = self._strategy.run(self._pick, args=(moved,))
-            norms = self._strategy.experimental_local_results(per_replica_norms)[0]
-            norm = tf.linalg.norm(norms)
-            # The next batch was fetched meanwhile: only what is left of that when the gradients are there is waiting.
-            with tf.control_dependencies([norm]):
-                computed = tf.timestamp()
-            following_waited = tf.cast(tf.maximum(fetched - computed, 0.0), tf.float32)
-            self._records[step].assign(
-                tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, waited])
+            return moved, batch, tf.cast(fetched - before, tf.float32), following, place
+
+        def none() -> tuple[Any, Any, tf.Tensor, Any, tf.Tensor]:
+            moved = self._strategy.run(self._take, args=(chunk, 0))
+            return moved, self._strategy.run(self._no_rows, args=(chunk,)), tf.constant(0.0), chunk, used
+
+        def train(
+            step: tf.Tensor, _: tf.Tensor, moved: Any, batch: Any, waited: tf.Tensor, chunk: Any, used: tf.Tensor
+        ) -> tuple[Any, ...]:
+            moved, fetched, chunk, used = tf.cond(
+                step + 1 < steps,
+                lambda: next_moved(chunk, used),
+                lambda: (moved, tf.constant(0.0, tf.float64), chunk, used),
             )
-            finite = self._is_finite(loss, norm)
-            if finite:
-                self._strategy.run(self._apply, args=(gradients, read))
-                self.done.assign_add(1)
-            else:
-                self._norms.assign(norms)
-            waited = following_waited
-            step += 1
+            finite, batch, computed = self._train_step(step, batch, moved, waited, rate)
+            # The next batch was fetched meanwhile: only what is left of that when the gradients are there is waiting.
+            waited = tf.cast(tf.maximum(fetched - computed, 0.0), tf.float32)
+            return step + 1, finite, moved, batch, waited, chunk, used
+
+        _, finite, _, _, _, chunk, used = tf.while_loop(
+            lambda step, finite, *_: (step < steps) & finite,
+            train,
+            (tf.constant(0, tf.int64), tf.constant(True), *tf.cond(steps > 0, first, none)),
+        )
         return finite, chunk, used
+
+    def _train_step(
+        self, step: tf.Tensor, batch: Any, moved: Any, waited: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """Train on a batch; return whether all was finite, the rows of the next, and when the gradients were there."""
+        if self._sets_rate:
+            multiple = rate_multiple(self._settings, self._replicas, self.done, self.steps_per_epoch)
+            self._optimizer.learning_rate.assign(rate * multiple)
+        per_replica_loss, gradients, per_replica_norms, read = self._strategy.run(self._gradients, args=(batch,))
+        loss = self._strategy.experimental_local_results(per_replica_loss)[0]  # all are the same
+        # The next step's rows are picked during the backward pass, which leaves a core idle now and then. During
+        # the forward pass that made a step of 2,048 or 4,096 examples 3 to 6 % longer
+        # (benchmarks/input_pipeline.py).
+        with tf.control_dependencies([loss]):
+            following = self._strategy.run(self._pick, args=(moved,))
+        norms = self._strategy.experimental_local_results(per_replica_norms)[0]
+        norm = tf.linalg.norm(norms)
+        with tf.control_dependencies([norm]):
+            computed = tf.timestamp()
+        self._records[step].assign(tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, waited]))
+        finite = self._is_finite(loss, norm)
+
+        def apply() -> tf.Tensor:
+            self._strategy.run(self._apply, args=(gradients, read))
+            return self.done.assign_add(1)
+
+        def stop() -> tf.Tensor:
+            self._norms.assign(norms)
+            return self.done.read_value()
+
+        tf.cond(finite, apply, stop)
+        return finite, following, computed
 
     def _next_moved(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
         """Return the next batch, packed, the time at which it was there, and the place after it."""
-        if used == self._strategy.experimental_local_results(chunk)[0].shape[0]:
-            chunk = next(chunks)
-            used = tf.constant(0)
+        batches = self._strategy.experimental_local_results(chunk)[0].shape[0]
+        chunk, used = tf.cond(used == batches, lambda: (chunks.get_next(), 0), lambda: (chunk, used))
         # TensorFlow does not order reading a clock and asking an iterator by their place in the code.
         with tf.control_dependencies([self._strategy.experimental_local_results(chunk)[0]]):
             fetched = tf.timestamp()
         return self._strategy.run(self._take, args=(chunk, used)), fetched, chunk, used + 1
 
-    @tf.autograph.experimental.do_not_convert
     def _take(self, chunk: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
         return chunk[place]
 
-    @tf.autograph.experimental.do_not_convert
     def _pick(self, moved: tf.Tensor) -> tf.Tensor:
         return self._rows.pick(moved)
 
-    @tf.autograph.experimental.do_not_convert
     def _no_rows(self, chunk: tf.Tensor) -> tf.Tensor:
         return tf.zeros([chunk.shape[1], self._rows.words], WORD)
 
@@ -274,7 +295,6 @@ class Steps:
             return tf.math.is_finite(loss)  # it meets overflows by itself, with a smaller scale
         return tf.math.is_finite(loss + norm)
 
-    @tf.autograph.experimental.do_not_convert
     def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[Gradient | None], tf.Tensor, list[list[tf.Tensor]]]:
         """Return, in a replica, loss [], gradients and their norms [variables] of the global batch.
 
@@ -307,7 +327,6 @@ class Steps:
         read = self._sparse.read(self.model.trainable_variables, gradients)
         return loss, gradients, tf.stack(norms), read
 
-    @tf.autograph.experimental.do_not_convert
     def _apply(self, gradients: list[Gradient | None], read: list[list[tf.Tensor]]) -> None:
         variables = self.model.trainable_variables
         self._optimizer.apply(self._sparse.rows_for_optimizer(variables, gradients, read), variables)
@@ -378,11 +397,14 @@ class Steps:
         layer = backbone_of(self.model) if self._head_only else None
         return {id(variable) for variable in layer.trainable_variables} if layer else set()
 
-    def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:
-        for _ in tf.range(steps):
-            self._strategy.run(self._evaluate_batch, args=(next(batches),))
-
     @tf.autograph.experimental.do_not_convert
+    def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:
+        def evaluate(step: tf.Tensor) -> tuple[tf.Tensor]:
+            self._strategy.run(self._evaluate_batch, args=(batches.get_next(),))
+            return (step + 1,)
+
+        tf.while_loop(lambda step: step < steps, evaluate, (tf.constant(0, tf.int64),))
+
     def _evaluate_batch(self, packed: tf.Tensor) -> None:
         batch = self._evaluation_rows.unpack(self._evaluation_rows.pick(packed))
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
