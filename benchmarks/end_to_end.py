@@ -139,6 +139,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
     from tfx.types import Channel, standard_artifacts
 
+    from pipeline.evaluation.array_metrics import with_tfmas_own
     from pipeline.evaluation.tfma_config import eval_config
 
     modules = folder / "modules"
@@ -201,7 +202,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
         example_splits=["test"],
         model=trainer.outputs["model"],
         baseline_model=baseline.outputs["model"],
-        eval_config=eval_config(config.evaluation, config.label),
+        eval_config=with_tfmas_own(eval_config(config.evaluation, config.label)),
         schema=schema,
     )
     pusher = components.Pusher(

@@ -39,7 +39,6 @@ from pipeline.evaluation.coverage import Covered
 from pipeline.evaluation.tfma_config import (
     BASELINE,
     CANDIDATE,
-    TAKE_ARRAYS,
     as_measured,
     eval_config,
     read_metrics,
@@ -278,21 +277,13 @@ def create_extractors(
     logits: bool = False,
     keep: "KeptPredictions | None" = None,
 ) -> list[Extractor]:
-    """Return TFMA's extractors, changed to make fewer Python objects of a batch.
-
-    Where the metrics take arrays, all rows of a slice go to them together. Where they do not, TFMA takes batches apart,
-    which makes an object of every feature of every example: what no metric or slice reads is left out before that.
-    """
+    """Return TFMA's extractors, with all rows of a slice together where TFMA takes batches apart."""
     extractors: list[Extractor] = tfma.default_extractors(
         eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
     )
     place = [extractor.stage_name for extractor in extractors].index(UnbatchExtractor().stage_name)
     extractors.insert(place, Extractor("Predictions", Predictions(task_in(config), logits, keep)))
-    if {metric.class_name for spec in config.metrics_specs for metric in spec.metrics} <= TAKE_ARRAYS:
-        return slicing.by_slice(extractors, config)
-    needed = slicing.slicing_columns(config)
-    extractors.insert(place + 1, Extractor("KeepSlicedFeatures", beam.Map(_keep_features, needed)))
-    return extractors
+    return slicing.by_slice(extractors, config)
 
 
 @beam.ptransform_fn
@@ -338,12 +329,6 @@ def _write_covered(grouped: tuple[None, Iterable[Covered]], file: str) -> None:
 def _write_statistics(grouped: tuple[None, Iterable[np.ndarray]], keep: "KeptPredictions") -> None:
     statistics = predictions.statistics_of(np.concatenate(list(grouped[1])), keep.classes)
     filesystem.write(keep.file, statistics.SerializeToString())
-
-
-def _keep_features(batch: dict[str, Any], needed: set[str]) -> dict[str, Any]:
-    """Return the batch with the features that are needed, without the serialized examples."""
-    features = {name: values for name, values in batch[tfma.FEATURES_KEY].items() if name in needed}
-    return {key: value for key, value in batch.items() if key != tfma.INPUT_KEY} | {tfma.FEATURES_KEY: features}
 
 
 class Evaluator(DeclaredComponent):

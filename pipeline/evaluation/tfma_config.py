@@ -8,12 +8,14 @@ import numpy as np
 import tensorflow_model_analysis as tfma
 from tensorflow_model_analysis.proto import config_pb2
 
+from pipeline.evaluation import array_metrics
+from pipeline.evaluation.array_metrics import SUFFIX
 from pipeline.evaluation.row_counts import RowCounts
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
 
-# TFMA's classes of the metrics that gates can name, and of the counts for their intervals.
+# TFMA's classes of the metrics that gates can name, and of the counts for their intervals; ours stand for them.
 BINARY = {
     "auc": "AUC",
     "auc_precision_recall": "AUCPrecisionRecall",
@@ -31,8 +33,6 @@ WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
 MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
 EXAMPLE_COUNT = "ExampleCount"
-# Metrics with the same value for arrays of several examples as for single examples.
-TAKE_ARRAYS = {*BINARY.values(), *REGRESSION.values(), EXAMPLE_COUNT, RowCounts.__name__}
 CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
 
@@ -91,7 +91,13 @@ def _metrics(task: Task, threshold: float) -> list[config_pb2.MetricConfig]:
         # A model answers the second class from the threshold on, and TFMA counts what lies above it.
         below = np.nextafter(np.float32(threshold), np.float32(-1))
         arguments = f'"thresholds": {float(below)}, ' if with_threshold else ""
-        configs.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
+        configs.append(
+            config_pb2.MetricConfig(
+                class_name=class_name + SUFFIX,
+                module=array_metrics.__name__,
+                config=f'{{{arguments}"name": "{name}"}}',
+            )
+        )
     return configs
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -20,7 +19,6 @@ from pipeline.components.artifacts import read_gate_result
 from pipeline.components.blocks import files_of
 from pipeline.components.evaluator import (
     EvaluatorExecutor,
-    _keep_features,
     bless,
     create_extractors,
     evaluate,
@@ -54,24 +52,11 @@ def names(eval_config: config_pb2.EvalConfig) -> list[str]:
     return [one.stage_name for one in create_extractors(eval_config)]
 
 
-def test_two_more_steps_stand_before_the_one_that_takes_batches_apart():
-    by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracy"}]}])
+def test_predictions_come_before_all_rows_of_a_slice_which_stand_where_tfma_takes_batches_apart():
+    by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracyOfArrays"}]}])
     usual = [one.stage_name for one in default_extractors(eval_config=by_example)]
     place = usual.index("ExtractUnbatchedInputs")
-    assert names(by_example) == [*usual[:place], "Predictions", "KeepSlicedFeatures", *usual[place:]]
-
-
-def test_labels_predictions_and_sliced_features_stay():
-    batch = {
-        "input": np.array([b"..."]),
-        "features": {"origin": np.array([["EWR"]]), "temp": np.array([[7.0]])},
-        "labels": np.array([1]),
-        "predictions": {"probability": np.array([0.5])},
-    }
-    kept = _keep_features(batch, {"origin"})
-    assert set(kept) == {"features", "labels", "predictions"}
-    assert set(kept["features"]) == {"origin"}
-    assert set(batch["features"]) == {"origin", "temp"}
+    assert names(by_example) == [*usual[:place], "Predictions", *usual[place + 1 :]]
 
 
 class Baseline(tf.Module):
