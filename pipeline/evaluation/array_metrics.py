@@ -30,6 +30,19 @@ EPSILON = 1e-7
 Histogram = tuple[np.ndarray, np.ndarray]
 
 
+class Buckets(list[calibration_histogram.Bucket]):
+    """A histogram as TFMA's metrics take it, which Beam pickles as two arrays, where it would pickle each bucket."""
+
+    def __init__(self, numbers: np.ndarray, sums: np.ndarray):
+        """Make it of a ``Histogram``."""
+        self._arrays = numbers, sums
+        pairs = zip(numbers.tolist(), sums.tolist(), strict=True)
+        super().__init__(calibration_histogram.Bucket(number, *values) for number, values in pairs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Buckets, self._arrays
+
+
 class _Combiner(beam.CombineFn):
     """Adds up the rows of a slice.
 
@@ -105,9 +118,7 @@ class _Histogram(_InPlaceOf):
         return found, np.stack([np.bincount(place, column, len(found)) for column in sums.T], axis=1)
 
     def extract_output(self, sums: Histogram) -> metric_types.MetricsDict:
-        numbers, values = sums
-        buckets = zip(numbers.tolist(), values.tolist(), strict=True)
-        return {self._key: [calibration_histogram.Bucket(number, *three) for number, three in buckets]}
+        return {self._key: Buckets(*sums)}
 
 
 class _Matrices(_InPlaceOf):

@@ -13,6 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import pandas as pd
 import tensorflow_model_analysis as tfma
 from tensorflow_model_analysis.extractors import Extractor, slice_key_extractor
 from tensorflow_model_analysis.proto import config_pb2
@@ -78,6 +79,8 @@ class GroupBySlice(beam.DoFn):
         features = {name: values for name, values in batch[tfma.FEATURES_KEY].items() if name in self._columns}
         if not features:
             return [(self._slices_of({tfma.FEATURES_KEY: {}}), list(range(len(labels))))]
+        if all(isinstance(values, np.ndarray) and values.shape[1:] == (1,) for values in features.values()):
+            return [(self._slices_of(values), rows) for values, rows in _by_single_values(features)]
         seen: dict[bytes, tuple[dict[str, Any], list[int]]] = {}
         for row, values in enumerate(util.split_extracts({tfma.FEATURES_KEY: features})):
             seen.setdefault(pickle.dumps(values), (values, []))[1].append(row)
@@ -86,6 +89,16 @@ class GroupBySlice(beam.DoFn):
     def _slices_of(self, values: dict[str, Any]) -> Any:
         (extracts,) = self._slice_keys.process(values, self._specs)
         return extracts[tfma.SLICE_KEY_TYPES_KEY]
+
+
+def _by_single_values(features: Mapping[str, np.ndarray]) -> Iterable[tuple[dict[str, Any], list[int]]]:
+    """Return extracts of features of one value, [rows, 1] by name, with the rows that have the same ones."""
+    codes = np.stack([pd.factorize(values.ravel())[0] for values in features.values()], axis=1)
+    _, first, group = np.unique(codes, axis=0, return_index=True, return_inverse=True)
+    rows = np.argsort(group.ravel(), kind="stable")
+    parts = np.split(rows, np.cumsum(np.bincount(group.ravel()))[:-1])
+    values_of_groups = util.split_extracts({tfma.FEATURES_KEY: {name: item[first] for name, item in features.items()}})
+    return zip(values_of_groups, [part.tolist() for part in parts], strict=True)
 
 
 def _weights_of(values: Any, rows: list[int]) -> Any:

@@ -118,6 +118,22 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
             assert metrics[slice_] == pytest.approx(values, rel=1e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("slices", [(), ("origin",), ("origin", "label")])
+def test_slices_of_columns_that_every_row_has_are_tfmas(slices, tmp_path):
+    label, settings = SETTINGS["multiclass"]
+    config = eval_config(dataclasses.replace(settings, gates=settings.gates[:1], slices=slices), label)
+    config.slicing_specs.append(config_pb2.SlicingSpec(feature_keys=slices))
+    config = tfma.utils.update_eval_config_with_defaults(config)
+    by_row = with_tfmas_own(config)
+    found = read_metrics(measure(config, create_extractors(config), batches("multiclass"), tmp_path / "ours"))
+    theirs = default_extractors(eval_config=by_row)
+    expected = read_metrics(measure(by_row, theirs, batches("multiclass"), tmp_path / "theirs"))
+    assert found.keys() == expected.keys()
+    assert len(found) == {0: 1, 1: 1 + 2, 2: 1 + 2 + 3 + 2 * 3}[len(slices)]
+    for slice_, values in expected.items():
+        assert found[slice_] == pytest.approx(values, rel=1e-5)
+
+
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same batches with answers of one decimal, so that many are 0, 1 or equal to a threshold."""
     tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
