@@ -1,9 +1,8 @@
 """Give TFMA all rows of a batch that are in a slice as one value.
 
 TFMA makes a Python object of every example, and each of its metrics takes the label and the prediction out of it again
-for every slice: half of the Evaluator's time. Most of its metrics take arrays as well, one pair of label and
-prediction after the other (``flatten`` in TFMA's ``to_label_prediction_example_weight``): those get all rows of a batch
-and a slice at once, and give the same values (tests/evaluation/test_slicing.py).
+for every slice: half of the Evaluator's time. The metrics of ``array_metrics`` get all rows of a batch and a slice at
+once, and give the same values (tests/evaluation/test_slicing.py).
 """
 
 import pickle
