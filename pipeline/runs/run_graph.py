@@ -11,7 +11,7 @@ import gc
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -162,8 +162,9 @@ def _one_after_the_other(
 class _SideBySide:
     """A run whose steps each have a process, and here a thread that waits for it.
 
-    A step begins when those before it have ended, the first ones first. When one fails, those before it in the graph
-    still run to their ends, for one of them may be why, and those behind it are ended.
+    A step begins when those before it have ended; of several, the one with the longest chain of steps behind it (Hu
+    1961, "Parallel Sequencing and Assembly Line Problems"). When one fails, those before it in the graph still run to
+    their ends, for one of them may be why, and those behind it are ended.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class _SideBySide:
         launching.operators = in_processes(processes, self._lock)
         self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}
         self._before = _all_before(self._launching.nodes)
+        self._behind = _chains_behind(self._launching.nodes)
         self._ended: queue.Queue[tuple[str, Step | Exception, float]] = queue.Queue()
         self._running: dict[str, threading.Thread] = {}
 
@@ -191,9 +193,9 @@ class _SideBySide:
         waiting = dict(zip(self._places, self._launching.nodes, strict=True))
         try:
             while True:
-                for name in [name for name, node in waiting.items() if self._places[name] < most and self._may(node)]:
-                    if len(self._running) < AT_ONCE:
-                        self._start(waiting.pop(name))
+                ready = [name for name, node in waiting.items() if self._places[name] < most and self._may(node)]
+                for name in sorted(ready, key=lambda name: -self._behind[name])[: AT_ONCE - len(self._running)]:
+                    self._start(waiting.pop(name))
                 if not self._running:
                     break
                 name, outcome, seconds = self._ended.get()
@@ -248,6 +250,14 @@ def _all_before(nodes: Iterable[pipeline_pb2.PipelineNode]) -> dict[str, set[str
         mine = set(node.upstream_nodes)
         before[node.node_info.id] = mine.union(*(before[name] for name in mine))
     return before
+
+
+def _chains_behind(nodes: Sequence[pipeline_pb2.PipelineNode]) -> dict[str, int]:
+    """Return the length of the longest chain of steps behind each."""
+    behind: dict[str, int] = {}
+    for node in reversed(nodes):
+        behind[node.node_info.id] = max((1 + behind[name] for name in node.downstream_nodes), default=0)
+    return behind
 
 
 def _kept_by(pipeline: tfx_pipeline.Pipeline) -> str:

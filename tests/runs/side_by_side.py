@@ -46,17 +46,22 @@ def act(uri: str, how: str) -> None:
 
 
 def graph(folder: Path, **how: str) -> Pipeline:
-    """The steps of a pipeline by their names, in which Check stands before DataGate, and that before Transform."""
+    """The steps of a pipeline by their names, in which Check stands before DataGate, and that before Transform.
+
+    Baselines come before Transform, too, and nothing goes on from them.
+    """
     first = First(how=how.get("First", "well")).with_id("First")
     check = Next(before=first.outputs["model"], how=how.get("Check", "well")).with_id("Check")
     gate = Next(before=check.outputs["model"], how=how.get("DataGate", "well")).with_id("DataGate")
+    baselines = Next(before=first.outputs["model"], how=how.get("Baselines", "well")).with_id("Baselines")
+    baselines.add_upstream_node(gate)
     transform = Next(before=first.outputs["model"], how=how.get("Transform", "well")).with_id("Transform")
     transform.add_upstream_node(gate)
     trainer = Next(before=transform.outputs["model"], how=how.get("Trainer", "well")).with_id("Trainer")
     return Pipeline(
         pipeline_name="graph",
         pipeline_root=str(folder),
-        components=[first, check, gate, transform, trainer],
+        components=[first, check, gate, baselines, transform, trainer],
         enable_cache=True,
         metadata_connection_config=sqlite_metadata_connection_config(str(folder / "metadata.sqlite")),
     )
@@ -88,8 +93,8 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
 def main(folder: Path) -> None:
     """Runs the graph in each way."""
     ways = {
-        "well": {"Check": "well 2", "Transform": "well 2"},
-        "again": {"Check": "well 2", "Transform": "well 2"},
+        "well": {"Check": "well 2", "Transform": "well 4"},
+        "again": {"Check": "well 2", "Transform": "well 4"},
         "bad data": {"Check": "well 0.5", "DataGate": "fails", "Transform": "well 30"},
         "bad data that breaks": {"Check": "well 1.5", "DataGate": "fails", "Transform": "fails"},
         "a bad step": {"Check": "well 1.5", "Transform": "fails"},

@@ -28,10 +28,10 @@ def runs(tmp_path_factory) -> dict[str, dict]:
 def test_steps_with_their_inputs_run_at_the_same_time_and_what_they_make_is_there(runs):
     run = runs["well"]
     assert run["failed"] == ""
-    assert run["files"] == ["Check", "DataGate", "First", "Trainer", "Transform"]
-    assert run["pids"] == 5
-    # Transform does not wait for the gate, but what goes on from it does.
-    assert run["began"] == ["First", "Check", "Transform", "DataGate", "Trainer"]
+    assert run["files"] == ["Baselines", "Check", "DataGate", "First", "Trainer", "Transform"]
+    assert run["pids"] == 6
+    # Transform does not wait for the gate, but what goes on from it does. Baselines, for which nobody waits, come last.
+    assert run["began"] == ["First", "Check", "Transform", "DataGate", "Baselines", "Trainer"]
     (check_began, check_ended), (transform_began, transform_ended) = run["worked"]["Check"], run["worked"]["Transform"]
     assert check_began < transform_ended
     assert transform_began < check_ended
@@ -55,7 +55,7 @@ def test_of_two_that_fail_the_first_of_the_graph_is_the_reason(runs):
     assert run["began"].index("Transform") < run["began"].index("DataGate")
     assert run["failed"] == "DataGate: there is no more"
     assert runs["a bad step"]["failed"] == "Transform: there is no more"
-    assert runs["a bad step"]["files"] == ["Check", "DataGate", "First"]
+    assert runs["a bad step"]["files"] == ["Baselines", "Check", "DataGate", "First"]
 
 
 def test_a_process_that_is_killed_fails_its_step(runs):
