@@ -122,7 +122,7 @@ class _Histogram(_InPlaceOf):
 
 
 class _Matrices(_InPlaceOf):
-    """True and false positives and negatives at each threshold, [thresholds, 4]."""
+    """Weights of true positives, false negatives, false positives and true negatives, [thresholds, 4]."""
 
     def create_accumulator(self) -> np.ndarray:
         return np.zeros((len(self._thresholds), 4))
