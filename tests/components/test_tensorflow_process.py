@@ -33,9 +33,9 @@ def model(tmp_path_factory) -> Path:
     return folder
 
 
-def report_of(model: Path, timeout: float = 300) -> dict[str, Any]:
+def report_of(model: Path, timeout: float = 300, row: bytes | None = None) -> dict[str, Any]:
     value = tf.train.Feature(float_list=tf.train.FloatList(value=[3.0]))
-    row = tf.train.Example(features=tf.train.Features(feature={"x": value})).SerializeToString()
+    row = row or tf.train.Example(features=tf.train.Features(feature={"x": value})).SerializeToString()
     settings = {"label": "y", "classes": [], "threshold": 0.5, "tolerance": 1e-3, "timeout": timeout}
     rows = {"examples": [base64.b64encode(row).decode()], "training": None, "optional": [], "text": [], "columns": {}}
     return model_check.probe({**settings, **rows, "answer": "prediction", "model": str(model)})
@@ -84,3 +84,11 @@ def test_one_that_nobody_asks_ends_with_the_run():
         process = ahead()
     assert not process.is_running()
     assert tensorflow_process.take_ahead() is None
+
+
+def test_where_the_new_one_ends_without_an_answer_too_its_last_words_are_the_reason(model):
+    with started_ahead():
+        report = report_of(model, row=b"no example")
+    (problem,) = report["problems"]
+    assert problem.startswith("the process that checks the exported model ended with code 1: ")
+    assert "DecodeError" in problem

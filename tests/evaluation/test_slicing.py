@@ -1,6 +1,7 @@
 """Rows of a slice together give TFMA the same metrics as its own way, one example at a time."""
 
 import dataclasses
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,22 @@ def test_slices_of_columns_that_every_row_has_are_tfmas(slices, tmp_path):
     assert len(found) == {0: 1, 1: 1 + 2, 2: 1 + 2 + 3 + 2 * 3}[len(slices)]
     for slice_, values in expected.items():
         assert found[slice_] == pytest.approx(values, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "problem"),
+    [("probability", [0.5, np.nan], "found NaN"), ("label", [0.0, 2.0], "expected labels from 0 to 1, found 0 to 2")],
+)
+def test_what_two_classes_cannot_have_is_an_error(column, values, problem, tmp_path):
+    label, settings = SETTINGS["binary"]
+    config = tfma.utils.update_eval_config_with_defaults(eval_config(settings, label))
+    (batch, *_) = batches("binary")
+    table = pa.Table.from_batches([batch[KEY]])
+    wrong = pa.array([[values[row % 2]] for row in range(table.num_rows)], pa.list_(pa.float32()))
+    table = table.set_column(table.schema.get_field_index(column), column, wrong)
+    with pytest.raises(RuntimeError) as raised:  # TFMA's, with the inputs of the one that is its cause
+        measure(config, create_extractors(config), [{KEY: table.to_batches()[0]}], tmp_path)
+    assert any(problem in line for line in traceback.format_exception(raised.value))
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
