@@ -18,6 +18,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -57,8 +58,8 @@ class Processes:
         Raises:
             UserError: the process has ended without either.
         """
-        mine, theirs = socket.socketpair()
-        with Connection(mine.detach()) as connection:
+        connection, theirs = Pipe()
+        with connection:
             with theirs, contextlib.suppress(OSError), self._lock:
                 socket.send_fds(self._requests, [b"."], [theirs.fileno()])
             try:
@@ -118,6 +119,8 @@ def processes() -> Iterator[Processes | None]:
     sys.stdout.flush()
     sys.stderr.flush()
     mine, theirs = socket.socketpair()
+    for one in (mine, theirs):
+        one.settimeout(None)  # where Beam has signed in to Google Cloud, each new socket gives up after 60 s
     parent = os.getpid()
     template = _fork()
     if not template:

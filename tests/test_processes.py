@@ -203,3 +203,15 @@ def test_cuda_is_not_started_before_processes_are_forked_which_could_not_use_it_
             print(made is not None, context.context()._physical_devices)
     """)
     assert text == "True None\n"
+
+
+def test_a_default_timeout_of_sockets_as_beam_sets_one_breaks_nothing():
+    script = """
+        import socket
+        socket.setdefaulttimeout(0.1)
+        with processes() as made:
+            time.sleep(0.3)
+            print(made.run(sleeps, 0.3, name="idle") != os.getpid(), len(made.run(bytes, 8 << 20, name="long")))
+            print(made.run(len, bytes(8 << 20), name="long"))
+    """
+    assert ran(script) == f"True {8 << 20}\n{8 << 20}\n"

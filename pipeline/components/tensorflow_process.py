@@ -18,11 +18,11 @@ import os
 import re
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
@@ -41,7 +41,7 @@ class TensorflowProcess:
         Args:
             output: File for what it prints; None: it prints where this process does.
         """
-        mine, theirs = socket.socketpair()
+        self._connection, theirs = Pipe()  # its sockets block, whatever default timeout Beam has set
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", __file__, str(theirs.fileno())],
@@ -50,7 +50,6 @@ class TensorflowProcess:
                 stdout=output,
                 stderr=output,
             )
-        self._connection = Connection(mine.detach())
 
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Return the report of ``ModelProbe``; for one request only.

@@ -3,6 +3,7 @@
 import base64
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,20 @@ def test_where_it_has_ended_a_new_one_is_asked(model):
         while process.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
         assert report_of(model)["problems"] == []
+
+
+def test_a_long_request_arrives_where_beam_has_set_a_default_timeout(model):
+    # apache_beam.internal.gcp.auth does: a socket of then answers "would block" to more than its buffer holds
+    value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(4 << 20)]))
+    example = tf.train.Example(features=tf.train.Features(feature={"unused": value}))
+    example.features.feature["x"].float_list.value.append(3.0)
+    default = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(60)
+    try:
+        report = report_of(model, row=example.SerializeToString())
+    finally:
+        socket.setdefaulttimeout(default)
+    assert report["problems"] == []
 
 
 def test_one_that_does_not_answer_in_time_is_ended(model):
