@@ -41,6 +41,30 @@ def test_a_piecewise_linear_embedding_goes_straight_within_a_bin_and_stays_outsi
     assert layer(given).numpy().ravel() == pytest.approx([0, 0, 0.5, 1, 6, 1111, 1111, 5])
 
 
+def test_an_embedding_bag_is_a_dense_layer_of_ones_at_the_places_of_categories():
+    given = [np.array([[2, 2], [0, 1]]), np.array([[0], [3]])]  # the first category has two places
+    layer = tabular.EmbeddingBag((3, 4), 5)
+    zeros_and_ones = np.array([[0, 0, 2, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1]], np.float32)
+    with tf.GradientTape() as tape:
+        embedded = layer(given)
+    np.testing.assert_allclose(embedded, zeros_and_ones @ layer.embeddings, atol=1e-6)
+    of_sum = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
+    gradient = tape.gradient(embedded, layer.embeddings.value, output_gradients=tf.constant(of_sum))
+    np.testing.assert_allclose(gradient, zeros_and_ones.T @ of_sum, atol=1e-6)
+
+
+def test_members_have_the_answers_and_gradients_of_an_einsum():
+    layer = tabular.MemberDense(3, 5, "relu")
+    rows = tf.constant(np.random.default_rng(0).normal(size=(7, 3, 4)), tf.float32)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(rows)
+        answers = layer(rows)
+        expected = tf.nn.relu(tf.einsum("bmi,mio->bmo", rows, layer.kernel.value) + layer.bias.value)
+    np.testing.assert_allclose(answers, expected, atol=1e-6)
+    for value in (rows, layer.kernel.value, layer.bias.value):
+        np.testing.assert_allclose(tape.gradient(answers, value), tape.gradient(expected, value), atol=1e-5)
+
+
 def test_members_of_a_shared_layer_start_apart_and_are_a_dense_layer_each():
     layer = tabular.SharedDense(3, 5, "relu")
     rows = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
