@@ -144,7 +144,7 @@ def build_model(hp, features):
     # one row of a table, so embeddings that are as wide do it at a fraction of the price.
     parts = []
     if sizes:
-        parts.append(tabular.EmbeddingBag(sizes.values(), members * units)([inputs[name] for name in sizes]))
+        parts.append(tabular.EmbeddingBag([*sizes.values()], members * units)([inputs[name] for name in sizes]))
     if features.numbers:
         joined = layers.Concatenate()([inputs[name] for name in features.numbers])
         parts.append(layers.Dense(members * units, kernel_initializer="lecun_uniform")(joined))
