@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 60  # characters of a slice's name in a table
 LONGEST_MESSAGE = 600  # characters; the log has the rest
+BEAMS_OWN = re.compile(r" \[while running '[^']*'\]$")  # what Beam adds to every error
 # What errors of the system, of TensorFlow, SQLite and C++ say, and mean.
 LACKING = {
     "No space left on device": "the disk is full; free some space",
@@ -319,7 +321,7 @@ def message_of(cause: BaseException | None) -> str:
     if cause is None:
         return "no cause was given"
     if isinstance(cause, UserError):
-        return str(cause)
+        return BEAMS_OWN.sub("", str(cause))
     # KerasTuner puts the cause at the end of a long message, Beam into the error that it raised its own from.
     root = cause
     while root.__cause__ is not None:

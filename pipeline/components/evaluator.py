@@ -6,6 +6,7 @@ TFMA's own thresholds know neither a minimum of examples nor intervals, and do n
 import dataclasses
 import hashlib
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,11 @@ from pipeline.validation import predictions
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100
+# Of answers that are no numbers.
+REMEDIES = {
+    CANDIDATE: "preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
+    BASELINE: 'Name another with Evaluation(baseline=...), or none: baseline="none"',
+}
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,38 @@ def Predictions(
 
 
 def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[str, Any]:
+    _refuse_no_number(batch)
     return {**batch, tfma.PREDICTIONS_KEY: as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)}
+
+
+def _refuse_no_number(batch: dict[str, Any]) -> None:
+    """Raise a UserError where an answer is no number: TFMA's error would be a whole batch of answers."""
+    waiting = [(CANDIDATE, batch[tfma.PREDICTIONS_KEY])]
+    while waiting:
+        model, found = waiting.pop()
+        if isinstance(found, Mapping):  # by model where there are two, by output where there are several
+            waiting += [(BASELINE if name == BASELINE else model, values) for name, values in found.items()]
+        elif found.dtype.kind == "f":
+            bad = np.argwhere(~np.isfinite(found.reshape(len(found), -1)))
+            if len(bad):
+                row, place = bad[0]
+                raise UserError(
+                    f"the {model} answers {found.reshape(len(found), -1)[row, place]} for a row of the test split, "
+                    f"expected a number: {_in_words(batch[tfma.INPUT_KEY][row])}. {REMEDIES[model]}"
+                )
+
+
+def _in_words(record: bytes) -> str:
+    """Return a row, a serialized tf.Example, for a message."""
+    words = []
+    for name, feature in sorted(tf.train.Example.FromString(record).features.feature.items()):
+        kind = feature.WhichOneof("kind")
+        values = getattr(feature, kind).value if kind else ()
+        shown = " ".join(
+            value.decode(errors="replace") if isinstance(value, bytes) else f"{value:g}" for value in values[:5]
+        )
+        words.append(f"{name} {textwrap.shorten(shown, 40) or 'missing'}")
+    return textwrap.shorten(", ".join(words), 500, placeholder=" …")
 
 
 def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:

@@ -55,7 +55,7 @@ class _NumberEmbedding(layers.Layer):
         missing = ops.isnan(numbers)[..., None]
         values = ops.where(missing, 0.0, self.values_of(ops.where(missing, 0.0, numbers[..., None])))
         values = ops.concatenate([values, ops.cast(missing, values.dtype)], axis=-1)  # [batch, numbers, values + 1]
-        embedded = ops.relu(ops.einsum("bni,niw->bnw", values, self.kernel) + self.bias)
+        embedded = ops.relu(_products(values, self.kernel) + self.bias)
         return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
 
     def values_of(self, numbers: Any) -> Any:
@@ -204,9 +204,7 @@ class MemberDense(layers.EinsumDense):
 
     def call(self, values: Any, training: bool | None = None) -> Any:
         """Take [batch, members, width]."""
-        # The gradient of Keras' einsum by the weights takes twice as long.
-        members_first = ops.matmul(ops.transpose(values, (1, 0, 2)), self.kernel)
-        return self.activation(ops.transpose(members_first, (1, 0, 2)) + self.bias)
+        return self.activation(_products(values, self.kernel) + self.bias)
 
 
 class GroupIntercept(layers.Layer):
@@ -272,6 +270,14 @@ class Committee(keras.Model):
         if len(y_pred.shape) == 3:
             y_pred = ops.mean(y_pred, axis=1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def _products(values: Any, kernels: Any) -> Any:
+    """Return [batch, n, units] of [batch, n, width] and n kernels, [n, width, units].
+
+    The gradient of an einsum by the kernels takes twice as long.
+    """
+    return ops.transpose(ops.matmul(ops.transpose(values, (1, 0, 2)), kernels), (1, 0, 2))
 
 
 def _random_signs(shape: tuple[int, ...], dtype: Any = None) -> Any:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.cli import terminal
+from pipeline.errors import UserError
 from pipeline.runs.results import Results
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate, SliceGate
@@ -181,6 +183,16 @@ def test_what_the_machine_lacks_is_said_in_words():
     with pytest.raises(MemoryError) as much:
         bytearray(1 << 60)
     assert terminal.message_of(much.value) == "there is not enough memory (MemoryError: no message)"
+
+
+def test_a_sentence_from_within_a_step_of_beam_is_shown_as_it_was_said():
+    def refuse(row):
+        raise UserError("the candidate answers nan")
+
+    with pytest.raises(UserError) as refused, beam.Pipeline() as pipeline:
+        _ = pipeline | beam.Create([1]) | "Refuse it" >> beam.Map(refuse)
+    assert str(refused.value).endswith("[while running 'Refuse it']")
+    assert terminal.message_of(refused.value) == "the candidate answers nan"
 
 
 def test_a_message_of_a_library_is_no_page(tmp_path):

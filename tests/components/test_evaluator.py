@@ -1,6 +1,7 @@
 """Columns that the Evaluator leaves out before it takes batches apart, and baselines that it compares with."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +174,35 @@ def test_the_test_split_is_measured_and_no_other(inputs, tmp_path):
     }
     assert len(set(rows.values())) == 3
     assert read_metrics(str(tmp_path))["overall"]["example_count"] == rows["test"]
+
+
+class WithoutAnswer(tf.Module):
+    """A model that answers no number for flights of the 12th."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def predict(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        day = tf.io.parse_example(examples, {"day": tf.io.FixedLenFeature([], tf.int64)})["day"]
+        return {"probability": tf.where(day == 12, float("nan"), 0.5)}
+
+
+@pytest.mark.slow
+def test_a_row_without_an_answer_is_named_in_a_sentence(inputs, tmp_path):
+    given = {**inputs(["month"], ["month"])}
+    del given["baseline_model"]
+    (model,) = given["model"]
+    model.uri = str(tmp_path / "model")
+    module = WithoutAnswer()
+    tf.saved_model.save(module, f"{model.uri}/Format-Serving", signatures={"serving_default": module.predict})
+    flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
+    schema = io_utils.SchemaReader().read(flights.schema)
+    settings = eval_config(Evaluation((Gate("auc", 0.1),)), flights.label)
+    with pytest.raises(UserError) as caught, beam.Pipeline() as pipeline:
+        evaluate(pipeline, given, settings, schema, str(tmp_path / "evaluation"))
+    assert re.match(
+        r"the candidate answers nan for a row of the test split, expected a number: carrier \w+, day 12, .*\. "
+        r"preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
+        str(caught.value),
+    )
 
 
 @pytest.mark.parametrize(("answers", "good", "blessed"), [(1, True, 1), (1, False, 0), (0, True, 0)])
