@@ -309,25 +309,35 @@ def Predictions(
 
 
 def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[str, Any]:
-    _refuse_no_number(batch)
-    return {**batch, tfma.PREDICTIONS_KEY: as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)}
+    measured = {**batch, tfma.PREDICTIONS_KEY: as_measured(batch[tfma.PREDICTIONS_KEY], task, logits)}
+    _refuse_no_number(measured, task)
+    return measured
 
 
-def _refuse_no_number(batch: dict[str, Any]) -> None:
-    """Raise a UserError where an answer is no number: TFMA's error would be a whole batch of answers."""
-    waiting = [(CANDIDATE, batch[tfma.PREDICTIONS_KEY])]
-    while waiting:
-        model, found = waiting.pop()
-        if isinstance(found, Mapping):  # by model where there are two, by output where there are several
-            waiting += [(BASELINE if name == BASELINE else model, values) for name, values in found.items()]
-        elif found.dtype.kind == "f":
-            bad = np.argwhere(~np.isfinite(found.reshape(len(found), -1)))
-            if len(bad):
-                row, place = bad[0]
-                raise UserError(
-                    f"the {model} answers {found.reshape(len(found), -1)[row, place]} for a row of the test split, "
-                    f"expected a number: {_in_words(batch[tfma.INPUT_KEY][row])}. {REMEDIES[model]}"
-                )
+def _refuse_no_number(batch: dict[str, Any], task: Task) -> None:
+    """Raise a UserError where a measured answer is no number: TFMA's error would be a whole batch of answers."""
+    for model in (CANDIDATE, BASELINE):
+        answers = _answers_of(batch, model, task)
+        if answers is None or answers.dtype.kind != "f":
+            continue
+        answers = answers.reshape(len(answers), -1)
+        bad = np.argwhere(~np.isfinite(answers))
+        if len(bad):
+            row, place = bad[0]
+            raise UserError(
+                f"the {model} answers {answers[row, place]} for a row of the test split, expected a number: "
+                f"{_in_words(batch[tfma.INPUT_KEY][row])}. {REMEDIES[model]}"
+            )
+
+
+def _answers_of(batch: dict[str, Any], model: str, task: Task) -> np.ndarray | None:
+    """Return the answers of a model that are measured; None where there is no such model."""
+    found = batch[tfma.PREDICTIONS_KEY]
+    if model == BASELINE and not (isinstance(found, Mapping) and BASELINE in found):
+        return None
+    while isinstance(found, Mapping):  # by model where there are two, by output where there are several
+        found = next(found[name] for name in (model, ANSWERS[task], *found) if name in found)
+    return np.asarray(found)
 
 
 def _in_words(record: bytes) -> str:
@@ -336,19 +346,16 @@ def _in_words(record: bytes) -> str:
     for name, feature in sorted(tf.train.Example.FromString(record).features.feature.items()):
         kind = feature.WhichOneof("kind")
         values = getattr(feature, kind).value if kind else ()
-        shown = " ".join(
-            value.decode(errors="replace") if isinstance(value, bytes) else f"{value:g}" for value in values[:5]
-        )
+        shown = " ".join(value.decode(errors="replace") if kind == "bytes_list" else str(value) for value in values[:5])
         words.append(f"{name} {textwrap.shorten(shown, 40) or 'missing'}")
     return textwrap.shorten(", ".join(words), 500, placeholder=" …")
 
 
 def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:
     """Return the predictions of the model that is judged, one number a row."""
-    found = batch[tfma.PREDICTIONS_KEY]
-    while isinstance(found, Mapping):  # by model where there are two, by output where there are several
-        found = next(found[name] for name in (CANDIDATE, ANSWERS[task], *found) if name in found)
-    return predictions.values_of(found)
+    answers = _answers_of(batch, CANDIDATE, task)
+    assert answers is not None
+    return predictions.values_of(answers)
 
 
 def _covered(batch: dict[str, Any]) -> Covered:

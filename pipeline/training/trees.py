@@ -24,7 +24,7 @@ Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegre
 
 
 class Pace(NamedTuple):
-    """How the answers for the eval split are improved.
+    """Iterations by which the answers for the eval split improve.
 
     Attributes:
         rate: Of a step.

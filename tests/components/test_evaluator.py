@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -20,6 +21,7 @@ from pipeline.components.artifacts import read_gate_result
 from pipeline.components.blocks import files_of
 from pipeline.components.evaluator import (
     EvaluatorExecutor,
+    _with_predictions,
     bless,
     create_extractors,
     evaluate,
@@ -203,6 +205,13 @@ def test_a_row_without_an_answer_is_named_in_a_sentence(inputs, tmp_path):
         r"preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
         str(caught.value),
     )
+
+
+def test_a_logit_of_no_chance_and_what_is_not_measured_may_be_infinite():
+    outputs = {"probability": [[0.0, -np.inf]], "lower": [-np.inf]}
+    given = {"predictions": {name: np.array(values) for name, values in outputs.items()}, "input": [b""]}
+    measured = _with_predictions(given, "binary", logits=True)
+    np.testing.assert_array_equal(measured["predictions"]["probability"], [[0.0]])
 
 
 @pytest.mark.parametrize(("answers", "good", "blessed"), [(1, True, 1), (1, False, 0), (0, True, 0)])
