@@ -140,7 +140,8 @@ class Explainer(tf.Module):
             taken = tf.gather(places, walk)[:, None, :] < tf.range(1, features)[None, :, None]
             taken = tf.reshape(taken, [-1, features])  # [walks at once * steps, columns]
             start = tf.repeat(walk % self._pairs, features - 1)
-            mixed = {name: tf.repeat(value, tf.shape(start)[0], axis=0) for name, value in row.items()}
+            unread = [name for name in row if name not in self._read]
+            mixed = {name: tf.repeat(row[name], tf.shape(start)[0], axis=0) for name in unread}
             for feature, name in enumerate(self._read):
                 is_taken = tf.reshape(taken[:, feature], [-1] + [1] * (row[name].shape.rank - 1))
                 mixed[name] = tf.where(is_taken, row[name], tf.gather(background[name], start))

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline.training import trees as trees_module
 from pipeline.training.features import Features
-from pipeline.training.trees import CODES, Columns, Sample, Trees, fit, losses_of
+from pipeline.training.trees import CODES, ROWS_ANSWERED_AT_ONCE, Columns, Sample, Trees, fit, losses_of
 
 FEATURES = Features(numbers={"numbers": 5}, categories={"word": 6, "codes": 400}, places={"codes": 2})
 
@@ -87,6 +87,20 @@ def test_so_do_those_of_trees_and_splits_in_several_parts(monkeypatch):
     monkeypatch.setattr(trees_module, "TREES_AT_ONCE", 7)
     monkeypatch.setattr(trees_module, "SPLITS_AT_ONCE", 3)
     test_answers_equal_those_of_scikit_learn(2, FEATURES)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 4])
+def test_any_number_of_rows_is_answered_as_each_alone(classes):
+    columns = Columns(Features({"numbers": 5}, {}))
+    train = {"numbers": table(1200, seed=1)["numbers"]}
+    labels = labels_of(score(table(1200, seed=1), np.random.default_rng(0)), classes)
+    trees = Trees(columns, booster_of(classes, 0).fit(columns.of(train), labels))
+    answer = tf.function(trees.answer, input_signature=[tf.TensorSpec([None, 5])])
+    expected = answer(columns.of(train))
+    for rows in (0, 1, ROWS_ANSWERED_AT_ONCE - 1, ROWS_ANSWERED_AT_ONCE, ROWS_ANSWERED_AT_ONCE + 1, 1200):
+        some = columns.of(train)[:rows]
+        assert answer(some).shape == trees.answer(tf.constant(some)).shape == (rows, max(1, classes - (classes == 2)))
+        np.testing.assert_allclose(answer(some), expected[:rows], rtol=1e-6)
 
 
 def test_a_number_on_a_threshold_stays_on_its_side():
