@@ -9,20 +9,13 @@ import keras
 import tensorflow as tf
 
 from pipeline.settings.training import Training
+from pipeline.training.accumulation import accumulated
 from pipeline.training.augmentation import Augment, augmented
 from pipeline.training.backbone import backbone_of
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
 from pipeline.training.schedule import rate_multiple
-from pipeline.training.sparse import (
-    Gradient,
-    SparseUpdates,
-    added,
-    any_number_of_rows,
-    divided,
-    norm_of,
-    summed,
-)
+from pipeline.training.sparse import Gradient, SparseUpdates, norm_of, summed
 from pipeline.training.strategy import Distribution
 from pipeline.training.workers import summed_over_replicas
 
@@ -310,10 +303,7 @@ class Steps:
             x, y = augmented(self._augment, x, y, seed)
         given = {"x": x, "y": y, "weight": weight, "counted": counted}
         batch = {name: value for name, value in given.items() if value is not None}
-        if self.micro_batches == 1:
-            loss, gradients = self._micro_batch_gradients(**batch)
-        else:
-            loss, gradients = self._accumulated_gradients(batch)
+        loss, gradients = accumulated(self._micro_batch_gradients, batch, self.micro_batches)
         present = [gradient for gradient in gradients if gradient is not None]
         sums = [loss, *present]
         if self._replicas > 1:  # of one, it would gather the gradients of a split model on its first device
@@ -330,41 +320,6 @@ class Steps:
     def _apply(self, gradients: list[Gradient | None], read: list[list[tf.Tensor]]) -> None:
         variables = self.model.trainable_variables
         self._optimizer.apply(self._sparse.rows_for_optimizer(variables, gradients, read), variables)
-
-    def _accumulated_gradients(self, batch: Any) -> tuple[tf.Tensor, list[Gradient | None]]:
-        parts = self.micro_batches
-        batch = tf.nest.map_structure(
-            lambda tensor: tf.reshape(tensor, [parts, tensor.shape[0] // parts, *tensor.shape[1:]]), batch
-        )
-
-        def of_part(part: tf.Tensor | int) -> tuple[tf.Tensor, list[Gradient | None]]:
-            loss, gradients = self._micro_batch_gradients(**tf.nest.map_structure(lambda tensor: tensor[part], batch))
-            return loss / parts, [divided(gradient, parts) for gradient in gradients]
-
-        def tensors_of(gradients: list[Gradient]) -> list[tf.Tensor]:
-            return tf.nest.flatten(gradients, expand_composites=True)
-
-        def add(part: tf.Tensor, loss: tf.Tensor, tensors: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
-            more_loss, more = of_part(part)
-            more_present = [gradient for gradient in more if gradient is not None]
-            so_far = tf.nest.pack_sequence_as(more_present, tensors, expand_composites=True)
-            both = [added(*pair) for pair in zip(so_far, more_present, strict=True)]
-            return part + 1, loss + more_loss, tensors_of(both)
-
-        loss, gradients = of_part(0)
-        present = [gradient for gradient in gradients if gradient is not None]
-        shapes = [shape for gradient in present for shape in any_number_of_rows(gradient)]
-        # One at a time: several at once would need the memory that is missing.
-        _, loss, tensors = tf.while_loop(
-            lambda part, *_: part < parts,
-            add,
-            (1, loss, tensors_of(present)),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
-            maximum_iterations=parts,
-            parallel_iterations=1,
-        )
-        total = iter(tf.nest.pack_sequence_as(present, tensors, expand_composites=True))
-        return loss, [None if gradient is None else next(total) for gradient in gradients]
 
     def _counted(self, y: tf.Tensor, weight: tf.Tensor | None) -> tf.Tensor | None:
         """Return how much each row counts in the loss, [rows]; None where all count the same."""
