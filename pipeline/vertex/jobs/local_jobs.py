@@ -26,6 +26,9 @@ from pipeline.vertex import REHEARSAL_VARIABLE
 ROLES = ("chief", "worker")
 MOST_LINES = 30
 SECONDS_BETWEEN_LOOKS = 0.2
+# In which the first replica may end well though another has failed: one that asks it while it ends, say. Vertex AI
+# restarts a failed replica, so that it is the first that decides.
+SECONDS_TO_END = 10.0
 
 
 def run(
@@ -35,7 +38,9 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     **variables: str,
 ) -> None:
-    """Run the replicas of a CustomJobSpec until all have ended.
+    """Run the replicas of a CustomJobSpec until the first has ended; the others are ended then, as Vertex AI does it.
+
+    cloud.google.com/vertex-ai/docs/training/understanding-training-service
 
     Args:
         name: Of the job, for the logs.
@@ -45,7 +50,7 @@ def run(
         variables: Added to the environment.
 
     Raises:
-        UserError: a replica failed; the others are ended then, as Vertex AI ends them.
+        UserError: a replica failed, here for good; the others are ended then.
     """
     logs = Path(os.environ[REHEARSAL_VARIABLE])
     logs.mkdir(parents=True, exist_ok=True)
@@ -201,12 +206,15 @@ def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]
 
 
 def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]], stop: Callable[[], bool]) -> None:
-    running = list(processes)
-    while running and not stop():
-        for process, log in running:
-            if process.poll():
-                raise UserError(f"{log.stem} ended with exit code {process.returncode}.\n{tail(log)}")
-        running = [(process, log) for process, log in running if process.poll() is None]
+    first, _ = processes[0]
+    end = math.inf
+    while first.poll() != 0 and not stop():
+        failed = [(process, log) for process, log in processes if process.poll()]
+        if failed:
+            end = min(end, time.monotonic() + (0 if first.poll() else SECONDS_TO_END))
+        if time.monotonic() >= end:
+            process, log = failed[0]
+            raise UserError(f"{log.stem} ended with exit code {process.returncode}.\n{tail(log)}")
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

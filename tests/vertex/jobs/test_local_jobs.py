@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ from pipeline.vertex.jobs import local_jobs
 SHOW = """
 import json, os, sys
 names = ("TF_CONFIG", "CLUSTER_SPEC", "AIP_CHECKPOINT_DIR", "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE", "GIVEN")
-print(json.dumps({"folder": os.listdir(), "arguments": sys.argv[1:], **{name: os.environ.get(name) for name in names}}))
+shown = {"folder": os.listdir(), "arguments": sys.argv[1:], **{name: os.environ.get(name) for name in names}}
+print(json.dumps(shown), flush=True)
+"""
+# The first replica, whose end is the job's, waits until the others have ended by themselves.
+LAST = """
+import json, os, time
+from pathlib import Path
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
+    while sum(bool(log.read_text()) for log in Path(os.environ["LOGS"]).glob("*workerpool1*")) < 2:
+        time.sleep(0.1)
 """
 TRIAL = """
 import sys, hypertune
@@ -43,7 +53,9 @@ def said(logs: Path, replica: str) -> dict[str, Any]:
 
 
 def test_every_replica_has_vertex_ais_environment_and_an_empty_folder(logs):
-    local_jobs.run("some", job(SHOW, 1, 2, 3, env=[{"name": "GIVEN", "value": "x"}]), ["--units=3"])
+    local_jobs.run(
+        "some", job(SHOW + LAST, 1, 2, 3, env=[{"name": "GIVEN", "value": "x"}]), ["--units=3"], LOGS=str(logs)
+    )
     chief, second = said(logs, "workerpool0-0"), said(logs, "workerpool1-1")
     assert chief["TF_CONFIG"]["task"] == {"type": "chief", "index": 0}
     assert second["TF_CONFIG"]["task"] == {"type": "worker", "index": 1}
@@ -62,7 +74,8 @@ def test_one_replica_alone_is_a_chief_without_pools(logs):
     assert list(said(logs, "workerpool0-0")["CLUSTER_SPEC"]["cluster"]) == ["chief"]
 
 
-def test_a_replica_that_fails_ends_the_others_and_says_its_last_lines():
+def test_a_replica_that_fails_ends_the_others_and_says_its_last_lines(monkeypatch):
+    monkeypatch.setattr(local_jobs, "SECONDS_TO_END", 1.0)
     code = """
 import json, os, sys, time
 if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
@@ -71,6 +84,32 @@ time.sleep(600)
 """
     with pytest.raises(UserError, match=r"some-workerpool1-0 ended with exit code 1.\nno such variable"):
         local_jobs.run("some", job(code, 1, 1))
+
+
+def test_the_first_replica_that_fails_is_not_waited_for():
+    started = time.monotonic()
+    code = """
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
+    sys.exit("no such column")
+time.sleep(600)
+"""
+    with pytest.raises(UserError, match=r"some-workerpool0-0 ended with exit code 1.\nno such column"):
+        local_jobs.run("some", job(code, 1, 1))
+    assert time.monotonic() - started < local_jobs.SECONDS_TO_END
+
+
+@pytest.mark.parametrize("others", ['sys.exit("the first is gone")', "time.sleep(600)"], ids=["fails", "still waits"])
+def test_a_job_has_ended_well_when_its_first_replica_has_though_another(others):
+    code = f"""
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
+    {others}
+time.sleep(2)
+"""
+    started = time.monotonic()
+    local_jobs.run("some", job(code, 1, 1))
+    assert 2 <= time.monotonic() - started < 60
 
 
 def search_of(code: str, **study: Any) -> dict[str, Any]:
