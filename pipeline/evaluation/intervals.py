@@ -84,7 +84,7 @@ def fisher(squared: float, examples: float, z: float) -> Interval:
     """Return the interval of a squared correlation, by the correlation's (Fisher 1915)."""
     middle = math.atanh(min(math.sqrt(max(squared, 0.0)), 1 - 1e-9))
     half = z / math.sqrt(examples - 3)
-    return math.tanh(max(0.0, middle - half)) ** 2, math.tanh(middle + half) ** 2
+    return min(squared, math.tanh(max(0.0, middle - half)) ** 2), max(squared, math.tanh(middle + half) ** 2)
 
 
 def wilson(successes: float, of: float, z: float) -> Interval | None:
@@ -94,7 +94,8 @@ def wilson(successes: float, of: float, z: float) -> Interval | None:
     share = successes / of
     middle = (share + z * z / (2 * of)) / (1 + z * z / of)
     half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # Of all or none, middle and half are 1 or 0 together only but for the last digit.
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
 def hanley_mcneil(auc: float, positives: float, negatives: float, z: float) -> Interval | None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.components import model_check
+from pipeline.components import model_check, model_probe
 from pipeline.training.explanations import Explainer
 
 pytestmark = pytest.mark.slow
@@ -201,29 +201,31 @@ def explaining(folder: Path, wrong: float = 0.0) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.01])
-def test_contributions_to_large_answers_are_added_as_exactly_as_their_size_allows(tmp_path, wrong):
+def request_to_explain(model: Path) -> dict:
     rows = []
     for place in range(120):
         values = {"x": place % 2 * 1e-3, "unread": 1.0}
         feature = {name: tf.train.Feature(float_list=tf.train.FloatList(value=[one])) for name, one in values.items()}
         rows.append(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    report = model_check.probe(
-        {
-            "label": "label",
-            "classes": [],
-            "threshold": 0.5,
-            "tolerance": 1e-6,
-            "timeout": 300,
-            "answer": "prediction",
-            "model": str(explaining(tmp_path / "model", wrong)),
-            "examples": [base64.b64encode(row).decode() for row in rows],
-            "training": None,
-            "optional": [],
-            "text": [],
-            "columns": {"x": "x", "unread": "unread"},
-        }
-    )
+    return {
+        "label": "label",
+        "classes": [],
+        "threshold": 0.5,
+        "tolerance": 1e-6,
+        "timeout": 300,
+        "answer": "prediction",
+        "model": str(model),
+        "examples": [base64.b64encode(row).decode() for row in rows],
+        "training": None,
+        "optional": [],
+        "text": [],
+        "columns": {"x": "x", "unread": "unread"},
+    }
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.01])
+def test_contributions_to_large_answers_are_added_as_exactly_as_their_size_allows(tmp_path, wrong):
+    report = model_check.probe(request_to_explain(explaining(tmp_path / "model", wrong)))
     if wrong:
         (problem,) = report["problems"]
         assert re.fullmatch(r"signature explain answers contributions that sum up to \S+, not to 0", problem)
@@ -236,6 +238,16 @@ def test_contributions_to_large_answers_are_added_as_exactly_as_their_size_allow
     assert mean == pytest.approx(3 * LARGE, rel=0.1)
     assert 0 < error < 0.01 * LARGE
     assert report["facts"]["explain_ms_batch_1"] > 0
+
+
+# The first call prepares the graph, for longer than all others may take.
+@pytest.mark.parametrize(("least", "rows"), [(5, 5), (1, 2)], ids=["at least so many", "the first call does not count"])
+def test_of_a_slow_model_few_rows_are_explained_but_not_one(tmp_path, monkeypatch, least, rows):
+    monkeypatch.setattr(model_probe, "EXPLAINED_SECONDS", 0.0)
+    monkeypatch.setattr(model_probe, "LEAST_EXPLAINED", least)
+    report = model_probe.ModelProbe(request_to_explain(explaining(tmp_path / "model"))).run()
+    assert report["explained"]["rows"] == rows
+    assert report["explained"]["columns"]["x"][1] > 0
 
 
 def test_a_signature_that_takes_the_label_is_left_aside_and_said(tmp_path):

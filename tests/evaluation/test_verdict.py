@@ -303,6 +303,8 @@ def test_a_model_that_chance_may_have_made_better_than_one_answer_for_all_is_sai
         (REGRESSION, {"linear": {"rmse": 40.0}}, r"the baseline 'linear' is better: rmse on all rows is 50.0000 \(400"),
         (MULTICLASS, {"linear": {"accuracy": 0.81}, "boosting": {"accuracy": 0.7}}, None),  # may be chance
         (REGRESSION, {"boosting": {"rmse": 49.0}}, None),
+        # Neither has a mistake.
+        ({"overall": {"accuracy": 1.0, "example_count": 40.0}}, {"linear": {"accuracy": 1.0}}, None),
     ],
 )
 def test_a_simple_model_that_is_better_by_more_than_chance_is_named(slices, simple_models, sentence):
