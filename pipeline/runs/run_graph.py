@@ -78,7 +78,8 @@ class Step:
     def reason(self) -> str:
         """Return why it did not run, or a remark on its result."""
         if self.state == "cached":
-            return f"nothing it depends on has changed since {self.made:%Y-%m-%d %H:%M}" if self.made else "no change"
+            unchanged = "nothing it depends on has changed"
+            return f"{unchanged} since {self.made:%Y-%m-%d %H:%M}" if self.made else unchanged
         if self.state == "looked up":
             found = sum(map(len, self.outputs.values()))
             return "" if found else "found nothing, so there is nothing to compare with"

@@ -1,6 +1,7 @@
 """Infer the label of somebody's data: its classes, or that it is a number."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pipeline.data import labels
 from pipeline.data.table import one_array
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
+from pipeline.settings.notations import AMOUNTS, is_amount
 from pipeline.settings.tasks import Task
 
 # Below this, one of the splits would hardly have any.
@@ -55,14 +57,16 @@ def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Lab
         task = "binary" if len(counts) == 2 else "multiclass" if numbers is None or few else "regression"
     if task == "regression":
         if numbers is None:
-            raise UserError(f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers")
+            raise UserError(
+                f"the label {name!r} is text such as {counts[0][0]!r}; regression expects numbers{_of_amounts(counts)}"
+            )
         return Label(name, classes=()), numbers
     if (task == "binary") != (len(counts) == 2):
         raise UserError(f"the label {name!r} has {len(counts):,} different values, and --task {task} was asked for")
     if len(counts) > MOST_CLASSES:
         raise UserError(
             f"the label {name!r} has {len(counts):,} different values, such as {counts[0][0]!r} and {counts[1][0]!r}; "
-            f"expected at most {MOST_CLASSES} classes, or numbers"
+            f"expected at most {MOST_CLASSES} classes, or numbers{_of_amounts(counts)}"
         )
     rare = [(word, count) for word, count in counts if count < ROWS_OF_A_CLASS]
     if rare:
@@ -80,6 +84,13 @@ def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
     word = word_and_count[0]
     number = float(word) if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", word) else None
     return (number is None, number or 0.0, word)
+
+
+def _of_amounts(counts: Sequence[tuple[str, int]]) -> str:
+    """Return what to do where all words are amounts; "" where they are not."""
+    if not any(all(is_amount(word, sign) for word, _ in counts) for sign in AMOUNTS):
+        return ""
+    return ". These are amounts, which are read of other columns only: write the label as 1234.5 in the file"
 
 
 def _numbers(array: pa.Array) -> np.ndarray | None:

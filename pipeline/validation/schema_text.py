@@ -217,7 +217,7 @@ def _differences(
     yield from (f"+ value {value!r}" for value in values[1] if value not in values[0])
     if values[0] and not values[1]:
         yield "~ listed values -> any text"
-    if new.type == old.type and _range(old) != _range(new):
+    if new.type == old.type != schema_pb2.BYTES and _range(old) != _range(new):
         yield f"~ {_range(old)} -> {_range(new)}"
 
 

@@ -304,6 +304,8 @@ def listed_values(feature: schema_pb2.Feature, schema: schema_pb2.Schema) -> lis
     """Return the text values that the schema lists for a feature, there or in a domain that it names."""
     if feature.HasField("string_domain"):
         return list(feature.string_domain.value)
+    if feature.HasField("bool_domain") and feature.type == schema_pb2.BYTES:  # as TFDV infers it of "true" and "false"
+        return [feature.bool_domain.false_value, feature.bool_domain.true_value]
     return [value for domain in schema.string_domain if domain.name == feature.domain for value in domain.value]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
@@ -14,8 +15,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from pipeline.settings.gates import DataChecks
 from pipeline.validation import moved_columns, reference, serving_skew
 from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
-from pipeline.validation.schema_text import parse
+from pipeline.validation.schema_text import changes, inferred_from, parse, proposed
 from pipeline.validation.statistics import Remedies, validate
+from pipeline.validation.wrong_values import with_values
 
 SCHEMA = parse(Path(__file__).resolve().parents[2] / "schema/flights/schema.pbtxt")
 REMEDIES = Remedies("schema.pbtxt", "statistics/1")
@@ -81,6 +83,21 @@ def test_each_kind_of_departure_from_the_schema_is_found(month):
         "carrier": (of_all, "at most 0 % may have none"),
         "dest": ("there is no such column", "the schema has it"),
     }
+
+
+def test_of_true_and_false_in_text_only_other_words_are_counted():
+    rows = pd.DataFrame({"active": ["true", "false"] * 50})
+    schema = inferred_from([tfdv.generate_statistics_from_dataframe(rows)])
+    assert schema.feature[0].HasField("bool_domain")
+    rows.loc[:6, "active"] = "False"
+    finding = found(rows, schema=schema)["domain", "active"]
+    assert finding.limit == "it lists false, true"
+    table = pa.table({"active": [[value] for value in rows["active"]]})
+    (counted,) = with_values([finding], [table], schema)
+    assert counted.found == "7 rows have a value that the schema does not list"
+    assert counted.values == (("False", 7),)
+    accepted = proposed(schema, [tfdv.generate_statistics_from_dataframe(rows)])
+    assert changes(schema, accepted)["active"] == ["~ listed values -> any text"]
 
 
 def test_two_rows_are_enough_for_a_column_that_never_changes_and_one_is_not(month):
