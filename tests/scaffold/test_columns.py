@@ -126,7 +126,7 @@ def test_numbers_that_name_something_are_codes_also_as_the_floats_pandas_makes_o
         (
             lambda frame: frame.assign(bought=[f"{row},50 €" for row in range(400)]),
             "bought",
-            "or numbers. These are amounts, which are read of other columns only: write the label as 1234.5 in the file",
+            "or numbers. These are amounts, which are read of other columns only: write the label as 1234.5",
         ),
         (lambda frame: frame.head(20), "bought", "has 20 rows; expected at least 50"),
         (lambda frame: frame.assign(size=1), "bought", "has no column to predict 'bought' by: size: 1 in every row"),
