@@ -99,6 +99,25 @@ def example(row: int) -> bytes:
     ).SerializeToString()
 
 
+def request(model: Path, rows: Sequence[bytes], **more: Any) -> dict[str, Any]:
+    """Return a request to probe a model of numbers; ``more`` of it, or other than here."""
+    return {
+        "label": "label",
+        "classes": [],
+        "threshold": 0.5,
+        "tolerance": 1e-6,
+        "timeout": 300,
+        "answer": "prediction",
+        "model": str(model),
+        "examples": [base64.b64encode(row).decode() for row in rows],
+        "training": None,
+        "optional": [],
+        "text": [],
+        "columns": {"x": "x"},
+        **more,
+    }
+
+
 def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
     records = [example(row) for row in range(1, 41)]
     loaded = tf.saved_model.load(str(export(tmp_path / "model")))
@@ -106,20 +125,14 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
     assert len(np.unique(answers)) > 30
 
     report = model_check.probe(
-        {
-            "label": "label",
-            "classes": [],
-            "threshold": 0.5,
-            "tolerance": 1e-6,
-            "timeout": 300,
-            "answer": "prediction",
-            "model": str(tmp_path / "model"),
-            "examples": [base64.b64encode(record).decode() for record in records],
-            "training": [float(one) for one in answers],
-            "optional": ["kind", "price", "tract"],
-            "text": ["kind", "ways", "zone"],
-            "columns": {name: name for name in SPEC},
-        }
+        request(
+            tmp_path / "model",
+            records,
+            training=[float(one) for one in answers],
+            optional=["kind", "price", "tract"],
+            text=["kind", "ways", "zone"],
+            columns={name: name for name in SPEC},
+        )
     )
 
     assert report["problems"] == []
@@ -159,23 +172,8 @@ def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[st
         ).SerializeToString()
         for x in range(-5, 5)
     ]
-    return model_check.probe(
-        {
-            "label": "label",
-            "classes": classes,
-            "threshold": 0.5,
-            "logits": logits,
-            "tolerance": 1e-3,
-            "timeout": 300,
-            "answer": {0: "prediction", 2: "probability"}.get(len(classes), "probabilities"),
-            "model": str(folder),
-            "examples": [base64.b64encode(row).decode() for row in rows],
-            "training": None,
-            "optional": [],
-            "text": [],
-            "columns": {"x": "x"},
-        }
-    )
+    answer = {0: "prediction", 2: "probability"}.get(len(classes), "probabilities")
+    return model_check.probe(request(folder, rows, classes=classes, logits=logits, tolerance=1e-3, answer=answer))
 
 
 LARGE = 1e7
@@ -207,20 +205,7 @@ def request_to_explain(model: Path) -> dict:
         values = {"x": place % 2 * 1e-3, "unread": 1.0}
         feature = {name: tf.train.Feature(float_list=tf.train.FloatList(value=[one])) for name, one in values.items()}
         rows.append(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-    return {
-        "label": "label",
-        "classes": [],
-        "threshold": 0.5,
-        "tolerance": 1e-6,
-        "timeout": 300,
-        "answer": "prediction",
-        "model": str(model),
-        "examples": [base64.b64encode(row).decode() for row in rows],
-        "training": None,
-        "optional": [],
-        "text": [],
-        "columns": {"x": "x", "unread": "unread"},
-    }
+    return request(model, rows, columns={"x": "x", "unread": "unread"})
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.01])
@@ -321,24 +306,8 @@ def probe_images(folder: Path, tolerant: bool = False, pictures: Sequence[bytes]
             name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in values.items()
         }
         records.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    return model_check.probe(
-        {
-            "label": "label",
-            "classes": [],
-            "threshold": 0.5,
-            "tolerance": 1e-3,
-            "timeout": 300,
-            "answer": "prediction",
-            "model": str(folder),
-            "examples": [base64.b64encode(record).decode() for record in records],
-            "training": None,
-            "optional": [],
-            "text": [],
-            "image": "image",
-            "not_served": ["image_path", "label"],
-            "columns": {"image": "image"},
-        }
-    )
+    of_images = {"image": "image", "not_served": ["image_path", "label"], "columns": {"image": "image"}}
+    return model_check.probe(request(folder, records, tolerance=1e-3, **of_images))
 
 
 PICTURE = tf.io.encode_png(tf.fill([20, 20, 3], tf.constant(90, tf.uint8))).numpy()
