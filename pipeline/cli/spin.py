@@ -125,6 +125,9 @@ def _spin(spinner: Spinner, config: PipelineConfig, step: str, screen: Screen) -
     screen.line(
         step, "ran", time.monotonic() - started, "all rows" if spinner.used is None else f"{spinner.used:,} rows"
     )
+    if spinner.searched:
+        values = ", ".join(f"{name}={_cell(value)}" for name, value in spinner.searched.items())
+        screen.note(f"  with the values of the last search, whatever build_model's defaults: {values}")
     if table.empty:
         screen.note(f"  {Path(config.module).name} trains in a loop of its own, which tells no losses by step")
     else:

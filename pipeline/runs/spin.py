@@ -45,6 +45,7 @@ class Spinner:
         rows: Of the sample; None: all.
         create: Creates the graph of a config for a target.
         used: Rows of the last step's sample; there may be fewer than were asked for. None: all.
+        searched: Hyperparameters that the last step took from a search, by name; empty if it took none.
     """
 
     output: Path
@@ -52,6 +53,7 @@ class Spinner:
     rows: int | None
     create: Callable[[PipelineConfig, Target], Pipeline]
     used: int | None = None
+    searched: Mapping[str, Any] = field(default_factory=dict)
     _samples: dict[str, tuple[Path, int]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -66,6 +68,7 @@ class Spinner:
         nodes = {node.id: node for node in pipeline.components}
         node = nodes[step]
         inputs = self._inputs(node, nodes)
+        self.searched = _searched(inputs)
         outputs: Artifacts = {}
         shutil.rmtree(self.scratch / "outputs", ignore_errors=True)  # of the spin before
         folder = self.scratch / "outputs" / str(next(self._numbers))  # never the same: graphs are cached by their path
@@ -139,6 +142,15 @@ def _artifact_of(producer: BaseNode, channel: BaseChannel, run: Run) -> Artifact
         return None
     artifact.set_mlmd_artifact(made)
     return artifact
+
+
+def _searched(inputs: Artifacts) -> Mapping[str, Any]:
+    """Return the hyperparameters that a search has chosen, if they are among the inputs."""
+    for artifact in inputs.get("hyperparameters", ()):
+        # The name is TFX's (tfx/components/tuner/executor.py), the content KerasTuner's.
+        values: Mapping[str, Any] = json.loads((Path(artifact.uri) / "best_hyperparameters.txt").read_text())["values"]
+        return values
+    return {}
 
 
 def _optional(node: BaseNode) -> bool:

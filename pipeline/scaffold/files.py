@@ -17,9 +17,9 @@ from pipeline.scaffold.columns import CHARACTER
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.names import shortened
+from pipeline.settings.notations import AMOUNT
 from pipeline.validation.schema_text import drop_unused_domains, inferred_from, to_text
 from pipeline.validation.serving_skew import statistics_of
-from pipeline.validation.wrong_notations import AMOUNT
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),

@@ -6,6 +6,7 @@ from pipeline.serving.explanations import MOST_ROWS
 from pipeline.serving.inputs import ANY, KINDS, Input
 from pipeline.serving.model import Model
 from pipeline.settings.images import FORMATS
+from pipeline.settings.notations import described
 
 
 def describe(name: str, model: Model, max_instances: int) -> dict[str, Any]:
@@ -58,6 +59,8 @@ def _schema(column: Input) -> dict[str, Any]:
         encoded = {**schema["properties"]["b64"], "contentMediaType": "image/*", "maxLength": longest}
         pixels = f"{' '.join(FORMATS)}; at most {column.limits.max_pixels:,} pixels"
         schema |= {"properties": {"b64": encoded}, "description": pixels}
+    if column.notation:
+        schema |= {"description": f"{described(column.notation)}; text in another one counts as missing"}
     if column.values is not None:
         schema = {"type": "array", "items": schema}
         if column.values != ANY:

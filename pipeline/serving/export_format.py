@@ -2,7 +2,8 @@
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
 without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which
-is an encoded one and has its limits beside: ``"max_pixels": 50000000, "max_bytes": 52428800``.
+is an encoded one and has its limits beside: ``"max_pixels": 50000000, "max_bytes": 52428800``. Text that holds times
+or amounts has its ``"notation"``: "%d.%m.%Y", or "amount: ,".
 
 ``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
 number.
@@ -17,6 +18,7 @@ from typing import Any
 
 from pipeline.errors import UserError, first_line
 from pipeline.settings.names import plain_names
+from pipeline.settings.notations import DATES, is_notation
 
 # One tensor for each raw feature: what TensorFlow Serving calls unless a request names another signature.
 ROWS_SIGNATURE = "serving_default"
@@ -125,6 +127,8 @@ def _problem(described: Any) -> str:
         return 'no "required" that is true or false'
     if not isinstance(described.get("input", ""), str):
         return 'an "input" that is no text'
+    if not is_notation(described.get("notation", DATES[0])):
+        return 'a "notation" that is unknown'
     wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]
     return f'a "{wrong[0]}" that is no whole number' if wrong else ""
 

@@ -120,6 +120,7 @@ class Input:
             values], filled up with what stands for a missing one.
         tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
         limits: Of an image; None of any other kind.
+        notation: Of times or amounts in text, as ``settings.notations`` has it; empty of any other text.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Input:
     values: int | None = None
     tensor: str = ""
     limits: Images | None = None
+    notation: str = ""
 
     @property
     def expected(self) -> str:

@@ -175,9 +175,10 @@ def _signature(
     inputs = {}
     for key, spec in sorted(specs.items()):
         values = (spec.shape[1] or ANY) if spec.shape.rank == 2 else None
-        column, limits = key, None
+        column, limits, notation = key, None, ""
         if key in described:
             column, kind, required = (described[key][part] for part in ("name", "type", "required"))
+            notation = described[key].get("notation", "")
             if kind == IMAGE:
                 # The model decodes it, and there is nothing to decode where it is missing.
                 required, written = True, ("max_pixels", "max_bytes")
@@ -192,6 +193,7 @@ def _signature(
             raise UserError(
                 f"{INPUTS} says that {key!r} is {kind}, and the model takes {spec.dtype.name}; push it again"
             )
-        inputs[column] = Input(column, kind, required, np.dtype(spec.dtype.as_numpy_dtype), values, key, limits)
+        dtype = np.dtype(spec.dtype.as_numpy_dtype)
+        inputs[column] = Input(column, kind, required, dtype, values, key, limits, notation)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, packed(function))

@@ -1,10 +1,17 @@
 """Notations of dates, times and amounts in text, as regular expressions that Python, pyarrow and TensorFlow read alike.
 
-Standard library only.
+In a schema, ``time_domain { string_format: "%d.%m.%Y" }`` is the notation of times, and ``annotation { tag: "amount:
+," }`` says that text holds amounts with this decimal sign. Standard library only.
 """
+
+from __future__ import annotations
 
 import calendar
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow_metadata.proto.v0.schema_pb2 import Feature
 
 # Dates by the order of their parts, as ``strftime`` writes it; a time of day and a zone may follow. "%H:%M" is a time
 # of day alone, seconds may follow. Of two that both fit, the first is taken.
@@ -65,6 +72,33 @@ AMOUNTS = {
     sign: _SPACES.join(("^", "[-+(]?", f"{_SIGNS}?", "[-+]?", digits, f"{_SIGNS}?", r"\)?-?", f"{_SIGNS}?", "$"))
     for sign, digits in _DIGITS.items()
 }
+
+# The notation of amounts is this and their decimal sign.
+AMOUNT = "amount: "
+
+
+def notation_of(feature: Feature) -> str:
+    """Return the notation that a schema names of a feature's text: one of ``DATES``, or "amount: ,"; or nothing."""
+    form = feature.time_domain.string_format
+    named = [form, *(tag for tag in feature.annotation.tag if tag.startswith(AMOUNT))]
+    return next((notation for notation in named if is_notation(notation)), "")
+
+
+def is_notation(notation: str) -> bool:
+    """Return whether this is a notation of times or amounts."""
+    return notation in DATES or (notation.startswith(AMOUNT) and notation.removeprefix(AMOUNT) in AMOUNTS)
+
+
+def described(notation: str) -> str:
+    """Return a notation for messages."""
+    if notation in DATES:
+        return f"the notation is {notation}"
+    return f"the decimal sign is {notation.removeprefix(AMOUNT)!r}"
+
+
+def is_in(text: str, notation: str) -> bool:
+    """Return whether a text is a time or an amount in a notation."""
+    return is_time(text, notation) if notation in DATES else is_amount(text, notation.removeprefix(AMOUNT))
 
 
 def is_time(text: str, form: str) -> bool:

@@ -24,6 +24,7 @@ from pipeline.serving.export_format import (
     WEIGHTS,
 )
 from pipeline.settings.names import SERVING, plain_names
+from pipeline.settings.notations import notation_of
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training import warmup
 from pipeline.training.answers import Answers
@@ -132,7 +133,12 @@ def export(
     tf.saved_model.save(server, folder, signatures=traced)
     if requests and _answers(answer_rows, requests):
         warmup.write(folder, ROWS_SIGNATURE, requests)
-    _describe(folder, raw_spec, plain, answers, images)
+    notations = {
+        feature.name: notation
+        for feature in transform_output.raw_metadata.schema.feature
+        if (notation := notation_of(feature))
+    }
+    _describe(folder, raw_spec, plain, notations, answers, images)
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
@@ -177,6 +183,7 @@ def _describe(
     folder: str,
     raw_spec: Mapping[str, Any],
     plain: Mapping[str, str],
+    notations: Mapping[str, str],
     answers: Answers,
     images: Mapping[str, Any] | None,
 ) -> None:
@@ -185,6 +192,9 @@ def _describe(
         name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
         for name, spec in sorted(raw_spec.items())
     }
+    for name in described.keys() & notations.keys():
+        if described[name]["type"] == "text":
+            described[name]["notation"] = notations[name]
     if images:
         limits = {name: images[name] for name in ("max_pixels", "max_bytes")}
         described[images["column"]] |= {"type": "image", **limits}

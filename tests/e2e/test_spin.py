@@ -47,7 +47,8 @@ def test_each_step_shows_what_it_makes_and_keeps_nothing(mine):
     trained = spin(mine, "Trainer", "--rows", "600")
     assert trained.code == 0, trained.text
     assert re.search(r"^  Trainer +ran +[\d.]+ s  600 rows$", trained.text, re.MULTILINE)
-    header, first, *_, last = trained.text.strip().splitlines()[1:]
+    values, header, first, *_, last = trained.text.strip().splitlines()[1:]
+    assert re.match("  with the values of the last search, whatever build_model's defaults: .*dropout=0", values)
     assert header.split() == ["step", "epoch", "loss", "learning_rate", "gradient_norm", "auc", "val_auc", "val_loss"]
     assert first.split()[:2] == ["1", "1"]
     assert len(last.split()) == len(header.split())

@@ -15,9 +15,10 @@ from pipeline.cli import predict
 from pipeline.cli.printing import Terminal
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
-from pipeline.serving.export_format import CLASSES
+from pipeline.serving.description import describe
+from pipeline.serving.export_format import CLASSES, INPUTS
 from pipeline.serving.model import Model, load
-from tests.serving.conftest import ROWS, expected, save
+from tests.serving.conftest import DESCRIBED, ROWS, expected, save
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,31 @@ def test_a_terminal_shows_the_rows_so_far(model, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "Terminal", lambda stderr: Terminal(file=shown, force_terminal=stderr))
     run(model, write(tmp_path, "csv", ROWS), tmp_path / "answers.parquet")
     assert "3 rows" in shown.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_text_in_another_notation_than_the_models_is_answered_and_named(tmp_path, capsys, kind):
+    folder = save(tmp_path / "model")
+    described = {**DESCRIBED, "carrier": {"type": "text", "required": True, "notation": "%d.%m.%Y"}}
+    (folder / INPUTS).write_text(json.dumps(described))
+    texts = ["29.02.2024", "2024-02-29", "2/29/24", "2024-02-29", " ", "NA"]
+    data = write(tmp_path, kind, [{**ROWS[0], "carrier": text} for text in texts])
+    model = load(str(folder))
+    assert len(run(model, data, tmp_path / "answers.csv")) == len(texts)
+    assert "the notation is %d.%m.%Y" in json.dumps(describe("flights", model, 1))
+    note = " ".join(capsys.readouterr().err.split())
+    assert note == (
+        "note: column 'carrier': 3 of 6 rows have text in another notation, which counts as missing: "
+        "'2024-02-29', '2/29/24'; the notation is %d.%m.%Y"
+    )
+
+
+def test_a_notation_that_is_unknown_is_a_damaged_model(tmp_path):
+    folder = save(tmp_path / "model")
+    described = {**DESCRIBED, "carrier": {"type": "text", "required": True, "notation": "%d %B"}}
+    (folder / INPUTS).write_text(json.dumps(described))
+    with pytest.raises(UserError, match="inputs.json is damaged: 'carrier' has a \"notation\" that is unknown"):
+        load(str(folder))
 
 
 def test_a_model_of_another_make_is_asked_serialized_examples(tmp_path):

@@ -36,6 +36,7 @@ SCHEMA = "\n".join(
                 "exposure": 'shape { dim { size: 1 } } not_in_environment: "SERVING"',
             }.items()
         ),
+        'feature { name: "when" type: BYTES value_count { min: 1 max: 1 } time_domain { string_format: "%d.%m.%Y" } }',
     ]
 )
 # Told apart in the bytes of a model.
@@ -100,12 +101,12 @@ def exported(graph: str, folder: Path, rows: int, traced: Traced | None = None) 
 
 def test_every_column_has_its_part_and_one_that_no_feature_is_made_of_has_none(graph, tmp_path):
     model = load(str(exported(graph, tmp_path / "model", 64)))
-    assert sorted(model.rows.inputs) == ["grid", "secret", "x"]
+    assert sorted(model.rows.inputs) == ["grid", "secret", "when", "x"]
     grid = np.arange(6.0).reshape(1, 2, 3)
-    columns = {"x": np.array([10.0]), "secret": np.array([-1.0]), "grid": grid}
+    columns = {"x": np.array([10.0]), "secret": np.array([-1.0]), "when": np.array([b""]), "grid": grid}
     (found,) = by_row(model.explains.predict(columns))
     assert found["answer"] == 35
-    wanted = {"x": 2 * (10 - FIRST["x"] - 19.5), "grid": 15 - 6 * 1.95, "secret": 0}
+    wanted = {"x": 2 * (10 - FIRST["x"] - 19.5), "grid": 15 - 6 * 1.95, "secret": 0, "when": 0}
     assert found["contributions"] == pytest.approx(wanted, abs=1e-3)
     assert found["errors"]["secret"] == 0
 
@@ -130,6 +131,14 @@ def test_the_requests_that_warm_a_server_up_are_answered_by_the_model_that_is_lo
         found.append(len(answers))
         assert not inputs["secret"].numpy().any()
     assert found == [1, 16]
+
+
+def test_the_model_knows_the_notation_of_its_times(graph, tmp_path):
+    inputs = load(str(exported(graph, tmp_path / "model", 0))).rows.inputs
+    assert {name: column.notation for name, column in inputs.items()} == {
+        **dict.fromkeys(("grid", "secret", "x"), ""),
+        "when": "%d.%m.%Y",
+    }
 
 
 def test_each_signature_is_traced_once(graph, tmp_path):
