@@ -5,7 +5,8 @@
 On the flights, whose ExampleGen has run before, as after any first run. The module file is a copy in which a number is
 another after each edit, of the clipping in preprocessing_fn for Transform and of a default in build_model for the
 Trainer. Must be reached: the sample within 30 seconds, and in the median an answer within 2 seconds after an edit.
-Exits 1 when it falls short.
+Exits 1 when it falls short. The last column, by which nothing is judged, is in imports of TFX, taken in between: the same
+machine takes 7 to 17 seconds for one, by what else it does.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 FLIGHTS = ROOT / "data/flights"
 MOST_OF_SAMPLE, MOST = 30.0, 2.0
+ALONE = "the import of TFX alone"
 # Of each step: the text that an edit replaces, and what makes it another one each time.
 EDITS = {
     "Transform": ("tf.clip_by_value(scaled, -3.0, 3.0)", "tf.clip_by_value(scaled, -3.{}, 3.0)"),
@@ -51,12 +53,14 @@ def main() -> int:
         config.write_text(CONFIG.format(path=str(ROOT / "configs/flights.py"), module=str(module)))
         flags = ["--config", str(config), "--output", f"{folder}/output"]
         sampled(flags, 4_000)  # reads all rows
-        took = {"the import of TFX alone": [imported()], "every step on 5,000 rows": [sampled(flags, 5_000)]}
+        took = {ALONE: [imported()], "every step on 5,000 rows": [sampled(flags, 5_000)]}
+        took[ALONE].append(imported())
         flags[-1] += "/sample"
         for step in EDITS:
             first, *after = answers(step, flags, module, source, arguments.edits)
             took[f"spin {step}, started"] = [first]
             took[f"spin {step}, after an edit"] = after
+            took[ALONE].append(imported())
     return report(took)
 
 
@@ -109,14 +113,16 @@ def answers(step: str, flags: list[str], module: Path, source: str, edits: int) 
 
 def report(took: dict[str, list[float]]) -> int:
     """Prints the seconds and what they must be; returns the exit code."""
-    table = Table("", "median s", "from", "to", "at most")
+    table = Table("", "median s", "from", "to", "at most", "imports")
+    alone = statistics.median(took[ALONE])
     ok = True
     for name, seconds in took.items():
         most = MOST if "edit" in name else MOST_OF_SAMPLE if "rows" in name else None
         middle = statistics.median(seconds)
         ok = ok and (most is None or middle <= most)
         numbers = (middle, min(seconds), max(seconds))
-        table.add_row(name, *(f"{number:.1f}" for number in numbers), "" if most is None else f"{most:.0f}")
+        limit = "" if most is None else f"{most:.0f}"
+        table.add_row(name, *(f"{number:.1f}" for number in numbers), limit, f"{middle / alone:.2f}")
     Console().print(table)
     print("all reached" if ok else "falls short")
     return 0 if ok else 1

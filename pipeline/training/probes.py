@@ -1,7 +1,6 @@
 """Time by themselves the parts of a step that cannot be timed inside it: few calls, after the training."""
 
 import functools
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import tensorflow as tf
 
 from pipeline.training.rows import Rows
 
-TIMES = 3
+# The same on every worker, for some calls wait for all of them.
+TIMES = 5
 PASSES = 32
 
 
@@ -78,11 +78,11 @@ def _number_of(function: Callable[..., tf.Tensor], features: Mapping[str, tf.Ten
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return the median seconds of a call, after one that compiles."""
+    """Return the seconds of the shortest of some calls, which other load has disturbed least; one before compiles."""
     call()
     seconds = []
     for _ in range(TIMES):
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+    return min(seconds)

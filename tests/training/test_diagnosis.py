@@ -18,6 +18,7 @@ from pipeline.training.decoding import Decoder
 from pipeline.training.diagnosis import Measured, diagnose
 from pipeline.training.input_pipeline import read
 from pipeline.training.loop import Fit
+from pipeline.training.probes import seconds_of
 from pipeline.training.settings import Settings
 from tests.training.records import DECODER, SETTINGS, SPEC, compiled, functional, write
 
@@ -117,6 +118,11 @@ def test_a_slow_decoding_asks_for_a_cache_and_gains_what_is_expected(pattern, tm
     assert found["sentence"] in caplog.text
     # More than expected: the first epoch is decoded while the step is compiled.
     assert without_the_start(found) - without_the_start(better) > 0.7 * expected_gain(found)
+
+
+def test_a_call_that_other_load_has_disturbed_does_not_count():
+    waits = iter([0.0, 0.05, 0.05, 0.0, 0.05, 0.05])
+    assert seconds_of(lambda: time.sleep(next(waits))) < 0.04
 
 
 def test_tiny_batches_ask_for_larger_ones_and_gain_what_is_expected(pattern, tmp_path):
