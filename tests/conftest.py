@@ -28,7 +28,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
-# Files that take minutes, the longest first: one that begins last keeps a process busy while the other has nothing left.
+# Files that take minutes, the longest first: one that begins last keeps a process busy when the other has nothing left.
 LONGEST_FIRST = ("vertex/rehearsal/test_rehearsal.py", "e2e/test_stock_module.py", "e2e", "faults", "training")
 
 
@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> int:
         path = item.path.relative_to(Path(__file__).parent)
-        return next((place for place, name in enumerate(LONGEST_FIRST) if path.is_relative_to(name)), len(LONGEST_FIRST))
+        places = [place for place, name in enumerate(LONGEST_FIRST) if path.is_relative_to(name)]
+        return min(places, default=len(LONGEST_FIRST))
 
     items.sort(key=place)
 
