@@ -5,8 +5,8 @@
 On the flights, whose ExampleGen has run before, as after any first run. The module file is a copy in which a number is
 another after each edit, of the clipping in preprocessing_fn for Transform and of a default in build_model for the
 Trainer. Must be reached: the sample within 30 seconds, and in the median an answer within 2 seconds after an edit.
-Exits 1 when it falls short. The last column, by which nothing is judged, is in imports of TFX, taken in between: the same
-machine takes 7 to 17 seconds for one, by what else it does.
+Exits 1 when it falls short. The last column, by which nothing is judged, is in imports of TFX, taken in between: the
+same machine takes 7 to 17 seconds for one, by what else it does.
 """
 
 import argparse
