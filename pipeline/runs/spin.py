@@ -54,6 +54,7 @@ class Spinner:
     create: Callable[[PipelineConfig, Target], Pipeline]
     used: int | None = None
     searched: Mapping[str, Any] = field(default_factory=dict)
+    _graph: tuple[PipelineConfig, Pipeline] | None = None
     _samples: dict[str, tuple[Path, int]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -64,7 +65,9 @@ class Spinner:
             UserError: no run has made what it needs.
             Exception: whatever the step raises.
         """
-        pipeline = self.create(config, Target.local(self.scratch / "target", config.name))
+        from pipeline.data.decoded_blocks import keep_decoded  # pyarrow
+
+        pipeline = self._graph_of(config)
         nodes = {node.id: node for node in pipeline.components}
         node = nodes[step]
         inputs = self._inputs(node, nodes)
@@ -84,9 +87,19 @@ class Spinner:
         module = Path(config.module)
         if "module_path" in properties:
             properties["module_path"] = module.stem
-        with _importable(module), tempfile.TemporaryDirectory(dir=self.scratch) as temporary:
+        with (
+            _importable(module),
+            tempfile.TemporaryDirectory(dir=self.scratch) as temporary,
+            keep_decoded(str(self.scratch / "decoded")),  # for the next spin, too
+        ):
             _run(node, list(pipeline.beam_pipeline_args or ()), inputs, outputs, properties, temporary)
         return {name: Path(artifact.uri) for name, (artifact,) in outputs.items()}
+
+    def _graph_of(self, config: PipelineConfig) -> Pipeline:
+        """Return the graph; of the same config the same one, for no step reads the digests of code in it."""
+        if self._graph is None or self._graph[0] != config:
+            self._graph = config, self.create(config, Target.local(self.scratch / "target", config.name))
+        return self._graph[1]
 
     def _inputs(self, node: BaseNode, nodes: Mapping[str, BaseNode]) -> Artifacts:
         """Return the inputs of a step as the newest run that has all of them has made them."""

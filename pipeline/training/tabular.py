@@ -5,16 +5,20 @@
     each = tabular.MemberDense(members, 1, "sigmoid", dtype="float32")(hidden)  # [batch, members, 1]
     model = tabular.Committee(inputs, each)  # answers [batch, 1]
 
-``preprocessing.quantile_transform`` makes such numbers in ``preprocessing_fn``.
+``preprocessing.quantile_transform`` makes such numbers in ``preprocessing_fn``. The layers say of what shape their
+answers are: Keras would compute them in a graph of its own to find out, each time a model is built.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 from keras import layers, ops
+
+Shape: TypeAlias = tuple[int | None, ...]
 
 
 class Standardize(layers.Layer):
@@ -30,6 +34,10 @@ class Standardize(layers.Layer):
         standard = ops.where(missing, 0.0, (numbers - 0.5) * math.sqrt(12))
         return ops.concatenate([standard, ops.cast(missing, numbers.dtype)], axis=-1)
 
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return [batch, 2 n]."""
+        return (*shape[:-1], shape[-1] and 2 * shape[-1])
+
 
 class _NumberEmbedding(layers.Layer):
     """A dense layer of each number's own, over values made of it and whether it is missing.
@@ -43,7 +51,7 @@ class _NumberEmbedding(layers.Layer):
         super().__init__(**settings)
         self._values, self.width = values, width
 
-    def build(self, shape: tuple[int | None, ...]) -> None:
+    def build(self, shape: Shape) -> None:
         """Create the weights of each number."""
         numbers, limit = shape[-1], math.sqrt(3 / (self._values + 1))
         initializer = keras.initializers.RandomUniform(-limit, limit)
@@ -57,6 +65,10 @@ class _NumberEmbedding(layers.Layer):
         values = ops.concatenate([values, ops.cast(missing, values.dtype)], axis=-1)  # [batch, numbers, values + 1]
         embedded = ops.relu(_products(values, self.kernel) + self.bias)
         return ops.reshape(embedded, (-1, embedded.shape[1] * self.width))
+
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return [batch, numbers * width]."""
+        return shape[0], shape[-1] and shape[-1] * self.width
 
     def values_of(self, numbers: Any) -> Any:
         """Return values, [batch, numbers, values], of numbers, [batch, numbers, 1]."""
@@ -101,7 +113,7 @@ class Periodic(_NumberEmbedding):
         super().__init__(2 * frequencies, width, **settings)
         self.frequencies, self.sigma = frequencies, sigma
 
-    def build(self, shape: tuple[int | None, ...]) -> None:
+    def build(self, shape: Shape) -> None:
         """Create the frequencies and weights of each number."""
         waves = keras.initializers.RandomNormal(stddev=self.sigma)
         self.frequency = self.add_weight(shape=(shape[-1], self.frequencies), initializer=waves)
@@ -136,11 +148,16 @@ class EmbeddingBag(layers.Layer):
     def call(self, categories: Sequence[Any]) -> Any:
         """Take numbers from 0 to below the size of each category."""
         tables = ops.split(self.embeddings, list(itertools.accumulate(self.sizes[:-1])), axis=0)
+        # In place of ops.take, which would count negative numbers from the end: half of a step's operations here.
         return sum(
-            ops.take(table, numbers[:, place], axis=0)
-            for table, numbers in zip(tables, categories, strict=True)
-            for place in range(numbers.shape[1])
+            tf.gather(table, numbers)
+            for table, places in zip(tables, categories, strict=True)
+            for numbers in tf.unstack(places, axis=1)
         )
+
+    def compute_output_shape(self, shapes: Sequence[Shape]) -> Shape:
+        """Return [batch, width]."""
+        return shapes[0][0], self.width
 
 
 class SharedDense(layers.Layer):
@@ -161,7 +178,7 @@ class SharedDense(layers.Layer):
         super().__init__(**settings)
         self.members, self.units, self.activation = members, units, keras.activations.get(activation)
 
-    def build(self, shape: tuple[int | None, ...]) -> None:
+    def build(self, shape: Shape) -> None:
         """Create the shared weights and the members' factors."""
         width = shape[-1]
         limit = 1 / math.sqrt(width or 1)
@@ -179,6 +196,10 @@ class SharedDense(layers.Layer):
         if len(values.shape) == 2:
             values = values[:, None]
         return self.activation(ops.matmul(values * self.factor_in, self.kernel) * self.factor_out + self.bias)
+
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return [batch, members, units]."""
+        return shape[0], self.members, self.units
 
 
 class MemberDense(layers.EinsumDense):
@@ -223,7 +244,7 @@ class GroupIntercept(layers.Layer):
         super().__init__(**settings)
         self.groups, self.members = groups, members
 
-    def build(self, shape: tuple[int | None, ...]) -> None:
+    def build(self, shape: Shape) -> None:
         """Create the offsets."""
         self.offsets = self.add_weight(shape=(self.groups, self.members), initializer="zeros")
 
@@ -231,6 +252,10 @@ class GroupIntercept(layers.Layer):
         """Take numbers of groups."""
         known = ops.cast(group < self.groups - 1, self.offsets.dtype)  # [batch, 1]
         return (ops.take(self.offsets, group[:, 0], axis=0) * known)[..., None]
+
+    def compute_output_shape(self, shape: Shape) -> Shape:
+        """Return [batch, members, 1]."""
+        return shape[0], self.members, 1
 
 
 class Committee(keras.Model):

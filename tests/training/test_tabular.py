@@ -21,6 +21,34 @@ def test_each_number_has_an_embedding_of_its_own(layer):
     assert layer.compute_output_spec(keras.KerasTensor((None, 2))).shape == (None, 6)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (tabular.Standardize(), (7, 4)),
+        (tabular.PiecewiseLinear(4, 3), (7, 4)),
+        (tabular.Periodic(5, 3), (7, 4)),
+        (tabular.SharedDense(3, 5), (7, 4)),
+        (tabular.SharedDense(3, 5), (7, 3, 4)),
+        (tabular.MemberDense(3, 5), (7, 3, 4)),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else type(value).__name__,
+)
+def test_answers_are_of_the_shape_that_a_layer_tells(layer, shape):
+    told = layer(keras.Input(shape[1:]))
+    found = layer(np.zeros(shape, np.float32))
+    assert told.shape == (None, *found.shape[1:])
+    assert told.dtype == keras.backend.standardize_dtype(found.dtype)
+
+
+def test_categories_and_groups_give_answers_of_the_shape_that_their_layers_tell():
+    rows = np.zeros((7, 2), np.int64)
+    for layer, told_of, given in (
+        (tabular.EmbeddingBag([3, 4], 5), [keras.Input((2,), dtype="int64")] * 2, [rows] * 2),
+        (tabular.GroupIntercept(3, 4), keras.Input((1,), dtype="int64"), rows[:, :1]),
+    ):
+        assert layer(told_of).shape == (None, *layer(given).shape[1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [tabular.PiecewiseLinear, tabular.Periodic])
 def test_a_missing_number_can_be_learnt(kind):
