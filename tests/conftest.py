@@ -36,8 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let long files begin first; the order within a file stays."""
 
     def place(item: pytest.Item) -> int:
-        path = item.path.relative_to(Path(__file__).parent)
-        places = [place for place, name in enumerate(LONGEST_FIRST) if path.is_relative_to(name)]
+        tests = Path(__file__).parent
+        places = [place for place, name in enumerate(LONGEST_FIRST) if item.path.is_relative_to(tests / name)]
         return min(places, default=len(LONGEST_FIRST))
 
     items.sort(key=place)

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ from pipeline.filesystem import is_remote, new_file
 from pipeline.serving.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.images import ENDINGS
-from pipeline.settings.names import shortened
-from pipeline.settings.notations import described
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS, LABEL_SET
 
@@ -177,7 +174,7 @@ def predict(
     from pipeline.serving import explanations
     from pipeline.serving.features import row_count
     from pipeline.serving.table_writer import TableWriter
-    from pipeline.validation import wrong_notations
+    from pipeline.validation.wrong_notations import Unread
 
     if explain and (reason := explanations.why_none(model)):
         raise UserError(f"--explain: {reason}")
@@ -189,8 +186,7 @@ def predict(
         raise UserError(f"--columns {' '.join(clash)}: the model's answer has a column of that name")
     started = time.monotonic()
     rows, refused, first_reason = 0, 0, ""
-    notations = {name: column.notation for name, column in signature.inputs.items() if column.notation}
-    unread: dict[str, Counter[str]] = {name: Counter() for name in notations}
+    unread = {name: Unread(column.notation) for name, column in signature.inputs.items() if column.notation}
     # In CSV, the values of the classes are columns with their names.
     value_names = dict.fromkeys((ANSWERS["multiclass"], LABEL_SET), model.classes) if model.classes else {}
     try:
@@ -217,8 +213,8 @@ def predict(
                         arrays = predict_images.answered(arrays, reasons)
                         refused += sum(map(bool, reasons))
                         first_reason = first_reason or predict_images.first_refused(file, kept_columns, reasons)
-                    for name, notation in notations.items():
-                        unread[name] += wrong_notations.counted(columns[name].ravel().tolist(), notation)
+                    for name, texts in unread.items():
+                        texts.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += row_count(columns)
                     progress.update(progress.task_ids[0], completed=rows)
@@ -231,10 +227,8 @@ def predict(
     if refused:
         say(f"note: {refused:,} of {rows:,} images are refused, see 'refused'; the first: {first_reason}", error=True)
     for name, texts in unread.items():
-        if texts:
-            found = shortened([repr(text) for text, _ in texts.most_common()])
-            share = f"{texts.total():,} of {rows:,} rows have text in another notation, which counts as missing"
-            say(f"note: column {name!r}: {share}: {found}; {described(notations[name])}", error=True)
+        if texts.rows:
+            say(f"note: column {name!r}: {texts.rows:,} of {rows:,} rows {texts}", error=True)
     return rows, time.monotonic() - started
 
 
@@ -280,6 +274,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.data.table import Unit
     from pipeline.serving.features import check_columns, from_table
     from pipeline.serving.inputs import take_examples
+    from pipeline.settings.names import shortened
 
     inputs, examples = signature.inputs, take_examples(signature.inputs)
     image = predict_images.image_input(signature)

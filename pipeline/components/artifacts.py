@@ -56,6 +56,12 @@ def read_baselines(uri: str) -> dict[str, dict[str, float]]:
     return metrics
 
 
+def read_hyperparameters(uri: str) -> dict[str, Any]:
+    """Return the values that a search has found, by name; TFX names the file, KerasTuner writes it."""
+    values: dict[str, Any] = _read_json(f"{uri}/best_hyperparameters.txt")["values"]
+    return values
+
+
 def read_model_report(blessing_uri: str) -> dict[str, Any]:
     """Return the report of ModelCheck."""
     return _read_json(f"{blessing_uri}/{MODEL_REPORT}")

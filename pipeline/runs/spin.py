@@ -65,13 +65,15 @@ class Spinner:
             UserError: no run has made what it needs.
             Exception: whatever the step raises.
         """
+        from pipeline.components.artifacts import read_hyperparameters  # TFX
         from pipeline.data.decoded_blocks import keep_decoded  # pyarrow
 
         pipeline = self._graph_of(config)
         nodes = {node.id: node for node in pipeline.components}
         node = nodes[step]
         inputs = self._inputs(node, nodes)
-        self.searched = _searched(inputs)
+        found = inputs.get("hyperparameters")
+        self.searched = read_hyperparameters(found[0].uri) if found else {}
         outputs: Artifacts = {}
         shutil.rmtree(self.scratch / "outputs", ignore_errors=True)  # of the spin before
         folder = self.scratch / "outputs" / str(next(self._numbers))  # never the same: graphs are cached by their path
@@ -155,15 +157,6 @@ def _artifact_of(producer: BaseNode, channel: BaseChannel, run: Run) -> Artifact
         return None
     artifact.set_mlmd_artifact(made)
     return artifact
-
-
-def _searched(inputs: Artifacts) -> Mapping[str, Any]:
-    """Return the hyperparameters that a search has chosen, if they are among the inputs."""
-    for artifact in inputs.get("hyperparameters", ()):
-        # The name is TFX's (tfx/components/tuner/executor.py), the content KerasTuner's.
-        values: Mapping[str, Any] = json.loads((Path(artifact.uri) / "best_hyperparameters.txt").read_text())["values"]
-        return values
-    return {}
 
 
 def _optional(node: BaseNode) -> bool:

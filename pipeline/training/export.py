@@ -133,12 +133,7 @@ def export(
     tf.saved_model.save(server, folder, signatures=traced)
     if requests and _answers(answer_rows, requests):
         warmup.write(folder, ROWS_SIGNATURE, requests)
-    notations = {
-        feature.name: notation
-        for feature in transform_output.raw_metadata.schema.feature
-        if (notation := notation_of(feature))
-    }
-    _describe(folder, raw_spec, plain, notations, answers, images)
+    _describe(folder, raw_spec, plain, transform_output.raw_metadata.schema, answers, images)
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
@@ -183,7 +178,7 @@ def _describe(
     folder: str,
     raw_spec: Mapping[str, Any],
     plain: Mapping[str, str],
-    notations: Mapping[str, str],
+    schema: schema_pb2.Schema,
     answers: Answers,
     images: Mapping[str, Any] | None,
 ) -> None:
@@ -192,9 +187,10 @@ def _describe(
         name: {"input": plain[name], "type": KINDS[spec.dtype], "required": isinstance(spec, tf.io.FixedLenFeature)}
         for name, spec in sorted(raw_spec.items())
     }
-    for name in described.keys() & notations.keys():
-        if described[name]["type"] == "text":
-            described[name]["notation"] = notations[name]
+    for feature in schema.feature:
+        found = described.get(feature.name)
+        if found and found["type"] == "text" and (notation := notation_of(feature)):
+            found["notation"] = notation
     if images:
         limits = {name: images[name] for name in ("max_pixels", "max_bytes")}
         described[images["column"]] |= {"type": "image", **limits}

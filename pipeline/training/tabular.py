@@ -148,7 +148,7 @@ class EmbeddingBag(layers.Layer):
     def call(self, categories: Sequence[Any]) -> Any:
         """Take numbers from 0 to below the size of each category."""
         tables = ops.split(self.embeddings, list(itertools.accumulate(self.sizes[:-1])), axis=0)
-        # In place of ops.take, which would count negative numbers from the end: half of a step's operations here.
+        # In place of ops.take, which would count negative numbers from the end: three more operations for each place.
         return sum(
             tf.gather(table, numbers)
             for table, places in zip(tables, categories, strict=True)

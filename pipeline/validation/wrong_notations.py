@@ -2,15 +2,16 @@
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.data import csv_files
 from pipeline.settings.notations import DATES, described, is_in, notation_of
-from pipeline.validation.findings import Finding
+from pipeline.validation.findings import SHOWN, Finding
 from pipeline.validation.wrong_values import count
 
 
@@ -49,11 +50,33 @@ def in_another(split: str, tables: Iterable[pa.Table], schema: schema_pb2.Schema
     ]
 
 
-def counted(texts: Iterable[bytes], notation: str) -> Counter[str]:
-    """Count the texts of some rows that are in another notation, by text."""
-    counts = Counter(texts)
-    wrong = are_in_another(list(counts), notation)
-    return Counter({text.decode(errors="replace"): counts[text] for text in itertools.compress(counts, wrong)})
+@dataclass
+class Unread:
+    """Text of a column in another notation, of however many rows.
+
+    Attributes:
+        notation: Of the column.
+        rows: That have such text.
+        texts: The first of them, ``findings.SHOWN`` at most.
+    """
+
+    notation: str
+    rows: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, values: np.ndarray) -> None:
+        """Look at more rows: text as bytes, [rows] or [rows, values]."""
+        distinct = list(dict.fromkeys(values.ravel().tolist()))
+        wrong = list(itertools.compress(distinct, are_in_another(distinct, self.notation)))
+        if wrong:
+            self.rows += int(np.isin(values, wrong).reshape(len(values), -1).any(axis=1).sum())
+            shown = dict.fromkeys([*self.texts, *(text.decode(errors="replace") for text in wrong[:SHOWN])])
+            self.texts = list(shown)[:SHOWN]
+
+    def __str__(self) -> str:
+        """Say what was found, and what the notation is."""
+        texts = ", ".join(map(repr, self.texts))
+        return f"have text in another notation, which counts as missing: {texts}; {described(self.notation)}"
 
 
 def are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:

@@ -25,7 +25,7 @@ from pipeline.validation.findings import from_json
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.serving_skew import report, statistics_of
 from pipeline.validation.statistics import Remedies
-from pipeline.validation.wrong_notations import in_another
+from pipeline.validation.wrong_notations import Unread, in_another
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
@@ -81,6 +81,14 @@ def test_a_finding_has_the_share_the_values_and_both_places_to_change_it():
     (once,) = in_another("eval", [pa.table({"paid": lists(["x"])})], schema_of(paid=","))
     assert "counts as missing: x (1 row); " in str(once)
     assert "AMOUNTS in the module file" in of_amount.remedy
+
+
+def test_of_any_number_of_rows_their_number_is_kept_and_a_few_texts():
+    found = Unread("%d.%m.%Y")
+    for year in range(2000, 2020):
+        found.add(np.array([[b"%d-01-01" % year, b"%d-01-02" % year], [b"01.02.2003", b""], [b"x", b"NA"]], object))
+    assert found.rows == 40
+    assert found.texts == ["2000-01-01", "2000-01-02", "x", "2001-01-01", "2001-01-02"]
 
 
 def test_what_is_missing_anyway_or_not_in_use_is_no_finding():

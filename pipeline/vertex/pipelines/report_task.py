@@ -25,6 +25,7 @@ from google.protobuf import json_format
 from tfx import types
 
 from pipeline import filesystem
+from pipeline.components.artifacts import read_hyperparameters
 from pipeline.costs.bill import to_dict
 from pipeline.costs.rates import Rates, to_json
 from pipeline.errors import UserError
@@ -215,8 +216,8 @@ def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineCon
     values |= {f"parameter_{name}": value for name, value in dataclasses.asdict(config.training).items()}
     for step in outcomes.steps:
         for artifact in step.outputs.get("best_hyperparameters", ()):
-            best = json.loads(filesystem.read_text(f"{artifact.uri}/best_hyperparameters.txt"))["values"]
-            values |= {f"parameter_{name}": value for name, value in best.items()}
+            found = read_hyperparameters(artifact.uri)
+            values |= {f"parameter_{name}": value for name, value in found.items()}
     finite = {name: value for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)}
     return {name: float(value) for name, value in finite.items()}
 
