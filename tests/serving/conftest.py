@@ -6,8 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from starlette.testclient import TestClient
 
+from pipeline.serving.answering import Answering
+from pipeline.serving.app import create_app
+from pipeline.serving.bodies import Limits
+from pipeline.serving.current import Current
 from pipeline.serving.export_format import INPUTS
+from pipeline.serving.metrics import Metrics
+from pipeline.serving.request_log import RequestLog
 from pipeline.serving.versions import Versions
 from pipeline.training.explanations import Explainer
 
@@ -17,6 +24,8 @@ DESCRIBED = {
     "seats": {"type": "integers", "required": False},
     "temp": {"type": "floats", "required": False},
 }
+PREDICT = "/v1/models/flights:predict"
+LIMITS = Limits(body_bytes=10_000, instances=20, rows_waiting=1_000)
 ROWS = [
     {"carrier": "UA", "distance": 1400, "seats": 150, "temp": 39.5},
     {"carrier": "Zürich", "distance": 0, "seats": None, "temp": None},
@@ -83,3 +92,21 @@ def push(versions: Versions, number: int, bias: float, keep: int = 5) -> Path:
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SavedModel in no folder of versions."""
     return save(tmp_path_factory.mktemp("small") / "model")
+
+
+def client_of(versions: Versions, request_log: RequestLog | None = None) -> TestClient:
+    metrics = Metrics()
+    current = Current(versions, "flights", metrics, LIMITS.rows_waiting)
+    current.start()
+    vertex = "/v1/endpoints/1/deployedModels/2"
+    routes = {"health_route": vertex, "predict_route": f"{vertex}:predict"}
+    app = create_app(Answering(current, metrics, LIMITS, request_log), look_every=0.05, **routes)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    versions = Versions(tmp_path_factory.mktemp("serving") / "flights")
+    push(versions, 7, bias=0)
+    with client_of(versions) as client:
+        yield client
