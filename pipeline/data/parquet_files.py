@@ -228,8 +228,10 @@ def _too_large(file: str, row: int, size: int) -> str:
 
 def _open(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
     try:
-        return parquet.ParquetFile(stream, read_dictionary=repeating)
-    except (pa.ArrowInvalid, OSError) as error:
+        opened = parquet.ParquetFile(stream, read_dictionary=repeating)
+        _ = opened.schema_arrow.names  # a name that is no text is found when it is asked for
+        return opened
+    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise UserError(
             f"{file} is not a Parquet file, whatever its name says, or is cut short: {first_line(error)}"
         ) from error

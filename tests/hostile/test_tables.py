@@ -92,6 +92,15 @@ SEEDS = {
 }
 
 
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_a_parquet_file_whose_column_has_a_name_that_is_no_text_is_refused(tmp_path: Path, store_schema: bool):
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"distance": [1, 2]}), file, store_schema=store_schema)
+    file.write_bytes(file.read_bytes().replace(b"distance", b"\xffistance"))
+    with pytest.raises(UserError, match=r"rows.parquet is not a Parquet file, .*: 'utf-8' codec can't decode byte 0xff"):
+        read(str(file))
+
+
 @pytest.mark.parametrize("name", list(SEEDS))
 def test_a_damaged_file_is_read_or_refused_in_a_sentence(tmp_path: Path, name: str):
     file = tmp_path / name
