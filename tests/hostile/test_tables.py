@@ -97,7 +97,7 @@ def test_a_parquet_file_whose_column_has_a_name_that_is_no_text_is_refused(tmp_p
     file = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"distance": [1, 2]}), file, store_schema=store_schema)
     file.write_bytes(file.read_bytes().replace(b"distance", b"\xffistance"))
-    with pytest.raises(UserError, match=r"rows.parquet is not a Parquet file, .*: 'utf-8' codec can't decode byte 0xff"):
+    with pytest.raises(UserError, match=r"rows.parquet is not a Parquet file, .*: .*can't decode byte 0xff"):
         read(str(file))
 
 
