@@ -4,9 +4,10 @@ TFX's cache compares the inputs and execution properties of a step, not the code
 one property, ``code``: a fingerprint of the module that defines them and of all that it imports from this repository.
 """
 
+import contextlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from tfx.types import artifact_utils
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.utils import io_utils, path_utils
 
+from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
 
 Artifacts = dict[str, list[types.Artifact]]
@@ -42,6 +44,13 @@ class UserCodeComponent(FingerprintedComponent):
         """
         super().__init__(module_file=module_path, **kwargs)
         self.exec_properties.update(module_file=None, module_path=module_path)
+
+
+@contextlib.contextmanager
+def user_code(exec_properties: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Let the module of a step be imported until the end of the block; yield the properties with its name alone."""
+    with wheels.importable(exec_properties["module_path"]) as module:
+        yield {**exec_properties, "module_path": module}
 
 
 class DeclaredComponent(FingerprintedComponent):

@@ -40,7 +40,7 @@ from pipeline import filesystem
 from pipeline.components import direct_analysis
 from pipeline.components.analysis_cache import AnalysisCache
 from pipeline.components.analysis_operations import OnlyInBeam
-from pipeline.components.base import Artifacts, UserCodeComponent, read_schema
+from pipeline.components.base import Artifacts, UserCodeComponent, read_schema, user_code
 from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.components.direct_analysis import TEMPORARY
@@ -69,13 +69,11 @@ class TransformExecutor(BeamExecutor, tfx_transform.Executor):
         splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
         schema = read_schema(input_dict["schema"])
 
-        # The name without the wheel, which TFX would install a second time.
-        module, wheels = udf_utils.decode_user_module_key(exec_properties["module_path"])
-        wheels = [io_utils.ensure_local(wheel) for wheel in wheels]
-        self._beam_pipeline_args += [f"--extra_package={wheel}" for wheel in wheels]
+        _, wheels = udf_utils.decode_user_module_key(exec_properties["module_path"])
+        self._beam_pipeline_args += [f"--extra_package={io_utils.ensure_local(wheel)}" for wheel in wheels]
         with self._beam_folder(graph) as folder:
-            with udf_utils.TempPipInstallContext(wheels):
-                preprocessing_fn = self.preprocessing_fn(module, exec_properties)
+            with user_code(exec_properties) as properties:
+                preprocessing_fn = self.preprocessing_fn(properties["module_path"], exec_properties)
                 analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
                 cache = None
                 if exec_properties.get("kept"):

@@ -20,7 +20,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils
 
 from pipeline import filesystem
-from pipeline.components.base import Artifacts, UserCodeComponent
+from pipeline.components.base import Artifacts, UserCodeComponent, user_code
 from pipeline.components.fn_args import FnArgs
 from pipeline.components.infinite_data import reject_infinite_data
 from pipeline.errors import UserError
@@ -45,8 +45,8 @@ class TunerExecutor(BaseExecutor):
         # A process that has read from a bucket may have threads, and must not be forked.
         remote = filesystem.is_remote(artifact_utils.get_single_uri(input_dict["transform_graph"]))
         beside = contextlib.nullcontext() if remote else processes()
-        with tempfile.TemporaryDirectory() as folder, beside as workers:
-            tuner = search(input_dict, exec_properties, folder, workers=workers)
+        with user_code(exec_properties) as properties, tempfile.TemporaryDirectory() as folder, beside as workers:
+            tuner = search(input_dict, properties, folder, workers=workers)
             write_results(tuner, output_dict)
 
 

@@ -13,14 +13,12 @@ import ast
 import hashlib
 import importlib.metadata
 import platform
-import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UserError
-from pipeline.filesystem import new_file
+from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_files, normalised, repository_modules
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY
@@ -66,7 +64,7 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
         digest.update(f"{distribution} {importlib.metadata.version(distribution)}\n".encode())
     fingerprint = digest.hexdigest()[:16]
 
-    wheel = _write_wheel(f"{module_file.stem}_{entry_points[0]}", fingerprint, sources, folder)
+    wheel = wheels.write(f"{module_file.stem}_{entry_points[0]}", f"0.0+{fingerprint}", sources, folder)
     return UserCode(module=module_file.stem, wheel=wheel, fingerprint=fingerprint)
 
 
@@ -177,20 +175,3 @@ def _siblings(module_file: Path, source: str) -> list[Path]:
         return [path] if path != module_file else []
 
     return imported_files(source, candidates)
-
-
-def _write_wheel(name: str, fingerprint: str, sources: dict[str, str], folder: Path) -> Path:
-    """Write a wheel of top-level modules (PEP 427)."""
-    name = re.sub(r"_+", "_", name)  # pip refuses two underscores in a wheel's name
-    version = f"0.0+{fingerprint}"
-    dist_info = f"{name}-{version}.dist-info"
-    files = dict(sorted(sources.items()))
-    files[f"{dist_info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    files[f"{dist_info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: pipeline\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files[f"{dist_info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{dist_info}/RECORD"])
-
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with new_file(wheel) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, text in files.items():
-            archive.writestr(zipfile.ZipInfo(path), text)
-    return wheel

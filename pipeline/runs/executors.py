@@ -50,16 +50,9 @@ def in_processes(processes: Processes, lock: threading.Lock) -> Mapping[type[Mes
     return {kind: elsewhere(operator) for kind, operator in OPERATORS.items()}
 
 
-def without_index() -> None:
-    """Let pip, with which TFX installs the user's wheels, ask nobody and look for nothing: they need nothing else."""
-    os.environ.setdefault("PIP_NO_INDEX", "1")
-    os.environ.setdefault("PIP_NO_DEPS", "1")
-
-
 def _execute(
     kind: type[Message], specification: bytes, given: bytes, decoded: tuple[str, bool] | None
 ) -> execution_result_pb2.ExecutorOutput:
-    without_index()
     # By default TensorFlow takes all memory of a GPU, and leaves none for the step beside. Not seen on a GPU.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     share_decoded(decoded)

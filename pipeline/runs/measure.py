@@ -167,7 +167,6 @@ def _probe(run: Run, cores: list[int]) -> TrainingMeasured | str:
 def job_of(run: Run) -> dict[str, Any]:
     """Return what the process that measures must know of the Trainer of a run."""
     settings = run.settings("Trainer")
-    module, _, wheel = str(settings["module_path"]).partition("@")
     examples = run.artifact("Transform", "transformed_examples")
     graph = run.artifact("Transform", "transform_graph")
     assert examples is not None
@@ -181,7 +180,7 @@ def job_of(run: Run) -> dict[str, Any]:
         "custom_config": json.loads(settings["custom_config"]),
         "base_model": None,
     }
-    return {"module": module, "wheel": wheel, "arguments": arguments}
+    return {"module_path": settings["module_path"], "arguments": arguments}
 
 
 def _hyperparameters(run: Run) -> Any:

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from pipeline.packaging.wheels import importable
+
 # Exit codes.
 MEASURED, OWN_LOOP = 0, 3
 # Of the examples that are measured: enough to be out of the processor's caches, and read in seconds.
@@ -40,17 +42,16 @@ def main(job: dict[str, Any]) -> int:
     """Call ``run_fn``; return the exit code.
 
     Args:
-        job: "module": name of the module; "wheel": with it; "arguments": of ``run_fn``; "to": file to be written.
+        job: "module_path": as TFX writes it; "arguments": of ``run_fn``; "to": file to be written.
     """
-    sys.path.insert(0, job["wheel"])
-    with tempfile.TemporaryDirectory() as scratch, _without_own_loop():
+    with importable(job["module_path"]) as module, tempfile.TemporaryDirectory() as scratch, _without_own_loop():
         arguments = ProbeArguments(**job["arguments"])
         for name in ("train_files", "eval_files"):
             setattr(arguments, name, _part(getattr(arguments, name), f"{scratch}/{name}"))
         arguments.serving_model_dir = arguments.model_run_dir = scratch
         arguments.custom_config["probe"] = job["to"]
         try:
-            importlib.import_module(job["module"]).run_fn(arguments)
+            importlib.import_module(module).run_fn(arguments)
         except OwnLoopError:
             return OWN_LOOP
     return MEASURED if os.path.exists(job["to"]) else OWN_LOOP

@@ -34,7 +34,7 @@ from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
 from pipeline.processes import Processes, collect_rarely
 from pipeline.runs import reuse
-from pipeline.runs.executors import in_processes, without_index
+from pipeline.runs.executors import in_processes
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
@@ -127,7 +127,6 @@ def run_graph(
     graph = Compiler().compile(pipeline)
     runtime_parameter_utils.substitute_runtime_parameter(graph, {constants.PIPELINE_RUN_ID_PARAMETER_NAME: run_id})
     collect_rarely()
-    without_index()
     with metadata.Metadata(pipeline.metadata_connection_config) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     with keep_decoded(_kept_by(pipeline)), reuse.only_unchanged():

@@ -10,6 +10,7 @@ from tfx_bsl.public import tfxio
 
 from pipeline.components.fn_args import FnArgs
 from pipeline.components.trainer import TrainerExecutor
+from pipeline.packaging import wheels
 
 
 def write(folder: Path, *counts: int) -> list[str]:
@@ -65,6 +66,16 @@ def test_the_configs_steps_count_and_everything_else_is_tfxs(fn_args):
     assert fn_args.working_dir == "here"
 
 
+SAYS_ITS_CODE = """\
+from pathlib import Path
+
+
+def run_fn(fn_args):
+    Path(fn_args.serving_model_dir).mkdir(parents=True)
+    Path(fn_args.serving_model_dir, "code").write_text(fn_args.code)
+"""
+
+
 def test_the_trainer_says_which_code_it_runs(tmp_path):
     examples, model, model_run = (
         standard_artifacts.Examples(),
@@ -75,14 +86,11 @@ def test_the_trainer_says_which_code_it_runs(tmp_path):
     examples.set_string_custom_property("payload_format", "FORMAT_TF_EXAMPLE")
     for artifact in (examples, model, model_run):
         artifact.uri = str(tmp_path / artifact.type_name)
-    fn_args = TrainerExecutor()._GetFnArgs(
+    wheel = wheels.write("flights_run_fn", "0.0+1a2b", {"flights.py": SAYS_ITS_CODE}, tmp_path)
+    TrainerExecutor().Do(
         {"examples": [examples]},
         {"model": [model], "model_run": [model_run]},
-        {
-            "train_args": "{}",
-            "eval_args": "{}",
-            "custom_config": "{}",
-            "module_path": "flights@gs://bucket/files/_wheels/flights_run_fn-0.0+1a2b-py3-none-any.whl",
-        },
+        {"train_args": "{}", "eval_args": "{}", "custom_config": "{}", "module_path": f"flights@{wheel}"},
     )
-    assert fn_args.code == "flights_run_fn-0.0+1a2b-py3-none-any.whl"
+    (written,) = Path(model.uri).rglob("code")
+    assert written.read_text() == "flights_run_fn-0.0+1a2b-py3-none-any.whl"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.packaging import wheels
 from pipeline.runs import measure, store
 from tests.e2e.run import Run, copy_repository, run
 
@@ -88,10 +89,14 @@ def test_without_a_run_it_says_how_to_start_one(tmp_path: Path):
     assert "to measure yet; start one: python local_runner.py --config configs/small.py" in nothing.text
 
 
-def test_a_module_with_a_loop_of_its_own_is_stopped_before_it_trains(advised: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_with_a_loop_of_its_own_is_stopped_before_it_trains(
+    advised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = (Path(__file__).parent / "stock_module.py").read_text()
+    wheel = wheels.write("stock", "0.0", {"stock_module.py": source}, tmp_path)
     with store.opened(advised / "output/flights") as metadata:
         last = store.runs_of(metadata)[-1]
-    job = {**measure.job_of(last), "module": "stock_module", "wheel": str(Path(__file__).parent)}
+    job = {**measure.job_of(last), "module_path": f"stock_module@{wheel}"}
     monkeypatch.setattr(measure, "job_of", lambda _: job)
     training, why = measure._training(last, lambda _: None)
     assert training is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from pipeline.packaging import wheels
 from pipeline.runs import probe_process
 from pipeline.runs.probe_process import MEASURED, OWN_LOOP, ProbeArguments, main
 
@@ -29,16 +30,13 @@ def run_fn(fn_args):
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def call(tmp_path: Path):
     """Calls the process's main function with a module of that source; returns its exit code."""
-    monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
 
     def call(name: str, source: str) -> int:
-        (tmp_path / f"{name}.py").write_text(source)
+        path = f"{name}@{wheels.write(name, '0.0', {f'{name}.py': source}, tmp_path)}"
         arguments = {"train_files": [], "eval_files": [], "custom_config": {}, "base_model": None}
-        return main(
-            {"module": name, "wheel": str(tmp_path), "arguments": arguments, "to": str(tmp_path / f"{name}.json")}
-        )
+        return main({"module_path": path, "arguments": arguments, "to": str(tmp_path / f"{name}.json")})
 
     return call
 

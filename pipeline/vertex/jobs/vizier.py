@@ -24,7 +24,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils
 
-from pipeline.components.base import Artifacts
+from pipeline.components.base import Artifacts, user_code
 from pipeline.components.infinite_data import reject_infinite_data
 from pipeline.components.tuner import prepare
 from pipeline.errors import UserError
@@ -45,8 +45,9 @@ class VizierJobExecutor(BaseExecutor):
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
         setting = launch.setting_of(exec_properties)
-        tuner, _ = prepare(input_dict, launch.without_setting(exec_properties), tempfile.mkdtemp())
-        space = tuner.oracle.get_space()
+        with user_code(launch.without_setting(exec_properties)) as properties:
+            tuner, _ = prepare(input_dict, properties, tempfile.mkdtemp())
+            space = tuner.oracle.get_space()
         folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
         command = [*launch.command_of(TrialExecutor, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
         job = setting["job"]
@@ -72,6 +73,10 @@ class TrialExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Train with the values behind ``VALUES_FOLLOW``."""
+        with user_code(exec_properties) as properties:
+            self._train(input_dict, properties)
+
+    def _train(self, input_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
         flags = list(self._extra_flags or ())
         space = tuner.oracle.get_space()

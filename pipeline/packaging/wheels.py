@@ -1,0 +1,73 @@
+"""Write a wheel of plain modules, and let them be imported from it."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pipeline import filesystem
+
+
+def write(name: str, version: str, sources: Mapping[str, str], folder: Path) -> Path:
+    """Write a wheel (PEP 427) of top-level modules, the same bytes for the same modules; return its path.
+
+    Args:
+        name: Of the package.
+        version: Of it.
+        sources: Code by the file name of each module.
+        folder: Where it is written.
+    """
+    name = re.sub(r"_+", "_", name)  # pip refuses two underscores in a wheel's name
+    dist_info = f"{name}-{version}.dist-info"
+    files = dict(sorted(sources.items()))
+    files[f"{dist_info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files[f"{dist_info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: pipeline\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{dist_info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{dist_info}/RECORD"])
+
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with filesystem.new_file(wheel) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return wheel
+
+
+@contextlib.contextmanager
+def importable(module_path: str) -> Iterator[str]:
+    """Let the modules of a wheel be imported until the end of the block, here and in processes that are started.
+
+    They are unpacked: TFX installs a wheel by pip, which takes a second each time, and leaves its modules loaded for
+    the next step, whose part of the module file is another.
+
+    Args:
+        module_path: As TFX writes it, ``module@folder/wheel``; the folder may be in a bucket. A module without a wheel
+            is importable as it is.
+
+    Yields:
+        The name of the module.
+    """
+    module, _, wheel = module_path.partition("@")
+    if not wheel:
+        yield module
+        return
+    before = os.environ.get("PYTHONPATH")
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(io.BytesIO(filesystem.read_bytes(wheel))) as archive:
+            archive.extractall(folder)
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = folder if before is None else os.pathsep.join((folder, before))
+        try:
+            yield module
+        finally:
+            sys.path.remove(folder)
+            if before is None:
+                del os.environ["PYTHONPATH"]
+            else:
+                os.environ["PYTHONPATH"] = before
+            for name, loaded in list(sys.modules.items()):
+                if os.path.dirname(getattr(loaded, "__file__", None) or "") == folder:
+                    del sys.modules[name]
