@@ -130,7 +130,8 @@ class EmbeddingBag(layers.Layer):
 
     What a dense layer makes of categories written as zeros and a one, at the price of a row of its weights for each.
     One category after the other is added, and gets its gradient: the rows of all, [batch, columns, width], which
-    ``keras.layers.Embedding`` writes down, and their gradient exceed the cache of a processor.
+    ``keras.layers.Embedding`` writes down, and their gradient exceed the cache of a processor. In training the gradient
+    of a row of the table is summed at once, of places that are sorted by it, in half of the time.
 
     Args:
         sizes: How many values each category has, in the order of the inputs.
@@ -145,15 +146,19 @@ class EmbeddingBag(layers.Layer):
         """Create the rows of all categories in one table, which the optimizer changes faster than many."""
         self.embeddings = self.add_weight(shape=(sum(self.sizes), self.width), initializer="uniform")
 
-    def call(self, categories: Sequence[Any]) -> Any:
+    def call(self, categories: Sequence[Any], training: bool | None = None) -> Any:
         """Take numbers from 0 to below the size of each category."""
         tables = ops.split(self.embeddings, list(itertools.accumulate(self.sizes[:-1])), axis=0)
-        # In place of ops.take, which would count negative numbers from the end: three more operations for each place.
-        return sum(
-            tf.gather(table, numbers)
-            for table, places in zip(tables, categories, strict=True)
-            for numbers in tf.unstack(places, axis=1)
-        )
+        # tf.gather and not ops.take, which counts negative numbers from the end: three more operations for each place.
+        rows_of = _rows_to_learn if training and not tf.config.list_logical_devices("TPU") else tf.gather
+        embedded: list[Any] = []
+        for table, places in zip(tables, categories, strict=True):
+            for numbers in tf.unstack(places, axis=1):
+                # TensorFlow would read all rows first and then add them, out of the processor's cache.
+                with tf.control_dependencies(embedded):
+                    rows = rows_of(table, numbers)
+                embedded = [sum([*embedded, rows])]
+        return embedded[0]
 
     def compute_output_shape(self, shapes: Sequence[Shape]) -> Shape:
         """Return [batch, width]."""
@@ -295,6 +300,17 @@ class Committee(keras.Model):
         if len(y_pred.shape) == 3:
             y_pred = ops.mean(y_pred, axis=1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+@tf.custom_gradient
+def _rows_to_learn(table: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return rows of a table; what computes its gradient is not there on TPUs."""
+
+    def gradient(of_rows: tf.Tensor) -> tuple[tf.Tensor, None]:
+        order = tf.argsort(numbers)
+        return tf.sparse.segment_sum(of_rows, order, tf.gather(numbers, order), num_segments=table.shape[0]), None
+
+    return tf.gather(table, numbers), gradient
 
 
 def _products(values: Any, kernels: Any) -> Any:

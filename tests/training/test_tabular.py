@@ -69,14 +69,16 @@ def test_a_piecewise_linear_embedding_goes_straight_within_a_bin_and_stays_outsi
     assert layer(given).numpy().ravel() == pytest.approx([0, 0, 0.5, 1, 6, 1111, 1111, 5])
 
 
-def test_an_embedding_bag_is_a_dense_layer_of_ones_at_the_places_of_categories():
-    given = [np.array([[2, 2], [0, 1]]), np.array([[0], [3]])]  # the first category has two places
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("rows", [2, 0])
+def test_an_embedding_bag_is_a_dense_layer_of_ones_at_the_places_of_categories(training, rows):
+    given = [np.array([[2, 2], [0, 1]])[:rows], np.array([[0], [3]])[:rows]]  # the first category has two places
     layer = tabular.EmbeddingBag((3, 4), 5)
-    zeros_and_ones = np.array([[0, 0, 2, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1]], np.float32)
+    zeros_and_ones = np.array([[0, 0, 2, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 1]], np.float32)[:rows]
     with tf.GradientTape() as tape:
-        embedded = layer(given)
+        embedded = layer(given, training=training)
     np.testing.assert_allclose(embedded, zeros_and_ones @ layer.embeddings, atol=1e-6)
-    of_sum = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
+    of_sum = np.random.default_rng(0).normal(size=(rows, 5)).astype(np.float32)
     gradient = tape.gradient(embedded, layer.embeddings.value, output_gradients=tf.constant(of_sum))
     np.testing.assert_allclose(gradient, zeros_and_ones.T @ of_sum, atol=1e-6)
 
