@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -54,20 +55,21 @@ def importable(module_path: str) -> Iterator[str]:
     if not wheel:
         yield module
         return
+    folder = tempfile.mkdtemp(prefix="step-")
+    with zipfile.ZipFile(io.BytesIO(filesystem.read_bytes(wheel))) as archive:
+        archive.extractall(folder)
     before = os.environ.get("PYTHONPATH")
-    with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(io.BytesIO(filesystem.read_bytes(wheel))) as archive:
-            archive.extractall(folder)
-        sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = folder if before is None else os.pathsep.join((folder, before))
-        try:
-            yield module
-        finally:
-            sys.path.remove(folder)
-            if before is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = before
-            for name, loaded in list(sys.modules.items()):
-                if os.path.dirname(getattr(loaded, "__file__", None) or "") == folder:
-                    del sys.modules[name]
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = folder if before is None else os.pathsep.join((folder, before))
+    try:
+        yield module
+    finally:
+        sys.path.remove(folder)
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+        for name, loaded in list(sys.modules.items()):
+            if os.path.dirname(getattr(loaded, "__file__", None) or "") == folder:
+                del sys.modules[name]
+    shutil.rmtree(folder)  # after an error it stays, for its lines are shown with that

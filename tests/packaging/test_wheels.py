@@ -1,10 +1,11 @@
 """Modules imported from a wheel, one after the other."""
 
-import contextlib
 import importlib
 import os
+import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -46,16 +47,25 @@ def test_a_process_that_is_started_imports_them_too_and_nothing_is_left(tmp_path
     else:
         monkeypatch.setenv("PYTHONPATH", before)
     path = list(sys.path)
-    with contextlib.suppress(ZeroDivisionError), wheels.importable(module_path(tmp_path, 3)) as module:
+    with wheels.importable(module_path(tmp_path, 3)) as module:
         command = [sys.executable, "-c", f"import {module}; print({module}.answer())"]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "3\n"
         folder = Path(importlib.import_module(module).__file__).parent
         importlib.import_module(module).answer()
-        raise ZeroDivisionError
     assert sys.path == path
     assert os.environ.get("PYTHONPATH") == before
     assert not {"of_mine", "helper_of_mine"} & set(sys.modules)
     assert not folder.exists()
+
+
+def test_an_error_is_shown_with_its_line_and_nothing_stays_importable(tmp_path):
+    fails = module_path(tmp_path, 4, "\n\ndef fail():\n    1 / 0  # here\n")
+    with pytest.raises(ZeroDivisionError) as raised, wheels.importable(fails) as module:
+        importlib.import_module(module).fail()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert 'of_mine.py", line 8, in fail\n    1 / 0  # here' in shown
+    assert "of_mine" not in sys.modules
+    shutil.rmtree(Path(raised.traceback[-1].path).parent)
 
 
 def test_a_module_without_a_wheel_is_importable_as_it_is():
