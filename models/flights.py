@@ -95,7 +95,9 @@ def padding(departure, arrival, dest):
     which starts anew at midnight, it is out of reach of a model; and airlines change it from season to season.
     """
     minutes = tf.cast((arrival - departure) % (24 * 60), tf.float32)
-    scaled = tft.scale_to_z_score_per_key(minutes[:, 0], dest[:, 0])[:, tf.newaxis]
+    # From a file a place is looked up; without one, each row is compared with all places. No place has a space in it,
+    # which separates the columns of the file.
+    scaled = tft.scale_to_z_score_per_key(minutes[:, 0], dest[:, 0], key_vocabulary_filename="padding")[:, tf.newaxis]
     return tf.where(tf.abs(scaled) < 6.0, tf.clip_by_value(scaled, -3.0, 3.0), 0.0)  # unscaled if nothing is known
 
 
