@@ -48,9 +48,12 @@ class UserCodeComponent(FingerprintedComponent):
 
 @contextlib.contextmanager
 def user_code(exec_properties: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Let the module of a step be imported until the end of the block; yield the properties with its name alone."""
-    with wheels.importable(exec_properties["module_path"]) as module:
-        yield {**exec_properties, "module_path": module}
+    """Let the module of a step be imported until the end of the block; yield the properties with its name alone.
+
+    TFX knows other ways to name user code than by a "module_path"; such properties stay as they are.
+    """
+    with wheels.importable(exec_properties.get("module_path") or "") as module:
+        yield {**exec_properties, "module_path": module or None}
 
 
 class DeclaredComponent(FingerprintedComponent):

@@ -22,7 +22,7 @@ class TrainerExecutor(tfx_trainer.GenericExecutor):
         Raises:
             InfiniteDataError: ``run_fn`` trains on a dataset that repeats, without a number of steps.
         """
-        self._code = exec_properties["module_path"]
+        self._code = exec_properties.get("module_path") or ""
         with user_code(exec_properties) as properties, reject_infinite_data():
             super().Do(input_dict, output_dict, properties)
 
