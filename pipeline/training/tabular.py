@@ -131,7 +131,7 @@ class EmbeddingBag(layers.Layer):
     What a dense layer makes of categories written as zeros and a one, at the price of a row of its weights for each.
     One category after the other is added, and gets its gradient: the rows of all, [batch, columns, width], which
     ``keras.layers.Embedding`` writes down, and their gradient exceed the cache of a processor. In training the gradient
-    of a row of the table is summed at once, of places that are sorted by it, in half of the time.
+    of a row of the table is summed at once, of places that are sorted by it.
 
     Args:
         sizes: How many values each category has, in the order of the inputs.
