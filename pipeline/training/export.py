@@ -31,6 +31,7 @@ from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
 from pipeline.training.explanations import Explainer, affordable
+from pipeline.training.tabular import Committee
 
 logger = logging.getLogger("pipeline.training")
 
@@ -86,7 +87,7 @@ def export(
     raw_spec = _served_spec(transform_output, label)
     server = tf.Module()
     if ensemble is None or not ensemble.alone:
-        server.model = model
+        server.layers = _computing(model)
         # A later training may start from these, even where the network's answers do not count.
         setattr(server, WEIGHTS, [variable.value for variable in model.weights])
     server.ensemble = ensemble
@@ -134,6 +135,18 @@ def export(
     if requests and _answers(answer_rows, requests):
         warmup.write(folder, ROWS_SIGNATURE, requests)
     _describe(folder, raw_spec, plain, transform_output.raw_metadata.schema, answers, images)
+
+
+def _computing(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers that a model computes with; one that may have more than layers, tables say, as it is.
+
+    Of a model among what is saved, TensorFlow traces once more a function that Keras adds to it, and keeps what the
+    optimizer and the metrics know: time of every export and every server that loads it (docs/decisions/0007).
+    """
+    if type(model) is not Committee and not type(model).__module__.startswith("keras."):
+        return [model]  # a class of the module file's
+    parts = [_computing(layer) if isinstance(layer, keras.Model) else [layer] for layer in model.layers]
+    return [layer for several in parts for layer in several]
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:

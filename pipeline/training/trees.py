@@ -154,6 +154,7 @@ class Trees(tf.Module):
         """Return the answers, float32 [batch, 1 or classes], as the network gives them."""
         return self.answer(self.columns(features))
 
+    @tf.autograph.experimental.do_not_convert
     def answer(self, values: tf.Tensor) -> tf.Tensor:
         """Return the answers for columns, float32 [batch, columns]."""
         rows = tf.maximum(tf.shape(values)[0], 1)  # no rows are a part, too

@@ -81,7 +81,46 @@ class Traced(keras.layers.Layer):
         return x
 
 
-def exported(graph: str, folder: Path, rows: int, traced: Traced | None = None) -> Path:
+class OfTable(keras.layers.Layer):
+    """Adds what a table has for a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = table()
+
+    def call(self, x):
+        return x + self.table.lookup(tf.cast(x, tf.int64))
+
+
+class WithTable(keras.Model):
+    """A model of a class of its own, with a table and a model in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.inner = table(), keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+
+    def call(self, x):
+        return self.inner(x) + self.table.lookup(tf.cast(x, tf.int64))
+
+
+def table() -> tf.lookup.StaticHashTable:
+    """1000 for the number 3, and 0 for every other."""
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([3], tf.int64), tf.constant([1000.0])), 0.0
+    )
+
+
+def nested(kind: str) -> keras.Model:
+    """A model in a model, and maybe in another, that adds a thousand to the number 3."""
+    if kind == "a class of its own":
+        return WithTable()
+    given = keras.Input((1,))
+    inner = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones"), OfTable()])
+    inner(given)
+    return keras.Model(given, inner(given)) if kind == "functional" else inner
+
+
+def exported(graph: str, folder: Path, rows: int, traced: keras.layers.Layer | None = None) -> Path:
     """A model that answers 2 x and the sum of the grid."""
     inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
     total = 2 * inputs["x"] + keras.ops.sum(inputs["grid"], axis=(1, 2))[:, None]
@@ -144,8 +183,29 @@ def test_the_model_knows_the_notation_of_its_times(graph, tmp_path):
 def test_each_signature_is_traced_once(graph, tmp_path):
     traced = Traced()
     exported(graph, tmp_path / "model", 64, traced)
-    # When it is built, for rows, for tf.Examples, and by Keras for a function that it adds to a model.
-    assert traced.times == 4
+    assert traced.times == 3  # when it is built, for rows, and for tf.Examples
+
+
+@pytest.mark.parametrize("kind", ["functional", "sequential", "a class of its own"])
+def test_models_inside_models_are_served_with_their_tables(graph, tmp_path, kind):
+    model = load(str(exported(graph, tmp_path / "model", 0, nested(kind))))
+    columns = {"x": np.array([1.5, 2.0]), "grid": np.zeros((2, 2, 3))}
+    columns |= {"secret": np.zeros(2), "when": np.array([b"", b""])}
+    assert list(model.rows.predict(columns)["prediction"]) == [1003, 4]
+
+
+def test_what_only_training_needs_is_not_served(graph, tmp_path):
+    inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
+    total = keras.layers.Dense(1)(keras.layers.Concatenate()([inputs["x"], keras.layers.Flatten()(inputs["grid"])]))
+    network = keras.Model(inputs, total)
+    network.compile(keras.optimizers.Adam(), "mse", metrics=[keras.metrics.RootMeanSquaredError()])
+    network.fit({"x": np.ones((4, 1)), "grid": np.ones((4, 2, 3))}, np.ones((4, 1)), verbose=0)
+    output = tft.TFTransformOutput(graph)
+    decoder = Decoder(output.transformed_feature_spec(), "price", weight="exposure")
+    export(network, output, str(tmp_path / "model"), label="price", answers=Answers(()), decoder=decoder)
+    stored = tf.train.list_variables(str(tmp_path / "model/variables/variables"))
+    # Each once as of its layer, and once by its place, for a warm start.
+    assert sorted(shape for _, shape in stored if shape) == 2 * [[1]] + 2 * [[7, 1]]
 
 
 def test_without_rows_there_are_no_explanations_and_it_is_said_why(graph, tmp_path):
