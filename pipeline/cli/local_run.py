@@ -29,6 +29,7 @@ from pipeline.settings.config import PipelineConfig
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
+    from pipeline.report.blocks import Block
     from pipeline.runs.results import Results
     from pipeline.runs.run_graph import Step
 
@@ -66,6 +67,7 @@ class LocalRun:
     exit_code: int = FAILED
     outcome: Mapping[str, Any] = field(default_factory=dict)
     is_announced: bool = False
+    _begun: dict[str, list[Block]] = field(default_factory=dict)  # of the report, by its parts
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ class LocalRun:
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
 
         running: list[str] = []
-        asking: list[threading.Thread] = []
+        beginning: list[threading.Thread] = []
 
         def on_start(name: str) -> None:
             running.append(name)
@@ -135,9 +137,9 @@ class LocalRun:
                 screen.warning(sentence)
             if running:
                 screen.step_starts(*running)
-            if of_steps and not asking and self._has_model:
-                asking.append(threading.Thread(target=self._ask_model, args=[of_steps], daemon=True))
-                asking[0].start()
+            if of_steps and not beginning and self._has_model:
+                beginning.append(threading.Thread(target=self._begin_report, args=[of_steps], daemon=True))
+                beginning[0].start()
 
         if self.config.tuning.mode == "search" and not searches(self.config):
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
@@ -146,7 +148,7 @@ class LocalRun:
             pipeline = create()
             self.graph = upstream_of(pipeline)
             steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
-            for thread in asking:
+            for thread in beginning:
                 thread.join()
             self.results = read_results(steps)
         except UserError:
@@ -167,18 +169,20 @@ class LocalRun:
 
     @property
     def _has_model(self) -> bool:
-        """Return whether there is all that the model is asked for the report."""
+        """Return whether there is all that a report begins with."""
         from pipeline.runs.run_graph import FIND_BASELINE
 
         needed = self.graph.keys() & {"ExampleGen", "Trainer", *FIND_BASELINE}
         return needed <= {step.name for step in self.steps}
 
-    def _ask_model(self, of_steps: Processes) -> None:
-        """Ask the model for the report, beside the steps that judge it; what fails is tried again then, and told."""
+    def _begin_report(self, of_steps: Processes) -> None:
+        """Begin the report, beside the steps that judge the model; what fails is tried again then, and told."""
         from pipeline.report import page
+        from pipeline.report.run import RunSoFar
 
         with contextlib.suppress(Exception):
-            of_steps.run(page.ask_model, list(self.steps), self.config, self._folder, name="report")
+            run = RunSoFar(self.config, list(self.steps), self._folder)
+            self._begun = of_steps.run(page.begin, run, name="report")
 
     @property
     def _folder(self) -> Path:
@@ -222,7 +226,7 @@ class LocalRun:
         if (self.output / store.FILE).is_file():
             with store.opened(self.output, write=True) as metadata:
                 record.keep(metadata, kept)
-        run = FinishedRun(kept, self.config, steps, self.failed, self.results, self._folder, self.graph)
-        file = page.write(run)
+        run = FinishedRun(self.config, steps, self._folder, kept, self.failed, self.results, self.graph)
+        file = page.write(run, self._begun)
         index.write(self.output)
         return file

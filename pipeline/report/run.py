@@ -1,4 +1,4 @@
-"""Describe the subject of the page: a run that has ended, and its artifacts."""
+"""Describe the subject of the page: a run and its artifacts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,26 +17,18 @@ from pipeline.validation.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """A run that has ended, with or without an error.
+class RunSoFar:
+    """A run that has ended or goes on.
 
     Attributes:
-        record: Its record in the metadata store.
         config: Its settings.
         steps: Those that ended well, in their order.
-        failed: The step that did not, and its seconds.
-        results: Metrics and verdict; None when no model was judged.
         folder: Where the page is written.
-        graph: All steps in their order, each with those it depends on; empty where that is not known.
     """
 
-    record: Record
     config: PipelineConfig
     steps: Sequence[Step]
-    failed: tuple[str, float] | None
-    results: Results | None
     folder: Path
-    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> Mapping[str, Step]:
@@ -49,12 +41,6 @@ class FinishedRun:
         artifact = self.artifact("StatisticsGen", "statistics")
         return read_statistics(artifact) if artifact else {}
 
-    @cached_property
-    def baseline(self) -> Mapping[str, float]:
-        """Return the metrics of the model to compare with, on all rows of the test split; empty when there is none."""
-        evaluation = self.folder_of("Evaluator", "evaluation")
-        return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}
-
     def artifact(self, step: str, output: str) -> types.Artifact | None:
         """Return the first artifact of a step's output; None when it did not run or wrote nothing."""
         artifacts = self.by_name[step].outputs.get(output, []) if step in self.by_name else []
@@ -64,3 +50,26 @@ class FinishedRun:
         """Return the address of a step's output; None when there is none."""
         artifact = self.artifact(step, output)
         return str(artifact.uri) if artifact else None
+
+
+@dataclass(frozen=True)
+class FinishedRun(RunSoFar):
+    """A run that has ended, with or without an error.
+
+    Attributes:
+        record: Its record in the metadata store.
+        failed: The step that did not end well, and its seconds.
+        results: Metrics and verdict; None when no model was judged.
+        graph: All steps in their order, each with those it depends on; empty where that is not known.
+    """
+
+    record: Record
+    failed: tuple[str, float] | None
+    results: Results | None
+    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @cached_property
+    def baseline(self) -> Mapping[str, float]:
+        """Return the metrics of the model to compare with, on all rows of the test split; empty when there is none."""
+        evaluation = self.folder_of("Evaluator", "evaluation")
+        return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}

@@ -53,6 +53,6 @@ def described(tmp_path) -> Callable:
         failed = ("DataGate", 0.5)
         now = datetime.datetime.now()
         kept = record.make(name, ["python", "x.py"], config, now, 1, outcome, [step], failed)
-        return FinishedRun(kept, config, [step], failed, None, tmp_path / "runs" / name)
+        return FinishedRun(config, [step], tmp_path / "runs" / name, kept, failed, None)
 
     return make

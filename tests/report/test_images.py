@@ -61,7 +61,7 @@ def run(tmp_path) -> FinishedRun:
     ]
     now, outcome = datetime.datetime.now(), {"failed": ["DataGate failed"]}
     kept = record.make("a-run", ["python"], config, now, 1, outcome, steps, ("DataGate", 0.5))
-    return FinishedRun(kept, config, steps, ("DataGate", 0.5), None, tmp_path / "runs/a-run")
+    return FinishedRun(config, steps, tmp_path / "runs/a-run", kept, ("DataGate", 0.5), None)
 
 
 EVALUATION = replace(load_config(ROOT / "configs/digits.py").evaluation, slices=())

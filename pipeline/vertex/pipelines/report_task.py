@@ -137,7 +137,7 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         kept = dataclasses.replace(kept, config=settings, cost=to_dict(bill) if bill else {})
         with tempfile.TemporaryDirectory() as folder:
             page_here = page.write(
-                FinishedRun(kept, config, outcomes.steps, outcomes.failed, results, Path(folder) / run)
+                FinishedRun(config, outcomes.steps, Path(folder) / run, kept, outcomes.failed, results)
             )
             address = f"{artifacts[REPORT]['uri']}.html"
             filesystem.write(address, page_here.read_bytes())
