@@ -27,7 +27,7 @@ from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
 from pipeline.cli.local_run import LocalRun
 from pipeline.cli.printing import say
-from pipeline.cli.sampling import SAMPLE, take_sample
+from pipeline.cli.sampling import SAMPLE, for_sample, take_sample
 from pipeline.cli.scratch import scratch_folder
 from pipeline.components.tensorflow_process import started_ahead
 from pipeline.data.location import check_data, prepare
@@ -64,7 +64,7 @@ def main() -> int:
         take = None
         if arguments.sample:
             take = functools.partial(take_sample, config, target, arguments.sample)
-            run = LocalRun(config, output / SAMPLE, command, webhook=None)
+            run = LocalRun(for_sample(config), output / SAMPLE, command, webhook=None)
             target = command_line.local_target(arguments, run.output, config.name)
         with only_run_in(output), run.announcing_errors():
             prepare(config)

@@ -4,13 +4,14 @@
 
 On the flights, whose ExampleGen has run before, as after any first run. The module file is a copy in which a number is
 another after each edit, of the clipping in preprocessing_fn for Transform and of a default in build_model for the
-Trainer. Must be reached: the sample within 30 seconds, and in the median an answer within 2 seconds after an edit.
+Trainer. Must be reached, in the median: a sample within 30 seconds, and an answer within 2 seconds after an edit.
 Exits 1 when it falls short. The last column, by which nothing is judged, is in imports of TFX, taken in between: the
 same machine takes 7 to 17 seconds for one, by what else it does.
 """
 
 import argparse
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 FLIGHTS = ROOT / "data/flights"
 MOST_OF_SAMPLE, MOST = 30.0, 2.0
-ALONE = "the import of TFX alone"
+ALONE, ON_SAMPLE = "the import of TFX alone", "every step on 5,000 rows"
 # Of each step: the text that an edit replaces, and what makes it another one each time.
 EDITS = {
     "Transform": ("tf.clip_by_value(scaled, -3.0, 3.0)", "tf.clip_by_value(scaled, -3.{}, 3.0)"),
@@ -53,8 +54,11 @@ def main() -> int:
         config.write_text(CONFIG.format(path=str(ROOT / "configs/flights.py"), module=str(module)))
         flags = ["--config", str(config), "--output", f"{folder}/output"]
         sampled(flags, 4_000)  # reads all rows
-        took = {ALONE: [imported()], "every step on 5,000 rows": [sampled(flags, 5_000)]}
-        took[ALONE].append(imported())
+        took: dict[str, list[float]] = {ALONE: [imported()], ON_SAMPLE: []}
+        for _ in range(3):
+            shutil.rmtree(f"{folder}/output/sample")  # nothing of it is kept
+            took[ON_SAMPLE].append(sampled(flags, 5_000))
+            took[ALONE].append(imported())
         flags[-1] += "/sample"
         for step in EDITS:
             first, *after = answers(step, flags, module, source, arguments.edits)
@@ -117,7 +121,7 @@ def report(took: dict[str, list[float]]) -> int:
     alone = statistics.median(took[ALONE])
     ok = True
     for name, seconds in took.items():
-        most = MOST if "edit" in name else MOST_OF_SAMPLE if "rows" in name else None
+        most = MOST if "edit" in name else MOST_OF_SAMPLE if name == ON_SAMPLE else None
         middle = statistics.median(seconds)
         ok = ok and (most is None or middle <= most)
         numbers = (middle, min(seconds), max(seconds))

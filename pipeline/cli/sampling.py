@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli import interruption
 from pipeline.cli.terminal import Screen
+from pipeline.packaging.user_code import searches
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Target
 
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
 SAMPLE = "sample"
 # The step that reads all rows, as the terminal calls it beside the one that reads the sample.
 ALL_ROWS = "(all rows)"
+# Trials of a search, at most: they show that it runs, and on so few rows no more would find values worth having.
+TRIALS = 2
+
+
+def for_sample(config: PipelineConfig) -> PipelineConfig:
+    """Return the config that runs on a sample: its search is short, however many trials one on all rows has."""
+    return replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
 
 
 def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen) -> Sample:
-    """Read all rows, unless an earlier run has; show how many of them are taken.
+    """Read all rows, unless an earlier run has; show how many of them are taken, and of how many trials a search is.
 
     Args:
         config: Of the pipeline.
@@ -45,4 +53,7 @@ def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen
     taken = shares(sample)
     by_split = ", ".join(f"{split} {number:,}" for split, number in taken.items())
     screen.note(f"  a sample of {sum(taken.values()):,} of {sum(sample.there.values()):,} rows: {by_split}")
+    trials = for_sample(config).tuning.trials
+    if config.tuning.mode == "search" and searches(config) and trials < config.tuning.trials:
+        screen.note(f"  a search of {trials} trials, not of {config.tuning.trials}: to see that it runs")
     return sample

@@ -1,5 +1,6 @@
 """`local_runner.py --sample`, as a user calls it after an edit, beside a run on all rows."""
 
+import json
 import os
 import re
 import shutil
@@ -27,7 +28,12 @@ def test_a_sample_runs_in_its_own_folder_and_leaves_the_real_one_alone(clone: Pa
     before = contents(output)
     all_rows = sum(pq.read_metadata(file).num_rows for file in (mine / "data/flights").glob("*/*.parquet"))
 
-    done = run(mine, "--sample", str(ROWS), "--tuning", "off")
+    config = mine / "configs/small.py"
+    config.write_text(config.read_text().replace("Tuning(trials=2", "Tuning(trials=5"))
+    done = run(mine, "--sample", str(ROWS))
+    assert "  a search of 2 trials, not of 5: to see that it runs\n" in done.text
+    (trials,) = output.glob("sample/artifacts/Tuner/tuner_results/*/tuner_results.json")
+    assert len(json.loads(trials.read_text())) == 2
     assert done.code in (0, 3), done.text  # so few rows may make a model that is not blessed
     assert re.search(r"^  \(all rows\) +(cached|ran) ", done.text, re.MULTILINE)
     assert f"  a sample of {ROWS:,} of {all_rows:,} rows: train " in done.text
@@ -48,7 +54,7 @@ def test_a_sample_runs_in_its_own_folder_and_leaves_the_real_one_alone(clone: Pa
     assert done.run_id not in listed.stdout
     assert "sampled" not in listed.stdout
 
-    again = run(mine, "--sample", str(ROWS), "--tuning", "off")
+    again = run(mine, "--sample", str(ROWS))
     assert not again.ran, again.text
     few = run(mine, "--sample", "2", "--tuning", "off")
     assert few.code == 1
