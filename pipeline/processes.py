@@ -43,7 +43,12 @@ class Processes:
         self._lock = threading.Lock()
 
     def run(
-        self, work: Callable[..., Any], *arguments: Any, name: str, answer: Callable[[Any], Any] | None = None
+        self,
+        work: Callable[..., Any],
+        *arguments: Any,
+        name: str,
+        answer: Callable[[Any], Any] | None = None,
+        niceness: int = 0,
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
@@ -54,6 +59,7 @@ class Processes:
             arguments: Its.
             name: Of the process, for ``kill_all``.
             answer: Answers what the work asks with ``ask``.
+            niceness: Of nice(2): 19 leaves the processors to whoever else wants them.
 
         Raises:
             UserError: the process has ended without either.
@@ -63,7 +69,7 @@ class Processes:
             with theirs, contextlib.suppress(OSError), self._lock:
                 socket.send_fds(self._requests, [b"."], [theirs.fileno()])
             try:
-                connection.send((work, arguments))
+                connection.send((work, arguments, niceness))
                 while True:
                     kind, value = connection.recv()
                     if kind == PROCESS:
@@ -203,7 +209,8 @@ def _work(connection: Connection, parent: int) -> None:
     _sender = _Sender(connection)
     logging.getLogger(LOGGER).handlers = [_sender]
     try:
-        work, arguments = connection.recv()
+        work, arguments, niceness = connection.recv()
+        os.nice(niceness)
         answer = pickle.dumps((RESULT, work(*arguments)))
     except BaseException as error:
         if not isinstance(error, UserError):

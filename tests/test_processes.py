@@ -131,6 +131,14 @@ def test_work_asks_and_its_log_lines_are_shown_here():
     assert text.splitlines() == ["42", "pipeline.training WARNING slow disk", "pipeline.progress.search INFO trial 1"]
 
 
+def test_work_in_no_hurry_is_nice_and_the_others_are_as_before():
+    text = ran("""
+        with processes() as made:
+            print(*(made.run(os.nice, 0, name="asks", niceness=more) - os.nice(0) for more in (0, 5, 0)))
+    """)
+    assert text == "0 5 0\n"
+
+
 @pytest.mark.slow
 def test_work_that_is_ended_is_said_to_be_and_what_it_has_started_ends_with_it(tmp_path):
     text = ran(

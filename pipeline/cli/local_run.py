@@ -176,13 +176,16 @@ class LocalRun:
         return needed <= {step.name for step in self.steps}
 
     def _begin_report(self, of_steps: Processes) -> None:
-        """Begin the report, beside the steps that judge the model; what fails is tried again then, and told."""
+        """Begin the report beside the steps that judge the model, which it is not to slow down.
+
+        What fails is tried again after them, and told.
+        """
         from pipeline.report import page
         from pipeline.report.run import RunSoFar
 
         with contextlib.suppress(Exception):
             run = RunSoFar(self.config, list(self.steps), self._folder)
-            self._begun = of_steps.run(page.begin, run, name="report")
+            self._begun = of_steps.run(page.begin, run, name="report", niceness=19)
 
     @property
     def _folder(self) -> Path:
