@@ -88,8 +88,9 @@ def export(
     server = tf.Module()
     if ensemble is None or not ensemble.alone:
         server.layers = _computing(model)
-        # A later training may start from these, even where the network's answers do not count.
-        setattr(server, WEIGHTS, [variable.value for variable in model.weights])
+        # A later training may start from these, even where the network's answers do not count. They are the layers'
+        # own objects: by those of TensorFlow in them, a model would be saved, and loaded by a server, with two copies.
+        setattr(server, WEIGHTS, list(model.weights))
     server.ensemble = ensemble
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
     # half of the time of an export, for functions that nobody calls (docs/decisions/0007).

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_transform as tft
 from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
@@ -194,7 +195,10 @@ def test_models_inside_models_are_served_with_their_tables(graph, tmp_path, kind
     assert list(model.rows.predict(columns)["prediction"]) == [1003, 4]
 
 
-def test_what_only_training_needs_is_not_served(graph, tmp_path):
+VALUE, SHAPES = ".ATTRIBUTES/VARIABLE_VALUE", [(0, [7, 1]), (1, [1])]
+
+
+def test_weights_are_served_once_and_nothing_else_of_the_training(graph, tmp_path):
     inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
     total = keras.layers.Dense(1)(keras.layers.Concatenate()([inputs["x"], keras.layers.Flatten()(inputs["grid"])]))
     network = keras.Model(inputs, total)
@@ -204,8 +208,11 @@ def test_what_only_training_needs_is_not_served(graph, tmp_path):
     decoder = Decoder(output.transformed_feature_spec(), "price", weight="exposure")
     export(network, output, str(tmp_path / "model"), label="price", answers=Answers(()), decoder=decoder)
     stored = tf.train.list_variables(str(tmp_path / "model/variables/variables"))
-    # Each once as of its layer, and once by its place, for a warm start.
-    assert sorted(shape for _, shape in stored if shape) == 2 * [[1]] + 2 * [[7, 1]]
+    # Once and by their places, for a warm start.
+    assert [one for one in stored if one[1]] == [(f"weights/{place}/{VALUE}", shape) for place, shape in SHAPES]
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "model/saved_model.pb").read_bytes())
+    objects = saved.meta_graphs[0].object_graph_def.nodes
+    assert sum(one.WhichOneof("kind") == "variable" for one in objects) == len(SHAPES)
 
 
 def test_without_rows_there_are_no_explanations_and_it_is_said_why(graph, tmp_path):
