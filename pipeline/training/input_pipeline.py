@@ -51,6 +51,10 @@ class Split(Protocol):
         """Return their number; waits for those that are still being loaded."""
 
     @property
+    def is_loaded(self) -> bool:
+        """Return whether nothing needs to be waited for: all are in memory."""
+
+    @property
     def rows(self) -> Rows:
         """Return how batches are packed."""
 
@@ -197,6 +201,10 @@ class _InMemory:
     def examples(self) -> int:
         return int(self._loaded().shape[0])
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._loading.done() and not self._loading.exception()
+
     def _loaded(self) -> tf.Tensor:
         try:
             return self._loading.result()
@@ -268,6 +276,10 @@ class _Streamed:
     @property
     def examples(self) -> int:
         return self._examples
+
+    @property
+    def is_loaded(self) -> bool:
+        return False
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)

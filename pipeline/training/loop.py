@@ -139,7 +139,16 @@ class Fit:
             check_augmentation(augment, rows.batch_spec(self.batch_size)[:2])
         self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)
         self.steps.train_head_only(self.settings.head_epochs > 0)
-        self.steps.compile_for(self.batch_size)
+        self.steps.compile_for(self.batch_size, self._trace_evaluation_of_loaded)
+
+    def _trace_evaluation_of_loaded(self) -> None:
+        """Trace the evaluation step unless its split is still loading, for which nothing waits yet.
+
+        Of several workers each would do so at another time, and they must trace in the same order.
+        """
+        if self.distribution.workers == 1 and self.evaluate.is_loaded:
+            self._set_evaluation_data()
+            self.steps.trace_evaluation()
 
     def _run(self) -> None:
         model, settings, measure = self.model, self.settings, self.stopwatch.measure
@@ -314,16 +323,24 @@ class Fit:
 
     def _evaluate_split(self) -> dict[str, float]:
         """Return loss and metrics on the eval split."""
-        measure, batch_size = self.stopwatch.measure, self.settings.batch_size * EVALUATION_BATCH
-        if not self.evaluating:  # now and not earlier: this split is loaded after the train split
-            with measure(LOADING):
-                batches = self.evaluate.evaluation(batch_size, self.part, same_size=self.distribution.tpu)
-                self.steps.set_evaluation_data(batches, self.evaluate.rows)
-            self.evaluating = True
+        measure = self.stopwatch.measure
+        with measure(LOADING):  # now and not earlier: this split is loaded after the train split
+            self._set_evaluation_data()
         with measure(COMPILING):
             self.steps.trace_evaluation()
         with measure(EVALUATION):
-            return self.steps.evaluate(evaluation_steps(self.evaluate.examples, batch_size, self.part.replicas))
+            steps = evaluation_steps(self.evaluate.examples, self._evaluation_batch, self.part.replicas)
+            return self.steps.evaluate(steps)
+
+    def _set_evaluation_data(self) -> None:
+        if not self.evaluating:
+            batches = self.evaluate.evaluation(self._evaluation_batch, self.part, same_size=self.distribution.tpu)
+            self.steps.set_evaluation_data(batches, self.evaluate.rows)
+            self.evaluating = True
+
+    @property
+    def _evaluation_batch(self) -> int:
+        return self.settings.batch_size * EVALUATION_BATCH
 
     def _save(self) -> None:
         if not self.checkpoints:

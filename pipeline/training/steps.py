@@ -3,6 +3,8 @@
 Keras' own ``fit`` fails under MultiWorkerMirroredStrategy, and its gradient accumulation under MirroredStrategy.
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -114,11 +116,19 @@ class Steps:
             self._head_only = head_only
             self._compile()
 
-    def compile_for(self, batch_size: int) -> None:
-        """Compile the training step before there are examples."""
-        chunk = self._rows.chunk(batch_size)
-        self.feed(_zeros(chunk))
-        self.trace_training()
+    def compile_for(self, batch_size: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Compile the training step before there are examples.
+
+        Args:
+            batch_size: Examples of a replica's step.
+            meanwhile: Called while TensorFlow compiles what Python has traced, for which it needs no Python.
+        """
+        self.feed(_zeros(self._rows.chunk(batch_size)))
+        self._train.get_concrete_function(*self._arguments(0))
+        with ThreadPoolExecutor(1) as beside:
+            compiling = beside.submit(self.trace_training)
+            meanwhile()
+            compiling.result()
 
     def graph_of_one_step(self, batch_size: int) -> tf.Graph:
         """Return the graph of one training step on rows at hand, for counting its work; it is not run."""
@@ -153,13 +163,16 @@ class Steps:
         """
         rate = float(tf.convert_to_tensor(self._optimizer.learning_rate))
         try:
-            finite, self._chunk, self._used = self._train(
-                self._chunks, self._chunk, self._used, tf.constant(steps, tf.int64), tf.constant(rate)
-            )
+            finite, self._chunk, self._used = self._train(*self._arguments(steps))
         finally:
             if self._sets_rate:
                 self._optimizer.learning_rate = rate  # between calls callbacks read and change it
         return bool(finite)
+
+    def _arguments(self, steps: int) -> tuple[Any, ...]:
+        """Return the arguments of ``_train_steps``, from where the chunks are."""
+        rate = tf.convert_to_tensor(self._optimizer.learning_rate, tf.float32)
+        return self._chunks, self._chunk, self._used, tf.constant(steps, tf.int64), tf.constant(float(rate))
 
     def records(self, steps: int) -> list[list[float]]:
         """Return ``RECORDED`` of each of the first steps of the last call."""
