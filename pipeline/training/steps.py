@@ -124,9 +124,12 @@ class Steps:
             meanwhile: Called while TensorFlow compiles what Python has traced, for which it needs no Python.
         """
         self.feed(_zeros(self._rows.chunk(batch_size)))
-        self._train.get_concrete_function(*self._arguments(0))
+        arguments = self._arguments(0)
+        traced = self._train.get_concrete_function(*arguments)
+        self._traced.add("train")
         with ThreadPoolExecutor(1) as beside:
-            compiling = beside.submit(self.trace_training)
+            # Not tf.function's own call: in another thread, without the scopes of this one, it may trace once more.
+            compiling = beside.submit(traced, *arguments)
             meanwhile()
             compiling.result()
 

@@ -100,6 +100,31 @@ def test_the_evaluation_is_that_of_the_eval_split(pattern, tmp_path, cache, on_c
     assert {"loss": history["val_loss"][0], "auc": history["val_auc"][0]} == pytest.approx(judged, rel=1e-4)
 
 
+class Traced(keras.layers.Layer):
+    """Counts in how many graphs it is, in training and not."""
+
+    def __init__(self):
+        super().__init__()
+        self.times = {True: 0, False: 0}
+
+    def call(self, x, training=False):
+        self.times[bool(training)] += 1
+        return x
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_each_step_is_traced_once_be_the_eval_split_loaded_early_or_late(pattern, early):
+    traced = Traced()
+    inputs = {"x": keras.Input((2,), name="x")}
+    model = compiled(keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(traced(inputs["x"]))))
+    splits = [read([pattern], DECODER, cache="memory" if early else "none", on_cpu=early) for _ in range(2)]
+    assert [split.examples for split in splits] == [ROWS, ROWS]  # waits for those in memory
+    assert [split.is_loaded for split in splits] == [early, early]
+    traced.times = {True: 0, False: 0}
+    Fit(model, *splits, SETTINGS, ONE_DEVICE, seed=1).run()
+    assert traced.times == {True: 1, False: 2}  # not in training, once to build the model as Keras does
+
+
 def test_the_best_weights_are_restored_and_training_stops_when_patience_ends(pattern):
     model = functional(rate=3.0)
     history = train(model, pattern, changed(epochs=12, patience=2))
