@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.errors import first_line
+from pipeline.training.errors import TrainingError
 from pipeline.training.strategy import Distribution
 
 
@@ -36,11 +38,21 @@ class Checkpoints:
         self._manager.save()
 
     def restore(self) -> dict[str, Any] | None:
-        """Restore the variables and return the values; None, and nothing is changed, if there is no checkpoint."""
-        latest = tf.train.latest_checkpoint(self.folder)
-        if latest is None:
-            return None
-        self._checkpoint.restore(latest).assert_existing_objects_matched()
+        """Restore the variables and return the values; None, and nothing is changed, if there is no checkpoint.
+
+        Raises:
+            TrainingError: it is of another model.
+        """
+        try:
+            latest = tf.train.latest_checkpoint(self.folder)
+            if latest is None:
+                return None
+            self._checkpoint.restore(latest).assert_existing_objects_matched()
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise TrainingError(
+                f"the checkpoint in {self.folder} is of another model than build_model makes now "
+                f"({first_line(error)[:200]}): delete that folder, and the training starts anew"
+            ) from error
         return self._values.values
 
     def delete(self) -> None:

@@ -25,6 +25,7 @@ from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
 from pipeline.training.strategy import Part
+from pipeline.training.workers import deal_out
 
 logger = logging.getLogger("pipeline.training")
 
@@ -37,8 +38,6 @@ BYTES_IN_DECODED_BLOCK = 4 << 20
 STREAMED_BLOCK = 128
 RECORDS_SHUFFLED = 50_000
 BYTES_SHUFFLED = 1 << 30
-# A worker with fewer examples than another sees them more often. So many times as many are still dealt out by file.
-UNEVEN = 1.25
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
 
@@ -315,29 +314,6 @@ class _Streamed:
         shuffled = records.shuffle(_rows_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
         blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
-
-
-def deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> list[list[str]] | None:
-    """Deal files out to workers, so that each gets about as many examples.
-
-    The largest file is dealt first, and each to the worker with the fewest examples so far (Graham 1969, "Bounds on
-    Multiprocessing Timing Anomalies").
-
-    Args:
-        files: Their names.
-        examples: In each.
-        workers: Their number.
-
-    Returns:
-        Files of each worker; None where one would have more than ``UNEVEN`` times the examples of another.
-    """
-    shares: list[list[str]] = [[] for _ in range(workers)]
-    totals = [0] * workers
-    for count, file in sorted(zip(examples, files, strict=True), key=lambda pair: -pair[0]):
-        fewest = totals.index(min(totals))
-        shares[fewest].append(file)
-        totals[fewest] += count
-    return shares if max(totals) <= UNEVEN * min(totals) else None
 
 
 def _examples_in(files: list[str], block: int) -> list[int]:

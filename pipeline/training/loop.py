@@ -48,7 +48,7 @@ class Fit:
         logs: Folder for history.csv, steps.csv, diagnosis.json and the TensorBoard files; None writes nothing.
         tensorboard: Another folder for the TensorBoard files.
         checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
-            ``delete_checkpoints`` when the results of the training are safe.
+            ``Checkpoints.delete`` when the results of the training are safe.
 
     Raises:
         TrainingError: the data cannot fill a batch.
@@ -81,6 +81,7 @@ class Fit:
         self.part = distribution.part
         # A replica's batch with all its micro-batches; settings.batch_size is one of these.
         self.batch_size = settings.batch_size * settings.accumulate
+        self.evaluation_batch_size = settings.batch_size * EVALUATION_BATCH
 
         with self.stopwatch.measure(COMPILING):
             self._compile(augment)
@@ -329,18 +330,14 @@ class Fit:
         with measure(COMPILING):
             self.steps.trace_evaluation()
         with measure(EVALUATION):
-            steps = evaluation_steps(self.evaluate.examples, self._evaluation_batch, self.part.replicas)
+            steps = evaluation_steps(self.evaluate.examples, self.evaluation_batch_size, self.part.replicas)
             return self.steps.evaluate(steps)
 
     def _set_evaluation_data(self) -> None:
         if not self.evaluating:
-            batches = self.evaluate.evaluation(self._evaluation_batch, self.part, same_size=self.distribution.tpu)
+            batches = self.evaluate.evaluation(self.evaluation_batch_size, self.part, same_size=self.distribution.tpu)
             self.steps.set_evaluation_data(batches, self.evaluate.rows)
             self.evaluating = True
-
-    @property
-    def _evaluation_batch(self) -> int:
-        return self.settings.batch_size * EVALUATION_BATCH
 
     def _save(self) -> None:
         if not self.checkpoints:
@@ -367,14 +364,7 @@ class Fit:
         Raises:
             TrainingError: it is of another model.
         """
-        try:
-            state = self.checkpoints.restore() if self.checkpoints else None
-        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-            assert self.checkpoints
-            raise TrainingError(
-                f"the checkpoint in {self.checkpoints.folder} is of another model than build_model makes now "
-                f"({first_line(error)[:200]}): delete that folder, and the training starts anew"
-            ) from error
+        state = self.checkpoints.restore() if self.checkpoints else None
         if state is None:
             return
         self.epoch = state["epoch"]
@@ -407,8 +397,3 @@ class Fit:
             )
             self.batch_size = fitting
             self.steps.split_further(1)
-
-
-def delete_checkpoints(folder: str, distribution: Distribution) -> None:
-    """Remove the checkpoints of this process in ``folder``."""
-    Checkpoints(folder, [], distribution).delete()

@@ -22,6 +22,7 @@ from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.blocks import on_any_device
 from pipeline.training.cache import estimate, find
+from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.conformal import rank_of
 from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
@@ -30,7 +31,7 @@ from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.history import MEMBERS_FILE
 from pipeline.training.input_pipeline import Split, read
-from pipeline.training.loop import Fit, delete_checkpoints
+from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
 from pipeline.training.warm_start import start_from
@@ -170,7 +171,7 @@ def run(
             calibrated=decided.calibrated,
             at_once=at_once,
         )
-    delete_checkpoints(checkpoints, distribution)
+    Checkpoints(checkpoints, [], distribution).delete()
 
 
 def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:

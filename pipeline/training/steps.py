@@ -116,7 +116,7 @@ class Steps:
             self._head_only = head_only
             self._compile()
 
-    def compile_for(self, batch_size: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def compile_for(self, batch_size: int, meanwhile: Callable[[], None]) -> None:
         """Compile the training step before there are examples.
 
         Args:
@@ -124,7 +124,7 @@ class Steps:
             meanwhile: Called while TensorFlow compiles what Python has traced, for which it needs no Python.
         """
         self.feed(_zeros(self._rows.chunk(batch_size)))
-        arguments = self._arguments(0)
+        arguments = self._arguments(0, 0.0)
         traced = self._train.get_concrete_function(*arguments)
         self._traced.add("train")
         with ThreadPoolExecutor(1) as beside:
@@ -166,16 +166,14 @@ class Steps:
         """
         rate = float(tf.convert_to_tensor(self._optimizer.learning_rate))
         try:
-            finite, self._chunk, self._used = self._train(*self._arguments(steps))
+            finite, self._chunk, self._used = self._train(*self._arguments(steps, rate))
         finally:
             if self._sets_rate:
                 self._optimizer.learning_rate = rate  # between calls callbacks read and change it
         return bool(finite)
 
-    def _arguments(self, steps: int) -> tuple[Any, ...]:
-        """Return the arguments of ``_train_steps``, from where the chunks are."""
-        rate = tf.convert_to_tensor(self._optimizer.learning_rate, tf.float32)
-        return self._chunks, self._chunk, self._used, tf.constant(steps, tf.int64), tf.constant(float(rate))
+    def _arguments(self, steps: int, rate: float) -> tuple[Any, ...]:
+        return self._chunks, self._chunk, self._used, tf.constant(steps, tf.int64), tf.constant(rate)
 
     def records(self, steps: int) -> list[list[float]]:
         """Return ``RECORDED`` of each of the first steps of the last call."""

@@ -1,4 +1,4 @@
-"""Several workers that train together: the sum of their gradients, and who holds the others up."""
+"""Several workers that train together: who reads what, the sum of their gradients, and who holds the others up."""
 
 import logging
 import statistics
@@ -13,6 +13,31 @@ logger = logging.getLogger("pipeline.training")
 
 # A worker is slow that computes so many times as long as the others, and so many seconds longer in an epoch.
 TIMES, SECONDS = 1.5, 2.0
+# A worker with fewer examples than another sees them more often. So many times as many are still dealt out by file.
+UNEVEN = 1.25
+
+
+def deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> list[list[str]] | None:
+    """Deal files out to workers, so that each gets about as many examples.
+
+    The largest file is dealt first, and each to the worker with the fewest examples so far (Graham 1969, "Bounds on
+    Multiprocessing Timing Anomalies").
+
+    Args:
+        files: Their names.
+        examples: In each.
+        workers: Their number.
+
+    Returns:
+        Files of each worker; None where one would have more than ``UNEVEN`` times the examples of another.
+    """
+    shares: list[list[str]] = [[] for _ in range(workers)]
+    totals = [0] * workers
+    for count, file in sorted(zip(examples, files, strict=True), key=lambda pair: -pair[0]):
+        fewest = totals.index(min(totals))
+        shares[fewest].append(file)
+        totals[fewest] += count
+    return shares if max(totals) <= UNEVEN * min(totals) else None
 
 
 def summed_over_replicas(values: Sequence[Any], waited: tf.Variable | None) -> list[Any]:
