@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pipeline.data.sample import Sample
 
 ROOT = Path(__file__).resolve().parent
+# What steps and the report need besides TFX: those that write artifacts, training and tuning, the page.
+FOR_STEPS = ("setuptools", "pipeline.runs.executors", "tensorboard.summary.v2", "pipeline.report.page")
 
 
 def main() -> int:
@@ -140,7 +142,7 @@ def run_pipeline(
         from pipeline.processes import processes
         from pipeline.runs import engine
 
-        with processes() as of_steps:  # before anything is computed here
+        with processes(*FOR_STEPS) as of_steps:  # before anything is computed here
             engine.check(target)
             run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
         run.announce(screen.note)

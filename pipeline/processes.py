@@ -8,6 +8,7 @@ piece of work begins where the template is, within milliseconds, with what is lo
 import contextlib
 import ctypes
 import gc
+import importlib
 import logging
 import os
 import pickle
@@ -112,15 +113,20 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes() -> Iterator[Processes | None]:
+def processes(*modules: str) -> Iterator[Processes | None]:
     """Yield the means to do work in processes, until the end of the block; None where there are none.
 
     TensorFlow must be loaded here and have computed nothing. Only Linux tells a process that the one which has started
     it is gone, and only with two cores is there anything to gain.
+
+    Args:
+        modules: That work needs besides what is loaded already, and every process would load for itself.
     """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1 or _has_computed():
         yield None
         return
+    for module in modules:
+        importlib.import_module(module)
     collect_rarely()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -87,6 +87,16 @@ def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_ow
     assert ran(script, str(tmp_path / "one"), str(tmp_path / "other")) == "3\n"
 
 
+def test_what_work_needs_is_loaded_once_and_before_it_begins():
+    text = ran("""
+        is_loaded = "'wave' in __import__('sys').modules"
+        for modules in ((), ("wave",)):
+            with processes(*modules) as made:
+                print(made.run(eval, is_loaded, name="eval"))
+    """)
+    assert text == "False\nTrue\n"
+
+
 def test_an_error_comes_with_its_cause_and_where_it_arose():
     text = ran("""
         with processes() as made:

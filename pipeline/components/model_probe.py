@@ -11,6 +11,7 @@ import base64
 import itertools
 import statistics
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -66,23 +67,32 @@ class ModelProbe:
             self.problems.append("the exported model has no signature, so no server can ask it")
         outputs_by_signature = {}
         odd, odd_names = self.odd_rows()
-        for name, signature in sorted(loaded.signatures.items()):
-            if name == EXPLAIN and signature.structured_outputs.keys() >= {self.request["answer"], *EXPLAINING}:
-                self.check_explanations(signature)
-                continue
-            if self.needs_label(name, signature):
-                self.notes.append(f"signature {name} is not checked: it takes rows with their label")
-                continue
+        explained: Future[None] | None = None
+        with ThreadPoolExecutor(1) as beside:
+            for name, signature in sorted(loaded.signatures.items()):
+                if name == EXPLAIN and signature.structured_outputs.keys() >= {self.request["answer"], *EXPLAINING}:
+                    explained = beside.submit(self.check_explanations, signature)  # mostly one thread of TensorFlow's
+                    continue
+                if self.needs_label(name, signature):
+                    self.notes.append(f"signature {name} is not checked: it takes rows with their label")
+                    continue
+                try:
+                    outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
+                    # Odd rows first: in each of them one column is missing, so the message can name it.
+                    outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
+                    self.check_outputs(name, outputs)
+                    self.check_single_rows(name, signature, outputs)
+                    self.check_broken_images(name, signature)
+                    outputs_by_signature[name] = (outputs, outputs_of_odd)
+                except Problem as problem:
+                    self.problems.append(str(problem))
+        if explained:
             try:
-                outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
-                # Odd rows first: in each of them one column is missing, so the message can name it.
-                outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
-                self.check_outputs(name, outputs)
-                self.check_single_rows(name, signature, outputs)
-                self.check_broken_images(name, signature)
-                outputs_by_signature[name] = (outputs, outputs_of_odd)
+                explained.result()
             except Problem as problem:
                 self.problems.append(str(problem))
+        for name in outputs_by_signature:
+            self.measure_latency(name, loaded.signatures[name])
         self.compare_signatures(outputs_by_signature)
         self.compare_with_training(outputs_by_signature)
         if "serving_default" in outputs_by_signature:
@@ -223,7 +233,7 @@ class ModelProbe:
                 )
 
     def check_single_rows(self, name: str, signature: Any, outputs: dict[str, Any]) -> None:
-        """Raise a Problem unless a row alone gets the outputs it got in a batch; measure the latency."""
+        """Raise a Problem unless a row alone gets the outputs it got in a batch."""
         for row in range(min(SINGLE_ROWS, len(self.examples))):
             alone = self.call(name, signature, self.examples[row : row + 1], "a batch of 1")
             differing = self.differing(alone, {key: value[row : row + 1] for key, value in outputs.items()})
@@ -233,6 +243,9 @@ class ModelProbe:
                     f"signature {name} answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
                     f"batch of {len(self.examples):,}"
                 )
+
+    def measure_latency(self, name: str, signature: Any) -> None:
+        """Measure how long a row, and a batch of all rows, take."""
         for batch, repeats in ((1, REPEATS), (len(self.examples), 3)):
             inputs = self.inputs(signature, self.examples[:batch])
             times = []
@@ -243,27 +256,22 @@ class ModelProbe:
             self.facts[f"{name}_ms_batch_{batch}"] = round(statistics.median(times), 2)
 
     def check_explanations(self, signature: Any) -> None:
-        """Report a problem unless contributions are numbers that sum up to the answer; measure their mean size."""
+        """Raise a Problem unless contributions are numbers that sum up to the answer; measure their mean size."""
         sizes: list[Any] = []
         columns: list[str] = []
         times: list[float] = []
         for example in self.examples[:: -(-len(self.examples) // EXPLAINED_ROWS)]:
             started = time.monotonic()
-            try:
-                outputs = self.call(EXPLAIN, signature, [example], "a row")
-            except Problem as problem:
-                self.problems.append(str(problem))
-                return
+            outputs = self.call(EXPLAIN, signature, [example], "a row")
             times.append(time.monotonic() - started)
             answer = float(outputs[self.request["answer"]].max())  # of several classes, the most probable is explained
             average, contributions = float(outputs["average"][0]), outputs["contributions"][0].astype(float)
             size, total = np.abs(contributions), average + contributions.sum()
             # They are float32: what is rounded is as large as the largest of what is added.
             if not abs(total - answer) <= self.tolerance * max(1.0, abs(answer), abs(average), size.sum()):
-                self.problems.append(
+                raise Problem(
                     f"signature {EXPLAIN} answers contributions that sum up to {total:.6g}, not to {answer:.6g}"
                 )
-                return
             sizes.append(size)
             columns = [column.decode() for column in outputs["columns"][0]]
             # The first call prepares the graph, which may take longer than all others.

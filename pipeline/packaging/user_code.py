@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.packaging import wheels
-from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, imported_files, normalised, repository_modules
+from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, code_digest, imported_files, repository_modules
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY
 
@@ -54,10 +54,10 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
 
     digest = hashlib.sha256()
     for name, source in sorted(sources.items()):
-        digest.update(f"{name}\n{normalised(source)}\n".encode())
+        digest.update(f"{name}\n{code_digest(source)}\n".encode())
     for source in sources.values():
         for module in repository_modules(source):
-            code = normalised(module.read_text(encoding="utf-8"))
+            code = code_digest(module.read_text(encoding="utf-8"))
             digest.update(f"{module.relative_to(REPOSITORY)}\n{code}\n".encode())
     digest.update(f"python {platform.python_version()}\n".encode())
     for distribution in VERSIONS_THAT_COUNT:

@@ -291,7 +291,8 @@ def _as_row(value: tf.Tensor | tf.SparseTensor, given: tf.TensorSpec) -> tf.Tens
     """Return a parsed raw feature in the form of a row input: the reverse of ``_as_parsed``."""
     if not isinstance(value, tf.SparseTensor):
         return tf.reshape(value, [-1, *given.shape[1:]])
-    ragged = tf.cast(tf.RaggedTensor.from_sparse(value), given.dtype)
     missing = tf.constant("" if given.dtype == tf.string else math.nan, given.dtype)
-    dense = ragged.to_tensor(missing, shape=[None, 1 if given.shape.rank == 1 else None])
-    return dense[:, 0] if given.shape.rank == 1 else dense
+    is_list = given.shape.rank == 2
+    shape = tf.maximum(value.dense_shape, [0, 0 if is_list else 1])  # of no values at all there is a column, too
+    dense = tf.sparse.to_dense(tf.SparseTensor(value.indices, tf.cast(value.values, given.dtype), shape), missing)
+    return dense if is_list else dense[:, 0]
