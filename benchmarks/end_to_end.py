@@ -34,6 +34,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from local_runner import FOR_STEPS  # noqa: E402
 from pipeline.cli.allocation import with_allocation  # noqa: E402
 
 SPLITS = ("train", "eval", "test")
@@ -131,7 +132,7 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
         from pipeline.settings.config import load_config
         from pipeline.settings.target import Target
 
-        with processes() if which == OURS else contextlib.nullcontext() as of_steps:
+        with processes(*FOR_STEPS) if which == OURS else contextlib.nullcontext() as of_steps:
             assert of_steps or which != OURS, "this machine runs no two steps at a time"
             config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
             patterns = {split: f"{split}/*.csv" for split in SPLITS}

@@ -29,6 +29,7 @@ from pipeline.errors import UserError
 PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
+LOWEST = 19  # priority, of nice(2)
 UNUSUAL_THREADS = 97  # a number that nobody has asked for
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, RESULT, ERROR = "process", "record", "question", "result", "error"
@@ -60,7 +61,7 @@ class Processes:
             arguments: Its.
             name: Of the process, for ``kill_all``.
             answer: Answers what the work asks with ``ask``.
-            niceness: Of nice(2): 19 leaves the processors to whoever else wants them.
+            niceness: Of nice(2): LOWEST leaves the processors to whoever else wants them.
 
         Raises:
             UserError: the process has ended without either.

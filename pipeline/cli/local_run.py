@@ -22,7 +22,7 @@ from pipeline.cli.terminal import Screen
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.packaging.user_code import searches
-from pipeline.processes import Processes
+from pipeline.processes import LOWEST, Processes
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 
@@ -185,7 +185,7 @@ class LocalRun:
 
         with contextlib.suppress(Exception):
             run = RunSoFar(self.config, list(self.steps), self._folder)
-            self._begun = of_steps.run(page.begin, run, name="report", niceness=19)
+            self._begun = of_steps.run(page.begin, run, name="report", niceness=LOWEST)
 
     @property
     def _folder(self) -> Path:

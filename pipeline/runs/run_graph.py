@@ -47,6 +47,8 @@ AT_ONCE = 2
 # Steps that may begin when their inputs are there, though a gate before them has not spoken yet: they publish nothing,
 # and what goes on from them waits for the gate.
 BESIDE_GATE = ("Baselines", "Transform")
+# Steps whose results nobody needs before the model is judged: they take what the others leave of the cores.
+PATIENT = ("Baselines",)
 # Bytes by which a step has grown this process, after which it looks at once: what a search has loaded lies in cycles.
 GROWN = 128 << 20
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
@@ -179,7 +181,7 @@ class _SideBySide:
         self._on_start, self._on_end, self._processes = on_start, on_end, processes
         # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.
         self._lock = threading.Lock()
-        launching.operators = in_processes(processes, self._lock)
+        launching.operators = in_processes(processes, self._lock, PATIENT)
         self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}
         self._before = _all_before(self._launching.nodes)
         self._behind = _chains_behind(self._launching.nodes)

@@ -6,7 +6,7 @@ Models that err differently err less in the mean: on 51 published tables, ensemb
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import keras
@@ -80,14 +80,12 @@ class FittedTrees(NamedTuple):
         answers: Theirs, [rows, 1 or classes].
         labels: Of the rows, [rows].
         weights: How much each row counts, [rows]; None: all count the same.
-        every: One of how many rows of the split these are.
     """
 
     trees: Trees
     answers: np.ndarray
     labels: np.ndarray
     weights: np.ndarray | None
-    every: int
 
 
 def bytes_to_fit(features: Features, rows: int) -> int:
@@ -111,8 +109,7 @@ def fit_trees(features: Features, train: Split, evaluate: Split, settings: Setti
         TrainingError: trees are to answer alone, and there is nothing that they could learn from.
     """
     columns, classes = Columns(features), len(settings.classes)
-    most = MOST_VALUES // max(1, columns.count)
-    rows, labels, weights = _collected(train, math.ceil(train.examples / most), columns)
+    rows, labels, weights = _collected(train, _every(train, columns), columns)
     lacking = "" if columns.count else "the model has no numbers and no categories"
     if classes and len(np.unique(labels)) < classes:
         lacking = "a class has no row in the train split"
@@ -124,43 +121,55 @@ def fit_trees(features: Features, train: Split, evaluate: Split, settings: Setti
     columns.count_categories(rows)
     learnt = columns.of(rows)
     del rows  # before scikit-learn takes three times as much as they
-    every = math.ceil(evaluate.examples / most)
-    collected, right, counted = _collected(evaluate, every, columns)
+    collected, right, counted = _collected(evaluate, _every(evaluate, columns), columns)
     judged = columns.of(collected)
     del collected
     if settings.class_weight:
         weights = class_weights(labels, weights, classes)[labels.astype(int)] * (1 if weights is None else weights)
     if classes:
         counted = with_shares_of(labels, weights, right, counted)
-    trees = fit(Sample(learnt, labels, weights), Sample(judged, right, counted), columns, classes, settings.seed or 0)
-    return FittedTrees(trees, _in_parts(trees.answer, judged), right, counted, every)
+    judging = Sample(judged, right, counted)
+    trees, answers = fit(Sample(learnt, labels, weights), judging, columns, classes, settings.seed or 0)
+    return FittedTrees(trees, answers, right, counted)
 
 
 def with_trees(
-    model: keras.Model, decoder: Decoder, fitted: FittedTrees, evaluate: Split, settings: Settings
-) -> Ensemble:
-    """Weigh trees and a network by what their mean loses on the eval split.
+    model: keras.Model,
+    decoder: Decoder,
+    fitted: Callable[[], FittedTrees | None],
+    features: Features,
+    evaluate: Split,
+    settings: Settings,
+) -> Ensemble | None:
+    """Weigh trees and a network by what their mean loses on the eval split; None where there are no trees.
 
     Every worker does so, for reading some variables of the network takes all of them.
 
     Args:
         model: Trained; it is not asked where settings.members is "trees".
         decoder: Of the transformed features.
-        fitted: The trees.
+        fitted: Gives the trees. It is called when the network has answered, for it may wait for them.
+        features: Those that the trees were given.
         evaluate: The eval split.
         settings: Of the training.
     """
-    trees, answers, right, counted, every = fitted
+    others: list[np.ndarray] = []
+    if settings.members != "trees":
+        network, rows = answering(model, decoder), each_row(evaluate, BATCH, _every(evaluate, Columns(features)))
+        others = [np.asarray(network(part), np.float64) for part, *_ in rows]
+    found = fitted()
+    if found is None:
+        return None
+    trees, answers, right, counted = found
     classes = len(settings.classes)
     if settings.members == "trees":
         return Ensemble(
             trees, 1.0, f"trees {np.average(losses_of(answers, right, classes), weights=counted):.4g}", alone=True
         )
-    network = answering(model, decoder)
-    others = np.concatenate([np.asarray(network(part), np.float64) for part, *_ in each_row(evaluate, BATCH, every)])
-    losses = np.stack([losses_of(part * answers + (1 - part) * others, right, classes) for part in WEIGHTS])
+    beside = np.concatenate(others)
+    losses = np.stack([losses_of(part * answers + (1 - part) * beside, right, classes) for part in WEIGHTS])
     weight = most_even(losses, counted)
-    together = np.average(losses_of(weight * answers + (1 - weight) * others, right, classes), weights=counted)
+    together = np.average(losses_of(weight * answers + (1 - weight) * beside, right, classes), weights=counted)
     means = np.average(losses, axis=1, weights=counted)
     return Ensemble(
         trees,
@@ -215,6 +224,11 @@ def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:
     return float(0.5 + (weight - 0.5) * rows / (rows + EVEN_ROWS))
 
 
+def _every(split: Split, columns: Columns) -> int:
+    """Return which of the rows trees are given: one of so many."""
+    return math.ceil(split.examples / (MOST_VALUES // max(1, columns.count)))
+
+
 def _collected(
     split: Split, every: int, columns: Columns
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
@@ -230,11 +244,3 @@ def _collected(
     # One after the other, so that parts and whole are in memory of one feature only.
     whole = {name: np.concatenate(parts.pop(name)) for name in columns.names}
     return whole, np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)
-
-
-def _in_parts(answer: Callable[[tf.Tensor], tf.Tensor], values: np.ndarray) -> np.ndarray:
-    """Return answers for rows, float64 [rows, 1 or classes]."""
-    signature = [tf.TensorSpec([None, values.shape[1]], tf.float32)]
-    compiled = tf.function(answer, input_signature=signature, autograph=False)
-    parts: Sequence[np.ndarray] = np.array_split(values, math.ceil(len(values) / BATCH))
-    return np.concatenate([np.asarray(compiled(part), np.float64) for part in parts])

@@ -46,6 +46,7 @@ def export(
     *,
     label: str,
     answers: Answers,
+    transform: SavedModelLoader | None = None,
     decoder: Decoder | None = None,
     ensemble: Ensemble | None = None,
     at_once: int = 64,
@@ -74,6 +75,7 @@ def export(
         folder: Where the SavedModel goes.
         label: Raw feature that is not an input.
         answers: What is served of the model's output.
+        transform: Transform's graph, loaded; None: it is loaded here.
         decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
@@ -94,7 +96,7 @@ def export(
     server.ensemble = ensemble
     # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
     # half of the time of an export, for functions that nobody calls (docs/decisions/0007).
-    loader = SavedModelLoader(transform_output.transform_savedmodel_dir)
+    loader = transform or SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
     answer_decoded = answering(model, decoder, ensemble)
 

@@ -1,6 +1,7 @@
 """Train the final model: best hyperparameters in, served model out."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ import keras
 import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
+from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.serving import background
 from pipeline.training import answers, predictions, probe, strategy
@@ -131,10 +133,12 @@ def run(
         ).run()
     if settings.spin:
         return
-    fitted = None
+    # Before anybody waits for the trees, as is what the network answers.
+    transform = SavedModelLoader(transform_output.transform_savedmodel_dir)
+    ensemble = None
     if settings.members != "network":
-        fitted = trees.result() if trees else fit_trees(*of_trees)
-    ensemble = with_trees(model, decoder, fitted, evaluate, settings) if fitted else None
+        fitted = trees.result if trees else functools.partial(fit_trees, *of_trees)
+        ensemble = with_trees(model, decoder, fitted, for_trees, evaluate, settings)
     if ensemble:
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
@@ -150,6 +154,7 @@ def run(
             exported,
             label=settings.label,
             answers=decided,
+            transform=transform,
             decoder=decoder,
             ensemble=ensemble,
             at_once=settings.batch_size,

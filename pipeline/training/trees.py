@@ -5,6 +5,7 @@ products, after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Le
 """
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -311,7 +312,7 @@ def _bits(words: np.ndarray) -> np.ndarray:
     return np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
 
 
-def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: int) -> Trees:
+def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: int) -> tuple[Trees, np.ndarray]:
     """Fit gradient boosting, as many iterations as improve the answers for the eval split.
 
     Args:
@@ -320,6 +321,9 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
         columns: Of these rows.
         classes: Of the label; 0 where it is a number.
         seed: Of the sample of rows by which scikit-learn makes bins of numbers.
+
+    Returns:
+        The trees, and their answers for the rows of the eval split, float64 [rows, 1 or classes].
     """
     # Here, for half a second of imports is not for trainings without trees.
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -335,23 +339,27 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     )
     progress = Progress("trees")
     most = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
-    iterations, best, losses = min(most, pace.at_first), 0, np.zeros(0)
-    # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
-    with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
-        while len(losses) < iterations:
+    iterations, tried, best = min(most, pace.at_first), 0, 0
+    lowest = math.inf
+    answers: np.ndarray = np.zeros(0)
+    while tried < iterations:
+        # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
+        with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
             booster.set_params(max_iter=iterations).fit(train.values, train.labels, sample_weight=train.weights)
-            stages = booster.staged_predict_proba if classes else booster.staged_predict
-            answers = stages(evaluate.values)
-            every = (losses_of(stage, evaluate.labels, classes) for stage in answers)
-            losses = np.array([np.average(of_rows, weights=evaluate.weights) for of_rows in every])
-            best = int(losses.argmin()) + 1
-            if progress.due():
-                progress.tell(f"trees: iteration {iterations} of at most {most}, loss on eval {losses.min():.4g}")
-            if iterations - best < pace.patience:
-                # Twice as many, for scikit-learn sorts all rows and answers for them anew whenever it goes on.
-                iterations = min(most, 2 * iterations)
-    logger.info("Trees: %d iterations, loss on the eval split %.4g.", best, losses[best - 1])
-    return Trees(columns, booster, best)
+        stages = booster.staged_predict_proba if classes else booster.staged_predict
+        for number, stage in enumerate(stages(evaluate.values), 1):
+            loss = np.average(losses_of(stage, evaluate.labels, classes), weights=evaluate.weights)
+            if not best or loss < lowest:
+                lowest, best, answers = loss, number, stage
+        tried = iterations
+        if progress.due():
+            progress.tell(f"trees: iteration {tried} of at most {most}, loss on eval {lowest:.4g}")
+        if tried - best < pace.patience:
+            # Twice as many, for scikit-learn sorts all rows and answers for them anew whenever it goes on.
+            iterations = min(most, 2 * tried)
+    logger.info("Trees: %d iterations, loss on the eval split %.4g.", best, lowest)
+    answers = answers[:, 1:] if classes == 2 else answers.reshape(len(answers), -1)
+    return Trees(columns, booster, best), answers.astype(np.float64)
 
 
 def losses_of(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Small TFRecord files, and a model that learns from them."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,5 +67,5 @@ def functional(rate: float = 0.05) -> keras.Model:
 
 def ensemble_of(model, decoder, features, train, evaluate, settings):
     """Fit trees and weigh them and a network; None where trees have nothing to learn from."""
-    fitted = fit_trees(features, train, evaluate, settings)
-    return with_trees(model, decoder, fitted, evaluate, settings) if fitted else None
+    fitted = functools.partial(fit_trees, features, train, evaluate, settings)
+    return with_trees(model, decoder, fitted, features, evaluate, settings)

@@ -133,10 +133,22 @@ def test_iterations_end_where_eval_gets_no_better():
     for seed, rows in ((1, 300), (2, 300)):
         features = {"numbers": table(rows, seed)["numbers"]}
         parts[seed] = Sample(columns.of(features), labels_of(score(table(rows, seed), rng), 2))
-    trees = fit(parts[1], parts[2], columns, 2, seed=0)
+    trees, _ = fit(parts[1], parts[2], columns, 2, seed=0)
     every = booster_of(2, 0, learning_rate=0.05).set_params(max_iter=400).fit(parts[1].values, parts[1].labels)
     chosen = losses_of(trees.answer(tf.constant(parts[2].values)).numpy(), parts[2].labels, 2)
     assert chosen.mean() < losses_of(every.predict_proba(parts[2].values), parts[2].labels, 2).mean()
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_served(classes):
+    rng = np.random.default_rng(0)
+    train, evaluate = table(500, seed=1), table(200, seed=2)
+    columns = Columns(FEATURES)
+    columns.count_categories(train)
+    parts = [Sample(columns.of(part), labels_of(score(part, rng), classes)) for part in (train, evaluate)]
+    trees, answers = fit(*parts, columns, classes, seed=0)
+    assert answers.shape == (200, max(1, classes - (classes == 2)))
+    np.testing.assert_allclose(answers, trees(evaluate).numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
