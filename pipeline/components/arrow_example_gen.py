@@ -86,10 +86,10 @@ class ExampleGenExecutor(BeamExecutor):
         examples = artifact_utils.get_single_instance(output_dict["examples"])
         job, span = job_of(exec_properties, examples.uri)
         # Who reads from a bucket has threads, and must not be forked; images are read in threads already.
-        alone = (
+        by_beam = (
             not self._is_in_process or job.images or filesystem.is_remote(job.uri) or filesystem.is_remote(job.folder)
         )
-        with contextlib.nullcontext() if alone else processes() as workers:
+        with contextlib.nullcontext() if by_beam else processes() as workers:
             if workers:
                 write_side_by_side(workers, job)
             else:
