@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pipeline.data.sample import Sample
 
 ROOT = Path(__file__).resolve().parent
-# What steps and the report need besides TFX: those that write artifacts, training and tuning, the page.
+# What steps and the report would each load besides TFX; TFX loads setuptools itself when it makes an artifact.
 FOR_STEPS = ("setuptools", "pipeline.runs.executors", "tensorboard.summary.v2", "pipeline.report.page")
 
 

@@ -64,7 +64,7 @@ def imported_names(source: str) -> tuple[str, ...]:
 
 
 class _Code(NamedTuple):
-    """What is read of a source."""
+    """Digest of a source and the dotted names that it imports."""
 
     digest: str
     imports: tuple[str, ...]
@@ -83,9 +83,10 @@ def _read(source: str) -> _Code:
 
 
 def _walk(node: ast.AST, words: list[str], imports: list[str]) -> None:
-    """Add the words of a syntax tree, which no other tree has, and what it imports; ``ast.dump`` takes twice as long.
+    """Add the words of a syntax tree, which no other tree has, and what it imports.
 
-    Each kind of node has so many fields, and lists are in brackets.
+    In one walk, which ``ast.dump`` would make a second. No two trees have the same words: each kind of node has a
+    number of fields, and lists are in brackets.
     """
     words.append(type(node).__name__)
     if isinstance(node, ast.Import):
