@@ -151,8 +151,8 @@ def build_model(hp, features):
         joined = layers.Concatenate()([inputs[name] for name in features.numbers])
         parts.append(layers.Dense(members * units, kernel_initializer="lecun_uniform")(joined))
     hidden = layers.Reshape((members, units))(layers.Add()(parts))
-    hidden = layers.Dropout(dropout)(layers.Activation("relu")(hidden))  # [batch, members, units]
-    hidden = layers.Dropout(dropout)(tabular.MemberDense(members, units // 2, "relu")(hidden))
+    hidden = tabular.Dropout(dropout)(layers.Activation("relu")(hidden))  # [batch, members, units]
+    hidden = tabular.Dropout(dropout)(tabular.MemberDense(members, units // 2, "relu")(hidden))
     logits = tabular.MemberDense(members, 1)(hidden)  # [batch, members, 1]
     if days:
         # Flights of one day share storms and strikes that no column tells; a day in serving has the offset 0.

@@ -25,6 +25,9 @@ logger = logging.getLogger("pipeline.training")
 
 # Rows answered at once.
 BATCH = 4096
+# Rows of the train split, and bytes of them, that are unpacked at once: for each batch Python is asked dozens of times,
+# and each time waits for the thread that traces the network.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 65_536, 64 << 20
 # Values that trees learn from, columns times rows, and bytes for each while scikit-learn fits. Of more values, evenly
 # picked rows.
 MOST_VALUES, BYTES_TO_FIT = 150_000_000, 22
@@ -109,7 +112,8 @@ def fit_trees(features: Features, train: Split, evaluate: Split, settings: Setti
         TrainingError: trees are to answer alone, and there is nothing that they could learn from.
     """
     columns, classes = Columns(features), len(settings.classes)
-    rows, labels, weights = _collected(train, _every(train, columns), columns)
+    at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // train.rows.bytes))
+    rows, labels, weights = _collected(train, _every(train, columns), columns, at_once)
     lacking = "" if columns.count else "the model has no numbers and no categories"
     if classes and len(np.unique(labels)) < classes:
         lacking = "a class has no row in the train split"
@@ -230,12 +234,12 @@ def _every(split: Split, columns: Columns) -> int:
 
 
 def _collected(
-    split: Split, every: int, columns: Columns
+    split: Split, every: int, columns: Columns, at_once: int = BATCH
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
     """Return the features that the columns are made of, [rows, values] by name, and labels and any weights, [rows]."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in columns.names}
     labels, weights = [], []
-    for features, label, weight in each_row(split, BATCH, every):
+    for features, label, weight in each_row(split, at_once, every):
         for name, of_feature in parts.items():
             values = features[name].numpy()
             of_feature.append(values.astype(np.int32) if values.dtype == np.int64 else values)  # half the memory

@@ -19,6 +19,8 @@ import tensorflow as tf
 from keras import layers, ops
 
 Shape: TypeAlias = tuple[int | None, ...]
+# Of dropout: what a byte can be, and the share of a rate by which it may be another one.
+VALUES_OF_A_BYTE, MOST_OFF = 256, 0.02
 
 
 class Standardize(layers.Layer):
@@ -163,6 +165,31 @@ class EmbeddingBag(layers.Layer):
     def compute_output_shape(self, shapes: Sequence[Shape]) -> Shape:
         """Return [batch, width]."""
         return shapes[0][0], self.width
+
+
+class Dropout(layers.Dropout):
+    """``keras.layers.Dropout`` at a third of its price on a CPU, where drawing numbers is a quarter of a step.
+
+    Keras makes 32 random bits into a float for each value. Here 8 bits decide, by the 256th nearest to the rate, and
+    what stays is scaled by it: instead of 0.1 it drops 0.1016. A rate that is off by more than a 50th is left to Keras.
+    """
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Take [batch, ..., width]; return 0 for a part of the values in training, else all as they are."""
+        dropped = round(self.rate * VALUES_OF_A_BYTE)
+        rate = dropped / VALUES_OF_A_BYTE
+        if not training or self.noise_shape or rate in (0, 1) or abs(rate - self.rate) > MOST_OFF * self.rate:
+            return super().call(inputs, training=training)
+        shape = tf.shape(inputs)
+        outer, width = shape[:-1], shape[-1]
+        fours = (width + 3) // 4
+        # A number of 32 bits is four bytes; without bounds all numbers are drawn.
+        drawn = tf.random.stateless_uniform(
+            tf.concat([outer, [fours]], 0), tf.cast(self.seed_generator.next(), tf.int32), None, None, tf.uint32
+        )
+        drawn = tf.reshape(tf.bitcast(drawn, tf.uint8), tf.concat([outer, [4 * fours]], 0))[..., :width]
+        stays = tf.cast(drawn >= tf.constant(dropped, tf.uint8), inputs.dtype)
+        return inputs * (stays / (1 - rate))
 
 
 class SharedDense(layers.Layer):

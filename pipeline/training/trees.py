@@ -4,6 +4,7 @@ So a SavedModel with trees needs TensorFlow alone to be served: no scikit-learn,
 products, after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Learning Prediction Serving" ("GEMM").
 """
 
+import hashlib
 import logging
 import math
 import os
@@ -135,9 +136,16 @@ class Trees(tf.Module):
         columns: Makes the columns that the booster was fitted on, categories first.
         booster: Fitted; values of categories that it was not fitted on go where missing ones go.
         iterations: The first so many are taken; None takes all.
+        fitted_on: Places of the columns that the booster was given; None: all.
     """
 
-    def __init__(self, columns: Columns, booster: Booster, iterations: int | None = None):
+    def __init__(
+        self,
+        columns: Columns,
+        booster: Booster,
+        iterations: int | None = None,
+        fitted_on: Sequence[int] | None = None,
+    ):
         super().__init__()
         self.columns = columns
         predictors = booster._predictors[:iterations]
@@ -145,9 +153,10 @@ class Trees(tf.Module):
         self._is_number = not hasattr(booster, "classes_")
         self._base = tf.constant(np.ravel(booster._baseline_prediction), tf.float64)
         trees = [tree for iteration in predictors for tree in iteration]
-        known = _known_categories(booster, columns.categories)
+        places = range(columns.count) if fitted_on is None else fitted_on
+        known = _known_categories(booster, [place for place in places if place < columns.categories])
         self._blocks = [
-            _Block(trees[start : start + TREES_AT_ONCE], columns, known)
+            _Block(trees[start : start + TREES_AT_ONCE], columns, places, known)
             for start in range(0, len(trees), TREES_AT_ONCE)
         ]
 
@@ -187,7 +196,7 @@ class Trees(tf.Module):
 class _Block(tf.Module):
     """Some trees as arrays of the same size, [trees, nodes or leaves]; what a tree lacks no row reaches."""
 
-    def __init__(self, trees: Sequence[Any], columns: Columns, known: Mapping[int, np.ndarray]):
+    def __init__(self, trees: Sequence[Any], columns: Columns, places: Sequence[int], known: Mapping[int, np.ndarray]):
         super().__init__()
         most = max(1, *(int((tree.nodes["is_leaf"] == 0).sum()) for tree in trees))
         row: np.ndarray = np.zeros((len(trees), most), np.int32)  # of what decides a node
@@ -201,7 +210,8 @@ class _Block(tf.Module):
             leaf = nodes["is_leaf"].astype(bool)
             number = np.where(leaf, np.cumsum(leaf), np.cumsum(~leaf)) - 1  # among the leaves, or the inner nodes
             for node, mine in zip(nodes[~leaf], number[~leaf], strict=True):
-                row[place, mine], threshold[place, mine] = _decision(tree, node, columns.count, known, splits)
+                column = places[node["feature_idx"]]
+                row[place, mine], threshold[place, mine] = _decision(tree, node, column, columns.count, known, splits)
             for at, turns in _turns(nodes, number):
                 value[place, number[at]] = nodes["value"][at]
                 lefts[place, number[at]] = sum(turn > 0 for turn in turns.values())
@@ -263,14 +273,13 @@ class _Splits:
 
 
 def _decision(
-    tree: Any, node: Any, columns: int, known: Mapping[int, np.ndarray], splits: _Splits
+    tree: Any, node: Any, column: int, columns: int, known: Mapping[int, np.ndarray], splits: _Splits
 ) -> tuple[int, float]:
-    """Return the row that decides a node, and the largest number in it with which a row goes left.
+    """Return the row that decides a node by a column, and the largest number in it with which a row goes left.
 
     Rows are the columns with what is missing as the lowest number, those with it as the highest, whether each is
     missing, and a row for each split of a category, which this adds to ``splits``.
     """
-    column = int(node["feature_idx"])
     if node["is_categorical"]:
         left = _bits(tree.raw_left_cat_bitsets[node["bitset_idx"]])
         return splits.add(column, 1 - np.where(known[column], left, node["missing_go_to_left"])), 0.5
@@ -299,12 +308,21 @@ def _rounded_down(threshold: np.ndarray) -> np.ndarray:
         return np.where(rounded.astype(np.float64) > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
-def _known_categories(booster: Booster, categories: int) -> dict[int, np.ndarray]:
+def _known_categories(booster: Booster, columns: Sequence[int]) -> dict[int, np.ndarray]:
     """Return which codes the booster was fitted on, 0 or 1 [CODES + 1], by the place of a column of categories."""
-    if not categories:
+    if not columns:
         return {}
     bits, places = booster._bin_mapper.make_known_categories_bitsets()
-    return {column: _bits(bits[places[column]]) for column in range(categories)}
+    return {column: _bits(bits[places[number]]) for number, column in enumerate(columns)}
+
+
+def _telling(values: np.ndarray, categories: int) -> list[int]:
+    """Return the places of the columns, of [rows, columns], by which trees can split rows as by no column before."""
+    first: dict[tuple[bool, bytes], int] = {}
+    for place, column in enumerate(values.T):
+        if (column != column[0]).any():  # what is missing differs from itself
+            first.setdefault((place < categories, hashlib.sha256(column.tobytes()).digest()), place)
+    return [*first.values()] or [0]
 
 
 def _bits(words: np.ndarray) -> np.ndarray:
@@ -330,11 +348,16 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     from threadpoolctl import threadpool_limits
 
     pace = SLOW if len(train.values) < MANY_ROWS else FAST
+    # Of two columns that are equal in all rows trees take the first, and look at both; of one value they look in vain.
+    telling = _telling(train.values, columns.categories)
+    values, judged = train.values, evaluate.values
+    if len(telling) < columns.count:
+        values, judged = values[:, telling], judged[:, telling]
     booster = (HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor)(
         learning_rate=pace.rate,
         early_stopping=False,
         warm_start=True,
-        categorical_features=list(range(columns.categories)) or None,
+        categorical_features=[number for number, place in enumerate(telling) if place < columns.categories] or None,
         random_state=seed,
     )
     progress = Progress("trees")
@@ -345,9 +368,9 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     while tried < iterations:
         # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
         with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
-            booster.set_params(max_iter=iterations).fit(train.values, train.labels, sample_weight=train.weights)
+            booster.set_params(max_iter=iterations).fit(values, train.labels, sample_weight=train.weights)
         stages = booster.staged_predict_proba if classes else booster.staged_predict
-        for number, stage in enumerate(stages(evaluate.values), 1):
+        for number, stage in enumerate(stages(judged), 1):
             loss = np.average(losses_of(stage, evaluate.labels, classes), weights=evaluate.weights)
             if not best or loss < lowest:
                 lowest, best, answers = loss, number, stage
@@ -359,7 +382,7 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
             iterations = min(most, 2 * tried)
     logger.info("Trees: %d iterations, loss on the eval split %.4g.", best, lowest)
     answers = answers[:, 1:] if classes == 2 else answers.reshape(len(answers), -1)
-    return Trees(columns, booster, best), answers.astype(np.float64)
+    return Trees(columns, booster, best, telling), answers.astype(np.float64)
 
 
 def losses_of(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:

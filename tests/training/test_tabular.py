@@ -27,6 +27,7 @@ def test_each_number_has_an_embedding_of_its_own(layer):
         (tabular.Standardize(), (7, 4)),
         (tabular.PiecewiseLinear(4, 3), (7, 4)),
         (tabular.Periodic(5, 3), (7, 4)),
+        (tabular.Dropout(0.1), (7, 3, 4)),
         (tabular.SharedDense(3, 5), (7, 4)),
         (tabular.SharedDense(3, 5), (7, 3, 4)),
         (tabular.MemberDense(3, 5), (7, 3, 4)),
@@ -81,6 +82,67 @@ def test_an_embedding_bag_is_a_dense_layer_of_ones_at_the_places_of_categories(t
     of_sum = np.random.default_rng(0).normal(size=(rows, 5)).astype(np.float32)
     gradient = tape.gradient(embedded, layer.embeddings.value, output_gradients=tf.constant(of_sum))
     np.testing.assert_allclose(gradient, zeros_and_ones.T @ of_sum, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("shape", [(2000, 8), (500, 4, 7), (100, 5, 2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_drops_its_rate_of_the_values_and_scales_the_others(rate, shape, dtype):
+    layer = tabular.Dropout(rate, seed=1, dtype=dtype)
+    values = tf.ones(shape, dtype)
+    given = tf.cast(layer(values, training=True), tf.float32).numpy()
+    dropped = given == 0
+    rate = round(256 * rate) / 256
+    np.testing.assert_allclose(given[~dropped], 1 / (1 - rate), rtol=0.01 if dtype == "bfloat16" else 1e-4)
+    spread = np.sqrt(rate * (1 - rate))
+    assert abs(dropped.mean() - rate) < 4 * spread / np.sqrt(dropped.size)
+    # Each place for itself: every one of the last axis, and next to one that is dropped as often as elsewhere.
+    of_place = dropped.reshape(-1, shape[-1]).mean(axis=0)
+    assert np.abs(of_place - rate).max() < 5 * spread / np.sqrt(dropped.size / shape[-1])
+    both = (dropped[..., 1:] & dropped[..., :-1]).mean()
+    assert abs(both - rate**2) < 5 * rate / np.sqrt(dropped.size)
+
+
+def test_dropout_draws_anew_in_each_step_and_again_from_the_same_seed():
+    first, second = tabular.Dropout(0.5, seed=3), tabular.Dropout(0.5, seed=3)
+    values = np.ones((9, 9), np.float32)
+    steps = [first(values, training=True).numpy() for _ in range(2)]
+    assert (steps[0] != steps[1]).any()
+    np.testing.assert_array_equal(steps, [second(values, training=True) for _ in range(2)])
+    np.testing.assert_array_equal(first(values), values)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_lets_no_gradient_through_where_it_drops(compiled):
+    layer = tabular.Dropout(0.3, seed=5)
+    values = tf.Variable(tf.random.normal([6, 3, 5], seed=1))
+
+    @tf.function(jit_compile=compiled)  # as TPUs do
+    def step():
+        with tf.GradientTape() as tape:
+            answers = layer(values, training=True)
+        return answers, tape.gradient(answers, values)
+
+    answers, gradient = step()
+    np.testing.assert_allclose(answers, values * gradient, rtol=1e-6)
+    assert 0 < (gradient.numpy() == 0).sum() < gradient.numpy().size
+
+
+def test_dropout_takes_lists_of_any_length():
+    given = keras.Input((None, 3))
+    model = keras.Model(given, tabular.Dropout(0.5)(given))
+    assert model.output_shape == (None, None, 3)
+    assert [model(np.ones((2, length, 3), np.float32), training=True).shape for length in (0, 5)] == [
+        (2, 0, 3),
+        (2, 5, 3),
+    ]
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-9, 0.01, 0.9999, 1.0])
+def test_dropout_of_nothing_of_everything_and_of_a_rate_that_no_byte_is_near_is_that_of_keras(rate):
+    values = np.ones((40, 40), np.float32)
+    found, expected = (kind(rate, seed=1)(values, training=True) for kind in (tabular.Dropout, layers.Dropout))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_members_have_the_answers_and_gradients_of_an_einsum():

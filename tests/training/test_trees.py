@@ -151,6 +151,39 @@ def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_se
     np.testing.assert_allclose(answers, trees(evaluate).numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_columns_that_tell_nothing_new_leave_the_trees_as_they_are(classes):
+    """A copy of a number, one value only, and a copy of a category; none of them after those that tell."""
+    answers = []
+    for features in (
+        FEATURES,
+        Features({"fixed": 1, "numbers": 5, "same": 2}, {"a_word": 6, "word": 6, "codes": 400}, places={"codes": 2}),
+    ):
+        parts = []
+        for seed, rows in ((1, 500), (2, 200)):
+            part = table(rows, seed)
+            values = score(part, np.random.default_rng(seed))
+            part |= {"fixed": np.full((rows, 1), 3.0, np.float32), "a_word": part["word"]}
+            part["same"] = part["numbers"][:, [0, 3]]
+            parts.append((part, labels_of(values, classes)))
+        columns = Columns(features)
+        columns.count_categories(parts[0][0])
+        trees, told = fit(*(Sample(columns.of(part), labels) for part, labels in parts), columns, classes, seed=0)
+        answers.append(told)
+        np.testing.assert_allclose(told, trees(parts[1][0]).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(*answers)
+
+
+def test_trees_of_columns_that_tell_nothing_answer_all_rows_alike():
+    columns = Columns(Features({"fixed": 2}, {"word": 3}))
+    features = {"fixed": np.ones((80, 2), np.float32), "word": np.ones((80, 1), np.int64)}
+    columns.count_categories(features)
+    sample = Sample(columns.of(features), np.tile([0, 0, 0, 1], 20))
+    trees, answers = fit(sample, sample, columns, 2, seed=0)
+    np.testing.assert_allclose(answers, 0.25, rtol=1e-6)
+    np.testing.assert_allclose(trees({"fixed": np.zeros((3, 2), np.float32), "word": [[0], [1], [2]]}), 0.25, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_the_saved_model_needs_tensorflow_alone(tmp_path):
     rng = np.random.default_rng(0)
