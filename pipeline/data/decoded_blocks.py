@@ -1,8 +1,9 @@
-"""Decode each file of examples once in a run, and keep its blocks as Arrow writes them for the steps after.
+"""Decode each file of examples at most once in a run, and keep its blocks as Arrow writes them for the steps after.
 
 To read and decode an example takes 16 microseconds, and Transform alone does it once in each phase of its analysis. A
 block that is kept is mapped into memory: it takes no time to read, and the operating system gives its memory back
-where others need it. Of a window of spans the blocks stay for the next run.
+where others need it. Who writes a file keeps its blocks from what it has written. Of a window of spans they stay for
+the next run.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
@@ -74,6 +76,34 @@ def share_decoded(where: tuple[str, bool] | None) -> None:
     _store = _Store(*where) if where else None
 
 
+def keep_written(file: str, table: pa.Table, rows: np.ndarray, at_once: int) -> None:
+    """Keep the blocks of a file that has just been written, if there is room.
+
+    Args:
+        file: Local or remote; of a remote one nothing is kept.
+        table: Its rows and perhaps others, as ``serialize`` takes them.
+        rows: Places of its rows in the table, in its order.
+        at_once: Most rows of a block.
+    """
+    if _store is not None and not filesystem.is_remote(file) and table.num_columns:
+        folder = _name_of(file, at_once, _store)
+        if not _is_known(folder, _store):
+            _write(as_decoded(table.take(rows), at_once), folder, _store)
+
+
+def as_decoded(table: pa.Table, at_once: int) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of a table as the decoder would make them of its rows, serialized."""
+    for start in range(0, table.num_rows, at_once):
+        (block,) = table.slice(start, at_once).combine_chunks().to_batches()
+        columns = {
+            name: pa.nulls(block.num_rows)  # where no row has a value, nothing tells of which type one would be
+            if column.null_count == block.num_rows
+            else column.cast(pa.large_list(column.type.value_type))
+            for name, column in sorted(zip(block.schema.names, block.columns, strict=True))
+        }
+        yield pa.RecordBatch.from_pydict(columns)
+
+
 def prune(files: Iterable[str], at_once: int) -> None:
     """Delete the blocks that earlier runs have left of other files than these."""
     if _store is not None and _store.lasting:
@@ -130,7 +160,7 @@ def _folder(file: str, at_once: int) -> str | None:
         return None
     folder = _name_of(file, at_once, _store)
     if not _is_known(folder, _store):
-        if _store.full or not _keep(file, at_once, folder, _store):
+        if _store.full or not _write(_decoded(file, at_once), folder, _store):
             _store.full = True
             return None
         _store.folders.add(folder)
@@ -154,8 +184,8 @@ def _name_of(file: str, at_once: int, store: _Store) -> str:
     return kept.folder_of(store.root, KIND, *state)
 
 
-def _keep(file: str, at_once: int, folder: str, store: _Store) -> bool:
-    """Decode a file and keep its blocks; return whether there was room."""
+def _write(blocks: Iterable[pa.RecordBatch], folder: str, store: _Store) -> bool:
+    """Keep the blocks of a file; return whether there was room."""
     try:
         os.makedirs(store.root, exist_ok=True)
         status = os.statvfs(store.root)
@@ -163,7 +193,7 @@ def _keep(file: str, at_once: int, folder: str, store: _Store) -> bool:
         size = sum(map(os.path.getsize, glob.glob(f"{glob.escape(store.root)}/{KIND}/*/{BLOCKS}")))
         room = min(MOST_BYTES - size, int(SHARE_OF_DISK * status.f_bavail * status.f_frsize))
         with filesystem.new_file(f"{folder}/{BLOCKS}") as partial, pa.OSFile(partial, "wb") as sink:
-            for batch in _decoded(file, at_once):
+            for batch in blocks:
                 # A stream for each: which features there are, and of which type, may differ from block to block.
                 with ipc.new_stream(sink, batch.schema) as writer:
                     writer.write_batch(batch)

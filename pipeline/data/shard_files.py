@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import examples, image_files, kept, labels, splits, weights
+from pipeline.data import decoded_blocks, examples, image_files, kept, labels, splits, weights
 from pipeline.data.image_listings import Listing
 from pipeline.data.serialize import serialize
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
@@ -131,20 +131,24 @@ class _ShardFiles(contextlib.ExitStack):
         self._part = self._number = self._bytes = 0
         self._writers: dict[int, Any] = {}
 
-    def write(self, records: Sequence[bytes], places: Sequence[int]) -> None:
-        """Mix the records of a part and write each to the file of its output split."""
+    def write(self, table: pa.Table, records: Sequence[bytes], places: np.ndarray) -> None:
+        """Mix the rows of a part, and write the record of each to the file of its output split."""
         # The legacy generator, whose numbers no release of NumPy may change.
         order = np.random.RandomState([self.shard.number, self._part]).permutation(len(records))
         suffix = f"-{self._number:03d}" if self._number else ""
         name = f"{_prefix(self.shard)}data_tfrecord-{self.shard.number:05d}{suffix}-of-{self.shard.of:05d}.gz"
         level = IMAGE_COMPRESSION_LEVEL if self.job.images else COMPRESSION_LEVEL
-        for row in order.tolist():
-            index = places[row]
+        written: dict[str, np.ndarray] = {}
+        for index in np.unique(places).tolist():
+            file = f"Split-{self.job.output_splits[index]}/{name}"
+            path = f"{self.job.uri}/{file}"
             if index not in self._writers:
-                self.names.append(f"Split-{self.job.output_splits[index]}/{name}")
-                path = f"{self.job.uri}/{self.names[-1]}"
+                self.names.append(file)
                 self._writers[index] = self.enter_context(_record_writer(path, self.job.uri, level))
-            self._writers[index].write(records[row])
+            rows = order[places[order] == index]
+            for row in rows.tolist():
+                self._writers[index].write(records[row])
+            written[path] = rows
         self._part += 1
         self._bytes += sum(map(len, records))
         if self._bytes > (FULL_OF_IMAGES * self.shard.bytes if self.job.images else 0):
@@ -152,6 +156,9 @@ class _ShardFiles(contextlib.ExitStack):
             self._writers = {}
             self._number += 1
             self._bytes = 0
+            if not self.job.images:
+                for path, rows in written.items():
+                    decoded_blocks.keep_written(path, table, rows, decoded_blocks.BLOCK)
 
 
 def _prefix(shard: Shard) -> str:
@@ -174,9 +181,9 @@ def _write_part(
         if pa.types.is_null(column.type):
             table = table.set_column(at, column.name, pa.nulls(len(table), pa.list_(pa.int64())))
     records = serialize(table)
-    places = _assign(table, records, pending, job, shard_files.shard).tolist()
-    shard_files.write(records, places)
-    for index, number in Counter(places).items():
+    places = _assign(table, records, pending, job, shard_files.shard)
+    shard_files.write(table, records, places)
+    for index, number in Counter(places.tolist()).items():
         rows[job.output_splits[index]] += number
 
 

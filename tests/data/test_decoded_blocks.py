@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -12,7 +13,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline.data import decoded_blocks
-from pipeline.data.decoded_blocks import are_kept, keep_decoded, read_blocks
+from pipeline.data.decoded_blocks import are_kept, keep_decoded, read_blocks, were_kept
+from pipeline.data.serialize import serialize
+from pipeline.data.shard_files import write_records
 from pipeline.data.tfrecord_files import read_records
 
 AT_ONCE = 3
@@ -69,6 +72,44 @@ def test_they_are_those_of_the_decoder_the_first_time_and_again(file, of_schema,
             assert found == expected
             # From now on nobody reads the file.
             monkeypatch.setattr(decoded_blocks, "read_records", lambda *_: pytest.fail("read again"))
+
+
+ROWS = {
+    "text": [[b"a"], None, ["ü".encode(), b""], [], [b"b"], None, [b"c"], None],
+    "number": [None, None, None, [0.5], [float("inf")], [1.0, 2.0], [], None],
+    "whole": [[1], [-2], [3], [4], [2**62], [6], [7], [8]],
+    "a list": [[1, 2], [3, 4], [5, 6], None, None, None, [7], [8]],
+    "Ärger": [None] * 8,
+}
+TYPES = {"text": pa.large_binary(), "number": pa.float32(), "whole": pa.int64(), "a list": pa.int64()}
+
+
+@pytest.mark.parametrize("names", [[*ROWS], ["whole"], ["text", "number"]])
+@pytest.mark.parametrize("rows", [range(8), [5, 3, 1, 0, 7, 2], [4], []])
+def test_blocks_of_what_was_written_are_those_of_the_decoder(names, rows, tmp_path, monkeypatch):
+    columns = {name: pa.array(ROWS[name], pa.list_(TYPES.get(name, pa.int64()))) for name in names}
+    table, rows = pa.table(columns), np.array(rows, int)
+    file = str(tmp_path / "rows.gz")
+    chosen = table.take(rows)
+    write_records(serialize(chosen.select(sorted(names))), file, str(tmp_path))
+    expected = decoded(file, None)
+    with keep_decoded():
+        decoded_blocks.keep_written(file, table, rows, AT_ONCE)
+        monkeypatch.setattr(decoded_blocks, "read_records", lambda *_: pytest.fail("read again"))
+        found = list(read_blocks(file, AT_ONCE))
+    assert [batch.schema for batch in found] == [batch.schema for batch in expected]
+    assert found == expected
+
+
+def test_where_nothing_is_kept_or_nothing_can_be_what_is_written_is_not_kept(tmp_path):
+    table = pa.table({"x": pa.array([[1]], pa.list_(pa.int64()))})
+    file = str(tmp_path / "rows.gz")
+    write_records(serialize(table), file, str(tmp_path))
+    decoded_blocks.keep_written(file, table, np.array([0]), AT_ONCE)
+    with keep_decoded(str(tmp_path / "kept")):
+        decoded_blocks.keep_written("gs://bucket/rows.gz", table, np.array([0]), AT_ONCE)
+        assert not (tmp_path / "kept").exists()
+        assert not were_kept(file, AT_ONCE)
 
 
 def test_another_type_than_the_schemas_is_the_decoders_error(file):
