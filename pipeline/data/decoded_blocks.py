@@ -88,20 +88,7 @@ def keep_written(file: str, table: pa.Table, rows: np.ndarray, at_once: int) -> 
     if _store is not None and not filesystem.is_remote(file) and table.num_columns:
         folder = _name_of(file, at_once, _store)
         if not _is_known(folder, _store):
-            _write(as_decoded(table.take(rows), at_once), folder, _store)
-
-
-def as_decoded(table: pa.Table, at_once: int) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of a table as the decoder would make them of its rows, serialized."""
-    for start in range(0, table.num_rows, at_once):
-        (block,) = table.slice(start, at_once).combine_chunks().to_batches()
-        columns = {
-            name: pa.nulls(block.num_rows)  # where no row has a value, nothing tells of which type one would be
-            if column.null_count == block.num_rows
-            else column.cast(pa.large_list(column.type.value_type))
-            for name, column in sorted(zip(block.schema.names, block.columns, strict=True))
-        }
-        yield pa.RecordBatch.from_pydict(columns)
+            _write(_as_decoded(table.take(rows), at_once), folder, _store)
 
 
 def prune(files: Iterable[str], at_once: int) -> None:
@@ -204,6 +191,19 @@ def _write(blocks: Iterable[pa.RecordBatch], folder: str, store: _Store) -> bool
     except OSError:  # or the disk is full
         return False
     return True
+
+
+def _as_decoded(table: pa.Table, at_once: int) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of a table as the decoder would make them of its rows, serialized."""
+    for start in range(0, table.num_rows, at_once):
+        (block,) = table.slice(start, at_once).combine_chunks().to_batches()
+        columns = {
+            name: pa.nulls(block.num_rows)  # where no row has a value, nothing tells of which type one would be
+            if column.null_count == block.num_rows
+            else column.cast(pa.large_list(column.type.value_type))
+            for name, column in sorted(zip(block.schema.names, block.columns, strict=True))
+        }
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 def _read(folder: str) -> Iterator[pa.RecordBatch]:

@@ -363,6 +363,9 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     telling = _telling(train.values, columns.categories)
     values, judged = train.values, evaluate.values
     if len(telling) < columns.count:
+        logger.info(
+            "Trees look at %d of %d columns; others equal these or have one value.", len(telling), columns.count
+        )
         values, judged = values[:, telling], judged[:, telling]
     booster = (HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor)(
         learning_rate=pace.rate,
