@@ -85,10 +85,9 @@ def keep_written(file: str, table: pa.Table, rows: np.ndarray, at_once: int) -> 
         rows: Places of its rows in the table, in its order.
         at_once: Most rows of a block.
     """
-    if _store is not None and not filesystem.is_remote(file) and table.num_columns:
-        folder = _name_of(file, at_once, _store)
-        if not _is_known(folder, _store):
-            _write(_as_decoded(table.take(rows), at_once), folder, _store)
+    if _store is not None and not _store.full and not filesystem.is_remote(file) and table.num_columns:
+        blocks = _as_decoded(table.take(rows), at_once)
+        _store.full = not _write(blocks, _name_of(file, at_once, _store), _store)
 
 
 def prune(files: Iterable[str], at_once: int) -> None:

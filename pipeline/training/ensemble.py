@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.training.balance import class_weights
+from pipeline.training.boosting import Sample, fit, losses_of
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, each_row
 from pipeline.training.settings import Settings
-from pipeline.training.trees import Columns, Sample, Trees, fit, losses_of
+from pipeline.training.trees import Columns, Trees
 
 logger = logging.getLogger("pipeline.training")
 

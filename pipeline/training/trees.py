@@ -1,73 +1,29 @@
-"""Gradient boosting beside the network: scikit-learn fits the trees, plain TensorFlow operations answer.
+"""Trees that scikit-learn has fitted, in plain TensorFlow operations.
 
 So a SavedModel with trees needs TensorFlow alone to be served: no scikit-learn, no operation of its own. As matrix
 products, after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Learning Prediction Serving" ("GEMM").
 """
 
-import hashlib
-import logging
-import math
-import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from pipeline.progress import Progress
 from pipeline.training.features import Features
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-logger = logging.getLogger("pipeline.training")
-
 Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegressor"
 
-
-class Pace(NamedTuple):
-    """Iterations by which the answers for the eval split improve.
-
-    Attributes:
-        rate: Of a step.
-        at_first: Iterations that are tried before any are judged.
-        patience: Iterations without a better answer after which no more are tried.
-    """
-
-    rate: float
-    at_first: int
-    patience: int
-
-
-# Of many rows larger steps: half of them improve the answers as much.
-SLOW, FAST, MANY_ROWS = Pace(0.05, 150, 75), Pace(0.1, 112, 38), 100_000
-LEAST_ITERATIONS, MOST_ITERATIONS = 25, 500
-# Each iteration grows a tree for each of several classes, and a request waits for all of them.
-MOST_TREES = 2_000
 # Their nodes are decided together, for so many rows: arrays of 6 MB, which the caches of a processor hold.
 TREES_AT_ONCE, ROWS_ANSWERED_AT_ONCE = 96, 512
 # Splits of a category that are looked up together, for they lie side by side: one by one took two fifths of the time.
 SPLITS_AT_ONCE = 32
 ROWS_AT_ONCE = 65_536
-# By which columns are compared first.
-ROWS_TO_COMPARE = 1_000
 # Values of categories that scikit-learn tells apart; the rarest of more count as one.
 CODES = 255
-
-
-class Sample(NamedTuple):
-    """Rows as trees take them.
-
-    Attributes:
-        values: As ``Columns`` makes them, float32 [rows, columns].
-        labels: Numbers of classes, or numbers; [rows].
-        weights: How much each row counts, [rows]; None: all count the same.
-    """
-
-    values: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None = None
 
 
 class Columns(tf.Module):
@@ -319,97 +275,6 @@ def _known_categories(booster: Booster, columns: Sequence[int]) -> dict[int, np.
     return {column: _bits(bits[places[number]]) for number, column in enumerate(columns)}
 
 
-def _telling(values: np.ndarray, categories: int) -> list[int]:
-    """Return the places of the columns, of [rows, columns], by which trees can split rows as by no column before."""
-    # Some rows tell most columns apart; to read one column of a large table takes as long as to read all of them.
-    some = values[:: max(1, len(values) // ROWS_TO_COMPARE)]
-    keys = [column.tobytes() for column in some.T]
-    times = Counter(keys)
-    first: dict[tuple[bool, bytes, bytes], int] = {}
-    for place, (key, column) in enumerate(zip(keys, values.T, strict=True)):
-        whole = b""
-        if times[key] > 1 or (some[:, place] == some[0, place]).all():
-            if (column == column[0]).all():
-                continue
-            whole = hashlib.sha256(column.tobytes()).digest()
-        first.setdefault((place < categories, key, whole), place)
-    return [*first.values()] or [0]
-
-
 def _bits(words: np.ndarray) -> np.ndarray:
     """Return 256 bits of 8 uint32 words, lowest first."""
     return np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
-
-
-def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: int) -> tuple[Trees, np.ndarray]:
-    """Fit gradient boosting, as many iterations as improve the answers for the eval split.
-
-    Args:
-        train: Rows to learn from; of every class.
-        evaluate: Rows that say when to stop.
-        columns: Of these rows.
-        classes: Of the label; 0 where it is a number.
-        seed: Of the sample of rows by which scikit-learn makes bins of numbers.
-
-    Returns:
-        The trees, and their answers for the rows of the eval split, float64 [rows, 1 or classes].
-    """
-    # Here, for half a second of imports is not for trainings without trees.
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
-
-    pace = SLOW if len(train.values) < MANY_ROWS else FAST
-    # Of two columns that are equal in all rows trees take the first, and look at both; of one value they look in vain.
-    telling = _telling(train.values, columns.categories)
-    values, judged = train.values, evaluate.values
-    if len(telling) < columns.count:
-        logger.info(
-            "Trees look at %d of %d columns; others equal these or have one value.", len(telling), columns.count
-        )
-        values, judged = values[:, telling], judged[:, telling]
-    booster = (HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor)(
-        learning_rate=pace.rate,
-        early_stopping=False,
-        warm_start=True,
-        categorical_features=[number for number, place in enumerate(telling) if place < columns.categories] or None,
-        random_state=seed,
-    )
-    progress = Progress("trees")
-    most = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
-    iterations, tried, best = min(most, pace.at_first), 0, 0
-    lowest = math.inf
-    answers: np.ndarray = np.zeros(0)
-    while tried < iterations:
-        # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
-        with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
-            booster.set_params(max_iter=iterations).fit(values, train.labels, sample_weight=train.weights)
-        stages = booster.staged_predict_proba if classes else booster.staged_predict
-        for number, stage in enumerate(stages(judged), 1):
-            loss = np.average(losses_of(stage, evaluate.labels, classes), weights=evaluate.weights)
-            if not best or loss < lowest:
-                lowest, best, answers = loss, number, stage
-        tried = iterations
-        if progress.due():
-            progress.tell(f"trees: iteration {tried} of at most {most}, loss on eval {lowest:.4g}")
-        if tried - best < pace.patience:
-            # Twice as many, for scikit-learn sorts all rows and answers for them anew whenever it goes on.
-            iterations = min(most, 2 * tried)
-    logger.info("Trees: %d iterations, loss on the eval split %.4g.", best, lowest)
-    answers = answers[:, 1:] if classes == 2 else answers.reshape(len(answers), -1)
-    return Trees(columns, booster, best, telling), answers.astype(np.float64)
-
-
-def losses_of(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return -log of each row's probability of the right class; of numbers the squared error; float64 [rows].
-
-    Args:
-        answers: Probabilities of the second of two classes, [rows, 1], or of all, [rows, classes]; numbers, [rows, 1].
-        labels: Numbers of classes, or numbers, [rows].
-        classes: Of the label; 0 where it is a number.
-    """
-    if not classes:
-        return np.square(answers.ravel().astype(np.float64) - labels)
-    if answers.shape[1] == 1:
-        answers = np.concatenate([1 - answers, answers], axis=1)
-    right = answers[np.arange(len(labels)), labels.astype(int)].astype(np.float64)
-    return -np.log(np.clip(right, 1e-7, 1.0))

@@ -1,8 +1,10 @@
-"""Real transformed flights, from the first run of the pipeline in the clone."""
+"""Real transformed flights, from the first run of the pipeline in the clone; and scikit-learn with one thread."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from tests.e2e.run import Run
 from tests.training.processes import Data
@@ -25,4 +27,11 @@ def one_device():
     from tests.training.one_device import ONE_DEVICE
 
     with ONE_DEVICE.strategy.scope():
+        yield
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Beside other tests OpenMP's threads spin until all have a core: ten times the time, on a few rows."""
+    with threadpool_limits(1):
         yield
