@@ -42,7 +42,7 @@ def act(uri: str, how: str) -> None:
         raise UserError("there is no more")
     if name == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(uri, "made").write_text(f"{os.getpid()} {began} {time.time()}")
+    Path(uri, "made").write_text(f"{os.getpid()} {os.nice(0)} {began} {time.time()}")
 
 
 def graph(folder: Path, **how: str) -> Pipeline:
@@ -85,7 +85,8 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
         "failed": failed,
         "files": sorted(made_by),
         "pids": len({pid for pid, *_ in made_by.values()} - {str(os.getpid())}),
-        "worked": {name: [float(at) for at in times] for name, (_, *times) in made_by.items()},
+        "niceness": {name: int(niceness) for name, (_, niceness, *_) in made_by.items()},
+        "worked": {name: [float(at) for at in times] for name, (_, _, *times) in made_by.items()},
         "seconds": time.monotonic() - at,
     }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.processes import LOWEST
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [
     pytest.mark.slow,
@@ -36,6 +38,12 @@ def test_steps_with_their_inputs_run_at_the_same_time_and_what_they_make_is_ther
     assert check_began < transform_ended
     assert transform_began < check_ended
     assert {state.split()[1] for state in run["ended"]} == {"ran"}
+
+
+def test_baselines_take_what_the_others_leave_of_the_cores(runs):
+    niceness = runs["well"]["niceness"]
+    assert niceness.pop("Baselines") == LOWEST
+    assert set(niceness.values()) == {os.nice(0)}
 
 
 def test_a_second_run_executes_nothing(runs):
