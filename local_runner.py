@@ -130,6 +130,7 @@ def run_pipeline(
     """
     with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead():
         screen.start(run.config, run.name)
+        screen.step_starts("importing TensorFlow and TFX")
         # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
         # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
         gc.disable()
@@ -142,10 +143,12 @@ def run_pipeline(
         from pipeline.processes import processes
         from pipeline.runs import engine
 
+        screen.close()  # a process that has threads cannot be forked
         with processes(*FOR_STEPS) as of_steps:  # before anything is computed here
             engine.check(target)
             run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
         run.announce(screen.note)
+        run.keep_record(screen.note)
         screen.report(run.write_report)
     return run.exit_code
 

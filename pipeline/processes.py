@@ -12,10 +12,12 @@ import importlib
 import logging
 import os
 import pickle
+import resource
 import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -29,16 +31,20 @@ from pipeline.errors import UserError
 PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
-LOWEST = 19  # priority, of nice(2)
 UNUSUAL_THREADS = 97  # a number that nobody has asked for
 LOGGER = "pipeline"
-PROCESS, RECORD, QUESTION, RESULT, ERROR = "process", "record", "question", "result", "error"
+PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question", "cpu", "result", "error"
 
 
 class Processes:
-    """Processes that each do a piece of work and end; of use in several threads."""
+    """Processes that each do a piece of work and end; usable from several threads.
+
+    Attributes:
+        cpu_seconds: CPU time of finished work, by the name of its process.
+    """
 
     def __init__(self, template: int, requests: socket.socket):
+        self.cpu_seconds: dict[str, float] = {}
         self._template, self._requests = template, requests
         self._running: dict[str, int] = {}
         self._ended: set[str] = set()
@@ -50,7 +56,6 @@ class Processes:
         *arguments: Any,
         name: str,
         answer: Callable[[Any], Any] | None = None,
-        niceness: int = 0,
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
@@ -61,7 +66,6 @@ class Processes:
             arguments: Its.
             name: Of the process, for ``kill_all``.
             answer: Answers what the work asks with ``ask``.
-            niceness: Of nice(2): LOWEST leaves the processors to whoever else wants them.
 
         Raises:
             UserError: the process has ended without either.
@@ -71,7 +75,7 @@ class Processes:
             with theirs, contextlib.suppress(OSError), self._lock:
                 socket.send_fds(self._requests, [b"."], [theirs.fileno()])
             try:
-                connection.send((work, arguments, niceness))
+                connection.send((work, arguments))
                 while True:
                     kind, value = connection.recv()
                     if kind == PROCESS:
@@ -83,6 +87,9 @@ class Processes:
                     elif kind == QUESTION:
                         assert answer
                         connection.send(answer(value))
+                    elif kind == CPU:
+                        self.cpu_seconds[name] = value
+                        add_cpu_seconds(value)
                     elif kind == RESULT:
                         return value
                     else:
@@ -161,6 +168,19 @@ def collect_rarely() -> None:
     gc.enable()
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of this process, of its children that have ended and of its work in ``Processes``."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime + _cpu_of_work
+
+
+def add_cpu_seconds(seconds: float) -> None:
+    """Count CPU time of a process that is not a child of this one, but works for it."""
+    global _cpu_of_work
+    with _cpu_lock:
+        _cpu_of_work += seconds
+
+
 def ask(question: Any) -> Any:
     """Return what the process that has asked for this work answers; to be called by the work, in one thread."""
     assert _sender
@@ -212,12 +232,11 @@ def _work(connection: Connection, parent: int) -> None:
     _end_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection.send((PROCESS, os.getpid()))
-    global _sender
-    _sender = _Sender(connection)
+    global _sender, _cpu_of_work
+    _sender, _cpu_of_work = _Sender(connection), 0.0
     logging.getLogger(LOGGER).handlers = [_sender]
     try:
-        work, arguments, niceness = connection.recv()
-        os.nice(niceness)
+        work, arguments = connection.recv()
         answer = pickle.dumps((RESULT, work(*arguments)))
     except BaseException as error:
         if not isinstance(error, UserError):
@@ -225,6 +244,7 @@ def _work(connection: Connection, parent: int) -> None:
         answer = pickle.dumps((ERROR, _packed(error)))
     sys.stdout.flush()
     sys.stderr.flush()
+    connection.send((CPU, cpu_seconds()))
     connection.send_bytes(answer)
 
 
@@ -261,6 +281,8 @@ class _Sender(logging.Handler):
 
 
 _sender: _Sender | None = None  # in a process that does work
+_cpu_of_work = 0.0
+_cpu_lock = threading.Lock()
 
 
 def _show(record: tuple[str, int, str]) -> None:

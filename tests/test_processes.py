@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 START = """
 import logging, os, signal, subprocess, sys, threading, time
 from pipeline.errors import UserError, frames_of
-from pipeline.processes import ask, processes
+from pipeline.processes import ask, cpu_seconds, processes
 
 class Odd(Exception):
     def __init__(self, one, two):
@@ -44,6 +44,14 @@ def meets(mine, other):
 
 def starts(file):
     return subprocess.run(["sh", "-c", f"sleep 2; touch {file}"])
+
+def burns(seconds, also=()):
+    if also:
+        subprocess.run([sys.executable, "-c", f"import time\\nwhile time.process_time() < {seconds}: pass"])
+        with processes() as made:
+            made.run(burns, seconds, name="nested")
+    while time.process_time() < seconds:
+        pass
 
 def asks(number):
     return ask(number) + ask("more")
@@ -141,12 +149,23 @@ def test_work_asks_and_its_log_lines_are_shown_here():
     assert text.splitlines() == ["42", "pipeline.training WARNING slow disk", "pipeline.progress.search INFO trial 1"]
 
 
-def test_work_in_no_hurry_is_nice_and_the_others_are_as_before():
+def test_cpu_time_of_work_is_counted_with_that_of_the_processes_that_work_for_it():
     text = ran("""
         with processes() as made:
-            print(*(made.run(os.nice, 0, name="asks", niceness=more) - os.nice(0) for more in (0, 5, 0)))
+            made.run(burns, 0.2, ("child", "nested"), name="burns")
+            made.run(sleeps, 0.5, name="sleeps")
+            assert 0.6 <= made.cpu_seconds["burns"] <= cpu_seconds()
+            print(made.cpu_seconds["sleeps"] < 0.4)
     """)
-    assert text == "0 5 0\n"
+    assert text == "True\n"
+
+
+def test_work_has_the_priority_of_who_runs_it():
+    text = ran("""
+        with processes() as made:
+            print(made.run(os.nice, 0, name="nice") - os.nice(0))
+    """)
+    assert text == "0\n"
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,18 +17,18 @@ from pipeline import filesystem
 from pipeline.cli import interruption
 from pipeline.cli.interruption import Interrupted
 from pipeline.cli.printing import say
-from pipeline.cli.terminal import Screen
+from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.packaging.user_code import searches
-from pipeline.processes import LOWEST, Processes
+from pipeline.processes import Processes
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
-    from pipeline.report.blocks import Block
+    from pipeline.runs.record import Record
     from pipeline.runs.results import Results
     from pipeline.runs.run_graph import Step
 
@@ -67,7 +66,7 @@ class LocalRun:
     exit_code: int = FAILED
     outcome: Mapping[str, Any] = field(default_factory=dict)
     is_announced: bool = False
-    _begun: dict[str, list[Block]] = field(default_factory=dict)  # of the report, by its parts
+    _record: Record | None = None
 
     @property
     def name(self) -> str:
@@ -122,7 +121,6 @@ class LocalRun:
         from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
 
         running: list[str] = []
-        beginning: list[threading.Thread] = []
 
         def on_start(name: str) -> None:
             running.append(name)
@@ -137,9 +135,6 @@ class LocalRun:
                 screen.warning(sentence)
             if running:
                 screen.step_starts(*running)
-            if of_steps and not beginning and self._has_model:
-                beginning.append(threading.Thread(target=self._begin_report, args=[of_steps], daemon=True))
-                beginning[0].start()
 
         if self.config.tuning.mode == "search" and not searches(self.config):
             screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
@@ -148,8 +143,6 @@ class LocalRun:
             pipeline = create()
             self.graph = upstream_of(pipeline)
             steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
-            for thread in beginning:
-                thread.join()
             self.results = read_results(steps)
         except UserError:
             raise
@@ -167,31 +160,6 @@ class LocalRun:
                 screen.note("  by an earlier run; nothing has changed that would push another model")
             self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
 
-    @property
-    def _has_model(self) -> bool:
-        """Return whether there is all that a report begins with."""
-        from pipeline.runs.run_graph import FIND_BASELINE
-
-        needed = self.graph.keys() & {"ExampleGen", "Trainer", *FIND_BASELINE}
-        return needed <= {step.name for step in self.steps}
-
-    def _begin_report(self, of_steps: Processes) -> None:
-        """Begin the report beside the steps that judge the model, which it is not to slow down.
-
-        What fails is tried again after them, and told.
-        """
-        from pipeline.report import page
-        from pipeline.report.run import RunSoFar
-
-        with contextlib.suppress(Exception):
-            run = RunSoFar(self.config, list(self.steps), self._folder)
-            self._begun = of_steps.run(page.begin, run, name="report", niceness=LOWEST)
-
-    @property
-    def _folder(self) -> Path:
-        """Return the folder of the report."""
-        return self.output / "runs" / self.name
-
     def announce(self, note: Callable[[str], None]) -> None:
         """Write verdict.json and send it to the webhook; note if that fails, which does not change the outcome."""
         verdict = whole_outcome(self.name, self.exit_code, self.outcome)
@@ -204,32 +172,43 @@ class LocalRun:
         if problem:
             note(f"note: the webhook was not told: {problem}")
 
-    def write_report(self) -> Path:
-        """Keep the record of the run in the metadata store, write its report, and list it beside the others.
-
-        Returns:
-            The file of the report.
-        """
-        from pipeline.report import index, page
-        from pipeline.report.run import FinishedRun
+    def keep_record(self, note: Callable[[str], None]) -> None:
+        """Keep the record of the run in the metadata store; note if that fails, which does not change the outcome."""
         from pipeline.runs import record, store
 
         places = {name: place for place, name in enumerate(self.graph)}
-        steps = sorted(self.steps, key=lambda step: places[step.name])  # several may have run at the same time
-        kept = record.make(
+        self.steps.sort(key=lambda step: places[step.name])  # several may have run at the same time
+        self._record = record.make(
             self.name,
             self.command,
             self.config,
             self.started,
             self.exit_code,
             self.outcome,
-            steps,
+            self.steps,
             self.failed,
         )
-        if (self.output / store.FILE).is_file():
+        if not (self.output / store.FILE).is_file():
+            return
+        try:
             with store.opened(self.output, write=True) as metadata:
-                record.keep(metadata, kept)
-        run = FinishedRun(self.config, steps, self._folder, kept, self.failed, self.results, self.graph)
-        file = page.write(run, self._begun)
+                record.keep(metadata, self._record)
+        except Exception as error:
+            note(f"note: the run is missing in `runs list`, its record could not be kept: {message_of(error)}")
+
+    def write_report(self) -> Path:
+        """Write the report of the run after ``keep_record``, and list it with the others.
+
+        Returns:
+            The file of the report.
+        """
+        from pipeline.report import index, page
+        from pipeline.report.run import FinishedRun
+
+        assert self._record
+        folder = self.output / "runs" / self.name
+        file = page.write(
+            FinishedRun(self.config, self.steps, folder, self._record, self.failed, self.results, self.graph)
+        )
         index.write(self.output)
         return file

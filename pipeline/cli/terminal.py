@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import progress
+from pipeline.cli.interruption import Interrupted
 from pipeline.cli.printing import LogFormatter, Terminal, assembled
 from pipeline.cli.running_line import RunningLine
 from pipeline.errors import UserError, frames_of
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pipeline.runs.results import Results
     from pipeline.runs.run_graph import Step
 
+CPU_FACTOR = 1.5
+SHORTEST = 1.0  # seconds; differences between wall and CPU time of shorter steps say nothing
 NAME_WIDTH = 60  # characters of a slice's name in a table
 LONGEST_MESSAGE = 600  # characters; the log has the rest
 BEAMS_OWN = re.compile(r" \[while running '[^']*'\]$")  # what Beam adds to every error
@@ -183,7 +186,7 @@ class Screen:
 
     def step_ends(self, step: Step) -> None:
         """Show the step's line: name, state, seconds, bad rows, and why a cached step did not run."""
-        detail = step.reason
+        detail = "  ".join(filter(None, (cpu_time(step), step.reason)))
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
@@ -274,12 +277,14 @@ class Screen:
         self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
 
     def report(self, write: Callable[[], Path]) -> None:
-        """Write the report and show where it is; an error of it is shown and does not fail the run."""
+        """Write the report and show where it is; show an error or a signal, which does not change the outcome."""
         self._running.start("report")
         logger, started = logging.getLogger("pipeline"), time.monotonic()
         try:
             text = f"report {shown(write())}"
             logger.info("Report written in %.1f s", time.monotonic() - started)
+        except Interrupted as error:
+            text = f"no report: {error}; the run itself is complete"
         except Exception as error:
             logger.error("No report", exc_info=error)
             text = f"no report could be written: {message_of(error)}; the log has more: {shown(self._log)}"
@@ -287,6 +292,19 @@ class Screen:
 
     def _print(self, text: str | Text = "", style: str | None = None) -> None:
         self._console.print(text, style=style, soft_wrap=True)
+
+
+def cpu_time(step: Step) -> str:
+    """Return the CPU time of a step that ran, if it differs from the wall time by more than ``CPU_FACTOR``.
+
+    A step that mostly waits (for a processor, a network or another machine) then shows how long it waited.
+    """
+    wall, cpu = step.seconds, step.cpu_seconds
+    if step.state != "ran" or cpu is None or max(wall, cpu) < SHORTEST:
+        return ""
+    if wall > CPU_FACTOR * cpu:
+        return f"CPU {cpu:.1f} s, waited {wall - cpu:.1f} s"
+    return f"CPU {cpu:.1f} s" if cpu > CPU_FACTOR * wall else ""
 
 
 def _baselines(results: Results, name: str, metric: Metric) -> str | None:

@@ -29,6 +29,7 @@ from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, 
 from pipeline.components.blocks import files_of
 from pipeline.components.tensorflow_process import TensorflowProcess, take_ahead
 from pipeline.data.tfrecord_files import read_records
+from pipeline.processes import add_cpu_seconds
 from pipeline.serving.export_format import read_inputs, threshold_of
 from pipeline.serving.outside_operations import outside_operations
 from pipeline.settings.config import Label
@@ -105,7 +106,9 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if ahead := take_ahead():
             try:
-                return ahead.ask(request, request["timeout"])
+                report = ahead.ask(request, request["timeout"])
+                add_cpu_seconds(report.pop("cpu_seconds"))
+                return report
             except (EOFError, ConnectionError):
                 logger.info("The process that was to check the model has ended; a new one is asked")
         return _ask_new(request)
@@ -116,7 +119,9 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
 def _ask_new(request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryFile() as output, contextlib.closing(TensorflowProcess(output)) as process:
         try:
-            return process.ask(request, request["timeout"])
+            report = process.ask(request, request["timeout"])
+            del report["cpu_seconds"]  # those of a child, which are counted when it has ended
+            return report
         except (EOFError, ConnectionError):
             code = process.exit_code()
             last = (_printed(output).strip().splitlines() or ["no message"])[-1]

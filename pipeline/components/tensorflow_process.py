@@ -20,6 +20,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from multiprocessing import Pipe
@@ -52,7 +53,7 @@ class TensorflowProcess:
             )
 
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Return the report of ``ModelProbe``; for one request only.
+        """Return the report of ``ModelProbe`` with its "cpu_seconds"; for one request only.
 
         Args:
             request: See there; "probe" is the file with the class.
@@ -160,8 +161,10 @@ def main(descriptor: int) -> None:
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return  # nobody asks any more
+        started = time.process_time()
         probe = runpy.run_path(request["probe"])["ModelProbe"]
-        connection.send_bytes(json.dumps(probe(request).run()).encode())
+        report = probe(request).run()
+        connection.send_bytes(json.dumps({**report, "cpu_seconds": time.process_time() - started}).encode())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # to take a model apart takes most of a second, of cores that the next step has by now

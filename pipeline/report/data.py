@@ -11,7 +11,7 @@ from pipeline.components.artifacts import read_findings
 from pipeline.components.data_gate import ANOMALIES
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
-from pipeline.report.run import RunSoFar
+from pipeline.report.run import FinishedRun
 from pipeline.settings.images import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import features_of
@@ -21,7 +21,7 @@ MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 
 
-def section(run: RunSoFar, importance: Mapping[str, Sequence[float]]) -> list[Block]:
+def section(run: FinishedRun, importance: Mapping[str, Sequence[float]]) -> list[Block]:
     """Return tables and charts of the data, the features that matter most first."""
     if not run.statistics:
         return [Text("The run has not come as far as describing the data.")]
@@ -73,7 +73,7 @@ def _anomalies(findings: Sequence[Finding]) -> Block:
     return Table(("Comes to", "Kind", "Found", "What to do"), rows, f"Anomalies{more}")
 
 
-def _drift(run: RunSoFar) -> list[Block]:
+def _drift(run: FinishedRun) -> list[Block]:
     """Return the distances of the splits from train, and from the data of the model pushed last."""
     artifact = run.artifact("ExampleValidator", "anomalies")
     if artifact is None:

@@ -14,7 +14,7 @@ from pipeline.data import tfrecord_files
 from pipeline.data.table import Unit, single_values
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Text, Thumbnail, Thumbnails
-from pipeline.report.run import RunSoFar
+from pipeline.report.run import FinishedRun
 from pipeline.settings.images import FORMATS, facts
 
 # Pixels of the longer side, and images of a class, fewer of many classes: a page is to stay below some megabytes.
@@ -23,7 +23,7 @@ SIDE, OF_CLASS, IN_ALL, MOST_CLASSES = 64, 8, 160, 40
 MOST_ROWS, BLOCK = 5_000, 256
 
 
-def contact_sheet(run: RunSoFar) -> list[Block]:
+def contact_sheet(run: FinishedRun) -> list[Block]:
     """Return some images of every class of the train split."""
     examples, settings = run.artifact("ExampleGen", "examples"), run.config.data.images
     if examples is None or settings is None:

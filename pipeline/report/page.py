@@ -1,62 +1,40 @@
 """Write the page of a run: its parts, in the order in which a person wants to know them."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pipeline import filesystem
 from pipeline.data.sample import count
 from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.progress import Progress
 from pipeline.report import costs, data, evaluation, graph, images, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text, write_page
-from pipeline.report.run import FinishedRun, RunSoFar
+from pipeline.report.run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
 
 FILE = "report.html"
+PROGRESS = Progress("report")
 
 
-def begin(run: RunSoFar) -> dict[str, list[Block]]:
-    """Ask the model and make the parts that wait for no verdict: most of what a page takes.
-
-    It may begin as soon as there is the model, and the one to compare with.
-
-    Returns:
-        Parts for ``write``, by name; one that cannot be made is missing, and is tried again there.
-
-    Raises:
-        Exception: the model cannot be asked.
-    """
-    made = {}
-    for name, make in _before_verdict(run, _scores(run)).items():
-        with contextlib.suppress(Exception):
-            made[name] = make()
-    return made
-
-
-def write(run: FinishedRun, begun: Mapping[str, list[Block]] = MappingProxyType({})) -> Path:
+def write(run: FinishedRun) -> Path:
     """Write ``report.html`` into the run's folder, whole or not at all; return its path.
 
     A part that cannot be made, because an artifact is gone say, gives the reason in its place.
-
-    Args:
-        run: Whose report.
-        begun: Of ``begin``.
     """
     scores: dict[str, Any] = {}
     if run.results:
+        PROGRESS.tell("scoring the test split")
         try:
             scores = _scores(run)
         except Exception as error:  # a model of another kind, or deleted by hand: the page says so and has the rest
             logger.warning("The model could not be asked.", exc_info=error)
-    before_verdict = _before_verdict(run, scores)
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
         "headline": ("", lambda: overview.headline(run)),
         "verdict": ("Verdict", lambda: overview.verdict(run)),
@@ -65,34 +43,21 @@ def write(run: FinishedRun, begun: Mapping[str, list[Block]] = MappingProxyType(
         "importance": ("Which features matter", lambda: evaluation.importance(run, scores)),
         "contributions": ("What the answers depend on", lambda: evaluation.contributions(run)),
         "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(run, scores)),
-        "training": ("Training", before_verdict["training"]),
-        "tuning": ("Tuning", before_verdict["tuning"]),
-        "data": ("Data", before_verdict["data"]),
+        "training": ("Training", lambda: training.training(run)),
+        "tuning": ("Tuning", lambda: training.tuning(run)),
+        "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
     }
     if run.record.cost:
         parts["costs"] = ("Costs", lambda: costs.costs(run))
     if run.config.data.images:
-        parts["images"] = ("Images", before_verdict["images"])
+        parts["images"] = ("Images", lambda: images.contact_sheet(run))
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))
-    sections = [
-        Section(name, title, begun[name] if name in begun else _made(title or name, make))
-        for name, (title, make) in parts.items()
-    ]
+    sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
     return write_page(run.folder / FILE, f"{run.config.name}, run {run.record.run}: {run.record.verdict}", sections)
 
 
-def _before_verdict(run: RunSoFar, scores: Mapping[str, Any]) -> dict[str, Callable[[], list[Block]]]:
-    parts: dict[str, Callable[[], list[Block]]] = {
-        "training": lambda: training.training(run),
-        "tuning": lambda: training.tuning(run),
-        "data": lambda: data.section(run, scores.get("importance", {})),
-    }
-    if run.config.data.images:
-        parts["images"] = lambda: images.contact_sheet(run)
-    return parts
-
-
 def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
+    PROGRESS.tell(f"writing {title}")
     try:
         return make()
     except Exception as error:  # whatever lies on the disk may have been changed or deleted by hand
@@ -101,7 +66,7 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
         return [Text(f"This part could not be made: {type(error).__name__}: {first}. The log has more.", "bad")]
 
 
-def _scores(run: RunSoFar) -> dict[str, Any]:
+def _scores(run: FinishedRun) -> dict[str, Any]:
     """Return the result of ``scoring.score``, an earlier one if nothing has changed since; empty without a model.
 
     It stays in the folder of the run, for the page and for later runs.

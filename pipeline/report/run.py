@@ -17,18 +17,26 @@ from pipeline.validation.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class RunSoFar:
-    """A run that has ended or goes on.
+class FinishedRun:
+    """A run that has ended, with or without an error.
 
     Attributes:
         config: Its settings.
         steps: Those that ended well, in their order.
         folder: Where the page is written.
+        record: Its record in the metadata store.
+        failed: The step that did not end well, and its seconds.
+        results: Metrics and verdict; None when no model was judged.
+        graph: All steps in their order, each with those it depends on; empty where that is not known.
     """
 
     config: PipelineConfig
     steps: Sequence[Step]
     folder: Path
+    record: Record
+    failed: tuple[str, float] | None
+    results: Results | None
+    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> Mapping[str, Step]:
@@ -50,23 +58,6 @@ class RunSoFar:
         """Return the address of a step's output; None when there is none."""
         artifact = self.artifact(step, output)
         return str(artifact.uri) if artifact else None
-
-
-@dataclass(frozen=True)
-class FinishedRun(RunSoFar):
-    """A run that has ended, with or without an error.
-
-    Attributes:
-        record: Its record in the metadata store.
-        failed: The step that did not end well, and its seconds.
-        results: Metrics and verdict; None when no model was judged.
-        graph: All steps in their order, each with those it depends on; empty where that is not known.
-    """
-
-    record: Record
-    failed: tuple[str, float] | None
-    results: Results | None
-    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def baseline(self) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pipeline import filesystem
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
-from pipeline.report.run import RunSoFar
+from pipeline.report.run import FinishedRun
 from pipeline.training.history import DIAGNOSIS_FILE, EPOCHS_FILE, MEMBERS_FILE, STEPS_FILE
 
 # Shares of processors and accelerators by epoch, and the lines' names.
@@ -21,7 +21,7 @@ BUSY = {
 }
 
 
-def tuning(run: RunSoFar) -> list[Block]:
+def tuning(run: FinishedRun) -> list[Block]:
     """Return a table of all trials, charts of values against score, and the chosen trial."""
     folder = run.folder_of("Tuner", "tuner_results")
     if folder is None:
@@ -54,7 +54,7 @@ def tuning(run: RunSoFar) -> list[Block]:
     return [table, Figures(figures)]
 
 
-def training(run: RunSoFar) -> list[Block]:
+def training(run: FinishedRun) -> list[Block]:
     """Return where the time went, and charts of metrics, learning rate, throughput, waiting and utilisation."""
     folder = run.folder_of("Trainer", "model_run")
     if folder is None:

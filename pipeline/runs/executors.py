@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -12,7 +12,7 @@ from tfx.orchestration.portable.python_executor_operator import PythonExecutorOp
 from tfx.proto.orchestration import executable_spec_pb2, execution_invocation_pb2, execution_result_pb2
 
 from pipeline.data.decoded_blocks import share_decoded, where_decoded
-from pipeline.processes import LOWEST, Processes
+from pipeline.processes import Processes
 
 OPERATORS = {
     executable_spec_pb2.PythonClassExecutableSpec: PythonExecutorOperator,
@@ -20,15 +20,12 @@ OPERATORS = {
 }
 
 
-def in_processes(
-    processes: Processes, lock: threading.Lock, patient: Collection[str] = ()
-) -> Mapping[type[Message], Any]:
+def in_processes(processes: Processes, lock: threading.Lock) -> Mapping[type[Message], Any]:
     """Return operators for ``Launcher``, by the kind of executor.
 
     Args:
         processes: To run them in.
         lock: Held by who launches; given free while an executor runs.
-        patient: Nodes whose executors leave the processors to others.
     """
 
     def elsewhere(operator: type) -> type:
@@ -44,7 +41,6 @@ def in_processes(
                         given.SerializeToString(),
                         where_decoded(),
                         name=name,
-                        niceness=LOWEST if name in patient else 0,
                     )
                 finally:
                     lock.acquire()

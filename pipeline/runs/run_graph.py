@@ -32,7 +32,7 @@ from pipeline.components.beam_pipeline import runs_here
 from pipeline.components.written_files import list_files
 from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
-from pipeline.processes import Processes, collect_rarely
+from pipeline.processes import Processes, collect_rarely, cpu_seconds
 from pipeline.runs import reuse
 from pipeline.runs.executors import in_processes
 
@@ -47,8 +47,6 @@ AT_ONCE = 2
 # Steps that may begin when their inputs are there, though a gate before them has not spoken yet: they publish nothing,
 # and what goes on from them waits for the gate.
 BESIDE_GATE = ("Baselines", "Transform")
-# Steps whose results nobody needs before the model is judged: they take what the others leave of the cores.
-PATIENT = ("Baselines",)
 # Bytes by which a step has grown this process, after which it looks at once: what a search has loaded lies in cycles.
 GROWN = 128 << 20
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
@@ -67,6 +65,7 @@ class Step:
         outputs: Its artifacts by output name.
         made: When the artifacts were made, for a cached step earlier than the run.
         passed_over: Why it has not reused what an earlier run has made.
+        cpu_seconds: CPU time of its executor and the processes that work for it; None if not measured.
     """
 
     name: str
@@ -75,6 +74,7 @@ class Step:
     outputs: dict[str, list[types.Artifact]]
     made: datetime.datetime | None
     passed_over: str = ""
+    cpu_seconds: float | None = None
 
     @property
     def reason(self) -> str:
@@ -181,7 +181,7 @@ class _SideBySide:
         self._on_start, self._on_end, self._processes = on_start, on_end, processes
         # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.
         self._lock = threading.Lock()
-        launching.operators = in_processes(processes, self._lock, PATIENT)
+        launching.use(processes, self._lock)
         self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}
         self._before = _all_before(self._launching.nodes)
         self._behind = _chains_behind(self._launching.nodes)
@@ -272,20 +272,24 @@ class _Launching:
 
     Attributes:
         nodes: In the order of the graph.
-        operators: That run executors, by their kind, in place of TFX's.
         steps: Those that have ended well, by name.
     """
 
     def __init__(self, graph: pipeline_pb2.Pipeline, connection: metadata_store_pb2.ConnectionConfig):
         self._graph, self._connection = graph, connection
-        self.operators: Mapping[Any, Any] = {}
+        self._operators: Mapping[Any, Any] = {}
+        self._processes: Processes | None = None
         self._deployment = runner_utils.extract_local_deployment_config(graph)
         self.nodes = [node.pipeline_node for node in graph.nodes]
         self.steps: dict[str, Step] = {}
 
+    def use(self, processes: Processes, lock: threading.Lock) -> None:
+        """Run executors in processes; see ``in_processes``."""
+        self._processes, self._operators = processes, in_processes(processes, lock)
+
     def run(self, node: pipeline_pb2.PipelineNode) -> Step:
         """Run a node."""
-        started, name, kind = time.monotonic(), node.node_info.id, node.node_info.type.name
+        started, cpu, name, kind = time.monotonic(), cpu_seconds(), node.node_info.id, node.node_info.type.name
         node_launcher = launcher.Launcher(
             pipeline_node=node,
             mlmd_connection=metadata.Metadata(self._connection),
@@ -293,7 +297,7 @@ class _Launching:
             pipeline_runtime_spec=self._graph.runtime_spec,
             executor_spec=runner_utils.extract_executor_spec(self._deployment, name),
             custom_driver_spec=runner_utils.extract_custom_driver_spec(self._deployment, name),
-            custom_executor_operators=self.operators,
+            custom_executor_operators=self._operators,
         )
         found = [before for before in node.upstream_nodes if before in self.steps and before not in FIND_BASELINE]
         inputs = {before: [one for made in self.steps[before].outputs.values() for one in made] for before in found}
@@ -331,4 +335,5 @@ class _Launching:
             outputs={key: list(several) for key, several in outputs.items()},
             made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
             passed_over="; ".join(passed_over),
+            cpu_seconds=self._processes.cpu_seconds.get(name) if self._processes else cpu_seconds() - cpu,
         )

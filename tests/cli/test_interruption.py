@@ -130,3 +130,23 @@ def test_an_outcome_that_was_announced_stays_when_the_report_is_interrupted(tmp_
             announce_and_be_interrupted()
         assert [verified(got, KEY)["data"]["pushed_to"] for got in receiver.got] == ["/serving/1"]
     assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 0
+
+
+REPORT = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.cli import interruption
+from pipeline.cli.terminal import redirect_output
+
+interruption.catch_signals()
+with redirect_output(Path(sys.argv[1])) as screen:
+    screen.report(lambda: os.kill(os.getpid(), signal.SIGINT))
+print("ends as the run does")
+"""
+
+
+def test_ctrl_c_during_the_report_leaves_a_finished_run(tmp_path):
+    command = [sys.executable, "-c", REPORT, str(tmp_path / "log")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = "no report: interrupted (SIGINT); the run itself is complete\nends as the run does\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr

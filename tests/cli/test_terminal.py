@@ -13,9 +13,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.cli import terminal
+from pipeline.cli import running_line, terminal
+from pipeline.cli.printing import Terminal
 from pipeline.errors import UserError
 from pipeline.runs.results import Results
+from pipeline.runs.run_graph import Step
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate, SliceGate
 from pipeline.settings.tasks import shown_metrics
@@ -24,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = """\
 import logging, os, sys, time
 from pathlib import Path
-from pipeline.cli import terminal
+from pipeline.cli import running_line, terminal
+from pipeline.cli.printing import Terminal
 from pipeline.progress import Progress
 
 with terminal.redirect_output(Path(sys.argv[1]), verbose="--verbose" in sys.argv) as screen:
@@ -76,6 +79,32 @@ def test_a_terminal_shows_the_running_step_with_its_seconds_and_how_far_it_is(tm
     assert "noise of C++" in log
     last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text.rstrip().splitlines()[-1].rpartition("\r")[2])
     assert re.fullmatch(r"  Trainer +ran +1\.2 s *", last)
+
+
+def test_a_log_gets_a_line_of_a_step_that_runs_for_long(monkeypatch):
+    monkeypatch.setattr(running_line, "SOON", 0.01)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as read, os.fdopen(writing, "w", buffering=1) as write:
+        line = running_line.RunningLine(Terminal(file=write))
+        line.start("Trainer", "Baselines")
+        line.progress("training", "epoch 1 of 3")
+        shown = next(text for text in read if "epoch" in text)
+        line.stop()
+    assert re.fullmatch(r"  Trainer, Baselines +running +\d+\.\d s, +\d+\.\d s  epoch 1 of 3\n", shown)
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "shown"),
+    [
+        (10.0, 9.0, ""),
+        (112.0, 8.0, "CPU 8.0 s, waited 104.0 s"),
+        (2.0, 3.9, "CPU 3.9 s"),
+        (0.5, 0.1, ""),
+        (112.0, None, ""),
+    ],
+)
+def test_cpu_time_is_shown_where_it_differs_from_the_wall_time(wall, cpu, shown):
+    assert terminal.cpu_time(Step("Baselines", "ran", wall, {}, None, cpu_seconds=cpu)) == shown
 
 
 @pytest.mark.slow

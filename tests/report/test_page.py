@@ -150,24 +150,6 @@ def test_the_page_of_a_failed_run_has_the_reason_and_the_data_so_far(described, 
     assert "$x_1$" in page.inner_text("#data")
 
 
-def test_what_is_made_before_the_verdict_is_that_of_the_page_and_what_fails_is_told_with_it(described):
-    from pipeline.report.page import begin, write
-
-    frame = pd.DataFrame({"late": [0, 1] * 50, "amount": np.arange(100.0), "town": ["Rome", "Oslo"] * 50})
-    run = described({"train": frame, "eval": frame})
-    begun = begin(run)
-    assert list(begun) == ["training", "tuning", "data"]
-    whole = write(run).read_text(encoding="utf-8")
-    assert write(run, begun).read_text(encoding="utf-8") == whole
-    shutil.rmtree(run.folder_of("StatisticsGen", "statistics"))
-    assert list(begin(dataclasses.replace(run))) == ["training", "tuning"]  # which has not read them
-
-    def failures(begun: dict) -> int:
-        return write(dataclasses.replace(run), begun).read_text(encoding="utf-8").count("This part could not be made")
-
-    assert failures({}) == failures(begun) + 1
-
-
 @pytest.mark.slow
 def test_a_constant_column_is_a_sentence_and_no_empty_chart(described, opened):
     from pipeline.report.page import write

@@ -18,7 +18,7 @@ from tfx.types.standard_artifacts import Model
 
 from pipeline.errors import UserError
 from pipeline.processes import processes
-from pipeline.runs.run_graph import StepFailed, run_graph
+from pipeline.runs.run_graph import Step, StepFailed, run_graph
 
 
 @component
@@ -72,10 +72,16 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
     folder.mkdir(exist_ok=True)
     started: list[str] = []
     ended: list[str] = []
+    cpu: dict[str, float | None] = {}
     failed, at = "", time.monotonic()
+
+    def on_end(step: Step) -> None:
+        ended.append(f"{step.name} {step.state}")
+        cpu[step.name] = step.cpu_seconds
+
     pipeline = graph(folder, **how)
     try:
-        run_graph(pipeline, run, started.append, lambda step: ended.append(f"{step.name} {step.state}"), processes=made)
+        run_graph(pipeline, run, started.append, on_end, processes=made)
     except StepFailed as error:
         failed = f"{error.step}: {error.__cause__}"
     made_by = {path.relative_to(folder).parts[0]: path.read_text().split() for path in folder.glob("*/model/*/made")}
@@ -86,6 +92,7 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
         "files": sorted(made_by),
         "pids": len({pid for pid, *_ in made_by.values()} - {str(os.getpid())}),
         "niceness": {name: int(niceness) for name, (_, niceness, *_) in made_by.items()},
+        "cpu": cpu,
         "worked": {name: [float(at) for at in times] for name, (_, _, *times) in made_by.items()},
         "seconds": time.monotonic() - at,
     }

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.processes import LOWEST
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [
     pytest.mark.slow,
@@ -40,10 +38,13 @@ def test_steps_with_their_inputs_run_at_the_same_time_and_what_they_make_is_ther
     assert {state.split()[1] for state in run["ended"]} == {"ran"}
 
 
-def test_baselines_take_what_the_others_leave_of_the_cores(runs):
-    niceness = runs["well"]["niceness"]
-    assert niceness.pop("Baselines") == LOWEST
-    assert set(niceness.values()) == {os.nice(0)}
+def test_no_step_has_a_lowered_priority(runs):
+    assert set(runs["well"]["niceness"].values()) == {os.nice(0)}
+
+
+def test_a_step_that_waits_has_its_cpu_time_beside_its_seconds(runs):
+    assert set(runs["well"]["cpu"]) == {"First", "Check", "DataGate", "Transform", "Baselines", "Trainer"}
+    assert 0 < runs["well"]["cpu"]["Transform"] < 4 / 1.5  # it sleeps for 4 s
 
 
 def test_a_second_run_executes_nothing(runs):
