@@ -4,10 +4,13 @@
 
 Makes a table of 1,500 rows and 64 columns (40 of whole numbers from 0 to 16, as pixels are, 14 of decimals with gaps,
 10 of text; two classes), then calls pipeline new and local_runner.py as it is, with its search, in a fresh copy of the
-repository. Exits 1 when local_runner.py takes 60 seconds or more, or does not push a model.
+repository. Exits 1 when local_runner.py takes more than 6.0 times as long as `import tfx.v1`, the median of three
+imports before, between and after the two calls, or does not push a model. The former target, 60 seconds, was 6.0
+imports of 10 s or 6.7 of 9 s, the documented range; 6.0 is at least as strict. The seconds are for information only.
 """
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from reference import import_seconds, judge
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +32,7 @@ STEP = re.compile(r"^  (\w+) +ran +([\d.]+) s", re.MULTILINE)
 REPORT = re.compile(r"Report written in ([\d.]+) s")
 METRIC = re.compile(r"^blessed: .+$", re.MULTILINE)
 ROWS = 1500
-MOST = 60.0
+TARGET = 6.0  # in imports of TFX
 
 
 def main() -> int:
@@ -36,8 +40,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = copy_repository(Path(folder, "copy"))
         small().to_csv(copy / "small.csv", index=False)
+        imports = [import_seconds()]
         _, making = call(copy, "-m", "pipeline", "new", "pixels", "--data", "small.csv", "--label", "wanted")
+        imports.append(import_seconds())
         printed, running = call(copy, "local_runner.py", "--pipeline", "pixels")
+        imports.append(import_seconds())
         log = "".join(path.read_text() for path in copy.glob("output/pixels/logs/*.log"))
 
     table = Table("what", title=f"{ROWS:,} rows, 64 columns", title_justify="left")
@@ -49,14 +56,11 @@ def main() -> int:
         table.add_row(name, f"{seconds:.1f}")
     table.add_row("start and end", f"{running - sum(seconds for _, seconds in steps):.1f}")
     table.add_row("local_runner.py", f"{running:.1f}")
+    table.add_row("import of TFX", f"{statistics.median(imports):.1f}")
     Console().print(table)
     print(*METRIC.findall(printed))
-    passed = running < MOST
-    print(
-        f"must reach: local_runner.py takes less than {MOST:.0f} s ({running:.1f} s): "
-        f"{'reached' if passed else 'falls short'}"
-    )
-    return 0 if passed else 1
+    ratio = running / statistics.median(imports)
+    return 0 if judge(f"local_runner.py, at most {TARGET:g} imports", f"{ratio:.2f}", ratio <= TARGET) else 1
 
 
 def call(copy: Path, *command: str) -> tuple[str, float]:
