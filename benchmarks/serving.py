@@ -4,11 +4,17 @@
 
 Needs a pushed model and the data: make run. The load comes from this process over loopback, the server is another one,
 so that both share the machine's cores; the direct calls have them for themselves, and make their tensors from the same
-JSON objects. By gRPC the rows come as tensors, over one channel. Exits 1 unless 16 connections get 3,000 single rows a
-second by HTTP from two processes, 99 of 100 within 10 ms; no request failed while versions were pushed and removed
-under load; none of 1,000 malformed requests made an error of the server, and each that lacks a feature, is cut short or
-is no list of rows was refused; predicting files is at least half as fast as calling the model on rows in memory, and
-four times the rows take no more memory.
+JSON objects. By gRPC the rows come as tensors, over one channel. Exits 1 when a target is missed:
+
+- Two processes answer single rows over 16 HTTP connections at 3.1 times the rate of direct calls or more, with a p99
+  latency of at most 9.9 times the mean direct call. Direct calls and load alternate; the medians of the rounds count.
+  The former targets, 3,000 requests/s and 10 ms, were met where a direct call took 0.975 to 1.002 ms (3,844 requests/s
+  were 3.8 times the direct rate, rounded); 3.1 and 9.9 are at least as strict over all of that range.
+- No request fails while versions are pushed and removed under load.
+- None of 1,000 malformed requests causes a server error, and the server rejects each that lacks a required feature, is
+  truncated or has no list of rows.
+- Predicting files is at least half as fast as calling the model on rows in memory, and four times the rows take no more
+  memory.
 """
 
 import asyncio
@@ -38,6 +44,7 @@ import tensorflow as tf
 import uvloop
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from reference import judge
 from rich.console import Console
 from rich.table import Table
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
@@ -54,8 +61,9 @@ DATA = ROOT / "data/flights"
 SECONDS = 8.0
 MALFORMED = 1_000
 LEAST_OF_DIRECT = 0.5
-# Of single rows, with so many connections: requests a second, and milliseconds of 99 in 100.
-CONNECTIONS, LEAST_RATE, MOST_P99 = 16, 3_000, 10
+CONNECTIONS, ROUNDS = 16, 3
+# In single-row direct calls: their rate, and the mean time of one.
+LEAST_RATE, MOST_P99 = 3.1, 9.9
 # Allocators do not give everything back; growth with the rows would be a multiple.
 MOST_MEMORY = 1.15
 
@@ -73,16 +81,10 @@ def main() -> int:
             under_load(latest, rows, port, grpc_port)
             passed.append(while_pushing(latest, versions, rows, port))
             passed.append(malformed(port, rows[0]))
-            passed.append(told("the server logged no error", not errors(), "".join(errors()[:1])))
-        passed.append(by_two_processes(versions, rows))
+            passed.append(judge("the server logs no error", "".join(errors()[:1]) or "none", not errors()))
+        passed.append(by_two_processes(latest, versions, rows))
         passed.append(predicting(latest, Path(temporary)))
     return 0 if all(passed) else 1
-
-
-def told(what: str, reached: bool, found: str) -> bool:
-    """Says whether something was reached, and returns it."""
-    print(f"must reach: {what} ({found or 'none'}): {'reached' if reached else 'falls short'}")
-    return reached
 
 
 def push(model: Path, versions: Versions, keep: int = 2) -> int:
@@ -94,7 +96,7 @@ def push(model: Path, versions: Versions, keep: int = 2) -> int:
 
 @contextlib.contextmanager
 def serving(folder: Path, *flags: str) -> Iterator[tuple[int, int, Any]]:
-    """A server of its own process; yields its ports of HTTP and gRPC, and what tells its log's errors."""
+    """Run a server in another process; yield its HTTP port, its gRPC port and a function that lists logged errors."""
     with socket.socket() as free, socket.socket() as another:
         for each in (free, another):
             each.bind(("127.0.0.1", 0))
@@ -130,13 +132,7 @@ def under_load(latest: Path, rows: list[dict[str, Any]], port: int, grpc_port: i
         table.add_column(name, justify="right")
     for signature, call, number in calls:
         asked, named = rows[:number], f"{number}{', explained' if call == 'explain' else ''}"
-        signature.predict(from_instances(asked, signature.inputs))
-        times = []
-        started = time.perf_counter()
-        while time.perf_counter() - started < SECONDS / 2:
-            before = time.perf_counter()
-            signature.predict(from_instances(asked, signature.inputs))
-            times.append(time.perf_counter() - before)
+        times = direct_calls(signature, asked, SECONDS / 2)
         direct = 1 / statistics.mean(times)
         table.add_row(f"{named}, direct", "", *figures(times, sum(times), number), "1.00")
         for connections in (1, CONNECTIONS):
@@ -153,20 +149,40 @@ def under_load(latest: Path, rows: list[dict[str, Any]], port: int, grpc_port: i
     Console().print(table)
 
 
-def by_two_processes(versions: Versions, rows: list[dict[str, Any]]) -> bool:
-    """Says how fast two processes answer single rows; returns whether that is fast enough."""
+def direct_calls(signature: Signature, rows: list[dict[str, Any]], seconds: float) -> list[float]:
+    """Call the loaded model in this process, again and again; return the seconds of each call."""
+    signature.predict(from_instances(rows, signature.inputs))
+    times = []
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        signature.predict(from_instances(rows, signature.inputs))
+        times.append(time.perf_counter() - started)
+    return times
+
+
+def by_two_processes(latest: Path, versions: Versions, rows: list[dict[str, Any]]) -> bool:
+    """Compare single rows answered by two processes with direct calls, in turn; return whether both targets are met."""
+    signature, request = load(str(latest)).rows, body_of(rows[:1])
+    table = Table("direct call, ms", title="Two processes, single rows", title_justify="left")
+    for name in ("requests/s", "p99 ms", "longest ms", "rate in direct calls", "p99 in direct calls"):
+        table.add_column(name, justify="right")
+    ratios = []
     with serving(versions.folder, "--processes", "2") as (port, _, _):
-        uvloop.run(load_for(SECONDS / 4, port, body_of(rows[:1]), CONNECTIONS))
-        found = uvloop.run(load_for(SECONDS, port, body_of(rows[:1]), CONNECTIONS))
-    if any(status != 200 for status, _ in found):
-        sys.exit(f"a request failed: {[status for status, _ in found if status != 200][:3]}")
-    delays = [1_000 * delay for _, delay in found]
-    rate, p99 = len(found) / SECONDS, float(np.percentile(delays, 99))
-    return told(
-        f"{LEAST_RATE:,} single rows a second of two processes by {CONNECTIONS} connections, p99 of {MOST_P99} ms",
-        rate >= LEAST_RATE and p99 <= MOST_P99,
-        f"{rate:,.0f}, {p99:.1f} ms, the longest of all {max(delays):.0f} ms",
-    )
+        uvloop.run(load_for(SECONDS / 4, port, request, CONNECTIONS))
+        for _ in range(ROUNDS):
+            direct = statistics.mean(direct_calls(signature, rows[:1], SECONDS / 2))
+            found = uvloop.run(load_for(SECONDS / 2, port, request, CONNECTIONS))
+            if failed := [status for status, _ in found if status != 200]:
+                sys.exit(f"{len(failed)} requests failed: {failed[:3]}")
+            delays = [delay for _, delay in found]
+            rate, p99 = len(found) / (SECONDS / 2), float(np.percentile(delays, 99))
+            ratios.append((rate * direct, p99 / direct))
+            shown = (1_000 * p99, 1_000 * max(delays), *ratios[-1])
+            table.add_row(f"{1_000 * direct:.2f}", f"{rate:,.0f}", *(f"{number:.1f}" for number in shown))
+    Console().print(table)
+    rate, p99 = (statistics.median(several) for several in zip(*ratios, strict=True))
+    fast = judge(f"requests/s, at least {LEAST_RATE} times direct calls", f"{rate:.2f}", rate >= LEAST_RATE)
+    return judge(f"p99 latency, at most {MOST_P99} direct calls", f"{p99:.2f}", p99 <= MOST_P99) and fast
 
 
 def figures(delays: list[float], seconds: float, rows: int) -> list[str]:
@@ -184,7 +200,7 @@ def body_of(rows: list[dict[str, Any]], call: str = "predict") -> bytes:
 
 
 async def load_for(seconds: float, port: int, request: bytes, connections: int) -> list[tuple[int, float]]:
-    """Asks over some connections at once, each as soon as it has its answer; status and seconds of each request."""
+    """Keep some connections busy, one request at a time each; return the status and seconds of each request."""
     found: list[tuple[int, float]] = []
     loop, end = asyncio.get_running_loop(), time.perf_counter() + seconds
 
@@ -201,7 +217,7 @@ async def load_for(seconds: float, port: int, request: bytes, connections: int) 
 
 
 class Asker(asyncio.Protocol):
-    """A connection that asks until it is time to end, or it is cut off; bare, for it shares the server's cores."""
+    """A connection that sends requests until the end; minimal because it shares the server's cores."""
 
     def __init__(self, request: bytes, end: float, found: list[tuple[int, float]], done: asyncio.Future[None]):
         self.request, self.end, self.found, self.done = request, end, found, done
@@ -248,7 +264,7 @@ def request_of(rows: list[dict[str, Any]], signature: Signature) -> predict_pb2.
 
 
 async def calls_for(seconds: float, port: int, request: predict_pb2.PredictRequest, at_once: int) -> list[float]:
-    """Calls by gRPC, so many at once; seconds of each."""
+    """Keep a number of gRPC calls in flight; return the seconds of each call."""
     found: list[float] = []
     end = time.perf_counter() + seconds
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -286,8 +302,10 @@ def while_pushing(latest: Path, versions: Versions, rows: list[dict[str, Any]], 
         f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {max(delays) * 1_000:.0f} ms"
     )
     changed = order == [1, 2, 3] and versions.numbers() == [2, 3]
-    return told(
-        "no request failed while versions were pushed and removed", not failed and changed, f"{len(failed)} failed"
+    return judge(
+        "no request fails while versions are pushed and removed",
+        f"{len(failed)} failed, versions {order}",
+        not failed and changed,
     )
 
 
@@ -350,8 +368,8 @@ def malformed(port: int, row: dict[str, Any]) -> bool:
     codes = [status for status, _ in statuses]
     counts = {status: codes.count(status) for status in sorted(set(codes))}
     sent, refused = sum(wrong for _, wrong in statuses), sum(wrong and 400 <= code < 500 for code, wrong in statuses)
-    no_error = told(f"no 5xx among {len(codes):,} requests", max(codes) < 500, str(counts))
-    return told("those wrong for certain refused", 0 < sent == refused, f"{refused:,} of {sent:,}") and no_error
+    no_error = judge(f"no 5xx among {len(codes):,} malformed requests", f"{counts}", max(codes) < 500)
+    return judge("all invalid ones rejected", f"{refused:,} of {sent:,}", 0 < sent == refused) and no_error
 
 
 def predicting(latest: Path, temporary: Path) -> bool:
@@ -379,10 +397,10 @@ def predicting(latest: Path, temporary: Path) -> bool:
         rates["files"].append(done / seconds)
     direct, ours = (statistics.median(rates[name]) for name in ("direct", "files"))
     print(f"\n{rows:,} flights: pipeline predict {ours:,.0f} rows/s, the model on rows in memory {direct:,.0f} rows/s")
-    fast = told(
-        f"predicting files is at least {LEAST_OF_DIRECT} of direct calls",
-        ours >= LEAST_OF_DIRECT * direct,
+    fast = judge(
+        f"rows/s of predict, at least {LEAST_OF_DIRECT} times direct calls",
         f"{ours / direct:.2f}",
+        ours >= LEAST_OF_DIRECT * direct,
     )
 
     peaks = []
@@ -391,8 +409,9 @@ def predicting(latest: Path, temporary: Path) -> bool:
         for copy in range(times):
             shutil.copytree(DATA, folder / str(copy), copy_function=os.link)
         peaks.append(peak_memory(latest, folder, temporary / f"answers-{times}.parquet"))
-    found = f"{peaks[0]:,.0f} MiB, {peaks[1]:,.0f} MiB for four times the rows"
-    return told("memory does not grow with the rows", peaks[1] <= MOST_MEMORY * peaks[0], found) and fast
+    found = f"{peaks[1] / peaks[0]:.2f} ({peaks[0]:,.0f} and {peaks[1]:,.0f} MiB)"
+    target = f"memory for four times the rows, at most {MOST_MEMORY} times"
+    return judge(target, found, peaks[1] <= MOST_MEMORY * peaks[0]) and fast
 
 
 def peak_memory(model: Path, data: Path, to: Path) -> float:
