@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -118,7 +119,8 @@ def _make(venv: Path, *, new: bool) -> None:
     _run([uv, "pip", "install", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ROOT], log)
     if platform.system() == "Linux":
         _run([python, ROOT / "tools/older_glibc.py"], log)
-    print(f"setup: ready after {time.monotonic() - started:.0f} s. To use it in this shell: source {venv}/bin/activate")
+    activate = shlex.quote(f"{venv}/bin/activate")
+    print(f"setup: ready after {time.monotonic() - started:.0f} s. To use it in this shell: source {activate}")
 
 
 def _make_venv(venv: Path) -> None:
