@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 PREFIX = "pipeline-run-"
+MATPLOTLIB = "MPLCONFIGDIR"  # environment variable
 
 
 @contextlib.contextmanager
@@ -29,6 +30,11 @@ def scratch_folder() -> Iterator[Path]:
     ):
         variable = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+        if MATPLOTLIB not in os.environ and not os.access(os.path.expanduser("~"), os.W_OK):
+            # Without a home Matplotlib makes a temporary folder, and deletes it after this one has been deleted.
+            os.environ[MATPLOTLIB] = folder
+            afterwards.callback(os.environ.pop, MATPLOTLIB)
 
         @afterwards.callback
         def put_back() -> None:

@@ -48,3 +48,18 @@ def test_folders_of_killed_runs_go_and_all_others_stay(temporary):
         pass
     assert sorted(path.name for path in temporary.iterdir()) == sorted([*others, f"{PREFIX}{killed.pid}-link"])
     assert (temporary / "elsewhere/file").exists()
+
+
+def test_without_a_home_matplotlib_leaves_nothing_and_prints_no_traceback(temporary):
+    script = """
+from pipeline.cli.scratch import scratch_folder
+
+with scratch_folder():
+    import matplotlib
+    matplotlib.get_cachedir()
+"""
+    environment = {**os.environ, "HOME": "/dev/null/none"}
+    environment.pop("MPLCONFIGDIR", None)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert list(temporary.iterdir()) == []
