@@ -1,16 +1,26 @@
-"""The default run, step by step, and what a second run costs when nothing has changed.
+"""The default run: step by step, again with nothing changed, next to other work, or next to an earlier commit.
 
-    python benchmarks/default_run.py [--before COMMIT] [--rounds 3]
+    python benchmarks/default_run.py
+    python benchmarks/default_run.py --busy 2 [--rounds 3]
+    python benchmarks/default_run.py --before COMMIT [--at-most 1.05] [--rounds 3]
 
-Runs local_runner.py in a new output folder, then three times more, each time beside the import of TFX alone. Exits 1
-when a second run executes a step, or takes more than twice the import (the medians of three).
+Without options: a run in a new output folder, then three more, each next to the import of TFX. The second run must
+execute nothing and take at most 0.6 of the import.
 
-With ``--before``, default runs of this state and of an earlier commit alternate, each in a new output folder and with
-the packages that are installed; of each step the medians are shown, and the lowest and highest ratio of a round. Exits
-1 when this state takes more than 0.6 of the earlier one's time.
+With ``--busy N``: runs alternate without and with N endless single-threaded processes next to them, on a terminal. With
+one such process for each core the run must take at most 2.5 times as long as without, and its output must never stand
+still for more than 10 seconds.
+
+With ``--before``: runs of this state and of an earlier commit alternate, with the installed packages. This state must
+take at most ``--at-most`` times as long.
+
+Ratios are medians over the rounds; seconds are for information. Exits 1 when a target is missed.
 """
 
 import argparse
+import contextlib
+import os
+import pty
 import re
 import shutil
 import statistics
@@ -18,31 +28,84 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from reference import import_seconds, judge
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 STEP = re.compile(r"^  (\w+) +(ran|cached|looked up) +([\d.]+) s", re.MULTILINE)
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 RUNS = 3
-MOST = 2.0
-MOST_OF_BEFORE = 0.6
-WHOLE = "in all, with imports"
+MOST_OF_IMPORT, MOST_OF_QUIET, LONGEST_PAUSE = 0.6, 2.5, 10.0
+WHOLE, PAUSE = "in all, with imports", "longest pause of the output"
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", metavar="COMMIT", help="compare with this commit")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--busy", type=int, metavar="N", help="compare with a run next to N endless processes")
+    others.add_argument("--before", metavar="COMMIT", help="compare with this commit")
+    parser.add_argument("--at-most", type=float, default=1.05, help="of the commit's time (%(default)s)")
     parser.add_argument("--rounds", type=int, default=RUNS, help="of both, to compare (%(default)s)")
     arguments = parser.parse_args()
-    return compare(arguments.before, arguments.rounds) if arguments.before else alone()
+    if arguments.busy:
+        return next_to_others(arguments.busy, arguments.rounds)
+    return compare(arguments.before, arguments.rounds, arguments.at_most) if arguments.before else alone()
 
 
-def compare(commit: str, rounds: int) -> int:
-    """Lets this state and an earlier commit run in turns."""
-    found: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
+def alone() -> int:
+    """Measure this state, and run it again."""
+    with tempfile.TemporaryDirectory() as output:
+        first = run(output)
+        again, imports = [], []
+        for _ in range(RUNS):
+            again.append(run(output))
+            imports.append(import_seconds())
+    table = Table("step", "first run, s", "second run", title="The default run", title_justify="left")
+    states = {name: state for name, state, _ in STEP.findall(again[-1].text)}
+    for name, seconds in first.steps.items():
+        table.add_row(name, f"{seconds:.1f}", states[name])
+    seconds = statistics.median(each.seconds for each in again)
+    table.add_row(WHOLE, f"{first.seconds:.1f}", f"{seconds:.1f} s")
+    table.add_row("import of TFX", "", f"{statistics.median(imports):.1f} s")
+    Console().print(table)
+    executed = [name for name, state in states.items() if state == "ran"]
+    ratio = statistics.median(each.seconds / unit for each, unit in zip(again, imports, strict=True))
+    met = judge("the second run executes nothing", ", ".join(executed) or "nothing executed", not executed)
+    met &= judge(
+        f"the second run takes at most {MOST_OF_IMPORT} of import tfx.v1", f"{ratio:.2f}", ratio <= MOST_OF_IMPORT
+    )
+    return 0 if met else 1
+
+
+def next_to_others(processes: int, rounds: int) -> int:
+    """Let runs alternate without and with endless processes."""
+    found: dict[str, list[Run]] = {"quiet": [], "busy": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            for which in ("quiet", "busy"):
+                with busy(processes if which == "busy" else 0):
+                    found[which].append(run(f"{folder}/{which}-{number}"))
+                shutil.rmtree(f"{folder}/{which}-{number}")
+    ratio = show(f"The default run, alone and next to {processes} endless processes", found)
+    cores = len(os.sched_getaffinity(0))
+    longest = max(each.pause for each in found["busy"])
+    met = judge(
+        f"at most {MOST_OF_QUIET} of the quiet time with {cores} endless processes on {cores} cores",
+        f"{ratio:.2f}",
+        ratio <= MOST_OF_QUIET,
+    )
+    met &= judge(f"no pause of the output over {LONGEST_PAUSE:.0f} s", f"{longest:.1f} s", longest <= LONGEST_PAUSE)
+    return 0 if met else 1
+
+
+def compare(commit: str, rounds: int, at_most: float) -> int:
+    """Let this state and an earlier commit run in turns."""
+    found: dict[str, list[Run]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder, "before")
         subprocess.run(["git", "clone", "--quiet", ROOT, before], check=True)
@@ -50,70 +113,81 @@ def compare(commit: str, rounds: int) -> int:
         shutil.copytree(ROOT / "data/flights", before / "data/flights")
         for number in range(rounds):
             for which in ("before", "now") if number % 2 == 0 else ("now", "before"):
-                output = Path(folder, f"{which}-{number}")
-                command = [sys.executable, "local_runner.py", "--output", str(output)]
-                text, seconds = timed(command, before if which == "before" else ROOT)
-                steps = {name: float(took) for name, state, took in STEP.findall(text) if state == "ran"}
-                found[which].append({**steps, WHOLE: seconds})
+                output = f"{folder}/{which}-{number}"
+                found[which].append(run(output, before if which == "before" else ROOT))
                 shutil.rmtree(output)
-    table = Table("step", title=f"The default run, {commit} and now, {rounds} rounds", title_justify="left")
-    for column in ("before, s", "now, s", "ratio", "lowest", "highest"):
+    ratio = show(f"The default run, {commit} and now", found)
+    return 0 if judge(f"at most {at_most:g} of the time before", f"{ratio:.2f}", ratio <= at_most) else 1
+
+
+def show(title: str, found: "dict[str, list[Run]]") -> float:
+    """Print the medians of two kinds of runs, step by step; return the ratio of their whole times."""
+    one, other = found
+    table = Table("step", title=f"{title}, {len(found[one])} rounds", title_justify="left")
+    for column in (f"{one}, s", f"{other}, s", "ratio", "lowest", "highest"):
         table.add_column(column, justify="right")
-    for name in found["now"][0]:
-        pairs = [[run.get(name, 0.0) for run in pair] for pair in zip(found["before"], found["now"], strict=True)]
+    for name in [*found[other][0].steps, WHOLE, PAUSE]:
+        pairs = [
+            [each.steps.get(name, 0.0) if name not in (WHOLE, PAUSE) else each.whole[name] for each in pair]
+            for pair in zip(found[one], found[other], strict=True)
+        ]
+        ratios = sorted(second / max(first, 0.1) for first, second in pairs)
+        ratio = statistics.median(ratios)
+        if name == WHOLE:
+            whole = ratio
         medians = [statistics.median(several) for several in zip(*pairs, strict=True)]
-        ratios = sorted(now / max(earlier, 0.1) for earlier, now in pairs)
-        shown = (medians[1] / max(medians[0], 0.1), ratios[0], ratios[-1])
-        table.add_row(name, *(f"{median:.1f}" for median in medians), *(f"{ratio:.2f}" for ratio in shown))
-    console = Console()
-    console.print(table)
-    reached = shown[0] <= MOST_OF_BEFORE
-    console.print(
-        f"must reach: at most {MOST_OF_BEFORE} of the time before ({shown[0]:.2f}): "
-        f"{'reached' if reached else 'falls short'}"
-    )
-    return 0 if reached else 1
+        shown = (ratio, ratios[0], ratios[-1])
+        table.add_row(name, *(f"{median:.1f}" for median in medians), *(f"{number:.2f}" for number in shown))
+    Console().print(table)
+    return whole
 
 
-def alone() -> int:
-    """Measures this state, and runs it again."""
-    with tempfile.TemporaryDirectory() as output:
-        command = [sys.executable, "local_runner.py", "--output", output]
-        first, seconds = timed(command)
-        agains, imports = [], []
-        for _ in range(RUNS):
-            again, again_seconds = timed(command)
-            agains.append(again_seconds)
-            imports.append(timed([sys.executable, "-c", "from tfx import v1"])[1])
+class Run:
+    """A run on a terminal.
 
-    table = Table("step", title="The default run", title_justify="left")
-    table.add_column("first run, s", justify="right")
-    table.add_column("second run", justify="right")
-    second = {name: state for name, state, _ in STEP.findall(again)}
-    for name, _, step_seconds in STEP.findall(first):
-        table.add_row(name, step_seconds, second[name])
-    table.add_row(WHOLE, f"{seconds:.1f}", f"{statistics.median(agains):.1f} s")
-    table.add_row("import of TFX alone", "", f"{statistics.median(imports):.1f} s")
-    console = Console()
-    console.print(table)
+    Attributes:
+        text: What it printed, without control codes.
+        seconds: From start to end.
+        pause: The longest time, in seconds, in which nothing it showed changed.
+    """
 
-    ratio = statistics.median(agains) / statistics.median(imports)
-    executed = [name for name, state in second.items() if state == "ran"]
-    passed = ratio <= MOST and not executed
-    console.print(
-        f"must reach: a second run executes nothing ({', '.join(executed) or 'none'} executed) and takes at most "
-        f"{MOST:g} times the import ({ratio:.2f} times): {'reached' if passed else 'falls short'}"
-    )
-    return 0 if passed else 1
+    def __init__(self, text: str, seconds: float, pause: float):
+        self.text, self.seconds, self.pause = text, seconds, pause
+        self.steps = {name: float(took) for name, state, took in STEP.findall(text) if state == "ran"}
+        self.whole = {WHOLE: seconds, PAUSE: pause}
 
 
-def timed(command: list[str], folder: Path = ROOT) -> tuple[str, float]:
-    """Return what a command prints and the seconds it takes."""
-    started = time.monotonic()
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def run(output: str, folder: Path = ROOT) -> Run:
+    """Run the pipeline on a terminal."""
+    command = [sys.executable, "local_runner.py", "--output", output]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
+    main_end, its_end = pty.openpty()
+    started = changed = time.monotonic()
+    text, pause = "", 0.0
+    with subprocess.Popen(command, cwd=folder, stdout=its_end, stderr=its_end, env=environment) as process:
+        os.close(its_end)
+        with contextlib.suppress(OSError):  # the other end has closed
+            while chunk := os.read(main_end, 65536).decode(errors="replace"):
+                text += chunk
+                if CONTROL.sub("", chunk).strip():
+                    pause, changed = max(pause, time.monotonic() - changed), time.monotonic()
+    os.close(main_end)
     if process.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{process.stdout}{process.stderr}")
-    return process.stdout, time.monotonic() - started
+        sys.exit(f"{' '.join(command)} failed:\n{text}")
+    lines = (CONTROL.sub("", line).rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n"))
+    return Run("\n".join(lines), time.monotonic() - started, max(pause, time.monotonic() - changed))
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Let endless single-threaded processes run until the end of the block."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 if __name__ == "__main__":

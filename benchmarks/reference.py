@@ -1,4 +1,4 @@
-"""Measure the import of TFX, the unit of targets about time, and judge a target.
+"""Measure imports, the unit of targets about time, and judge a target.
 
 A ratio to something that the same run measures gives the same verdict on a fast and on a slow machine.
 """
@@ -8,10 +8,10 @@ import sys
 import time
 
 
-def import_seconds() -> float:
-    """Return the seconds that a new process takes for `import tfx.v1`."""
+def import_seconds(module: str = "tfx.v1") -> float:
+    """Return the seconds that a new process takes to import a module."""
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import tfx.v1"], capture_output=True, check=True)
+    subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, check=True)
     return time.monotonic() - started
 
 
