@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
 import argparse
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
-from pipeline.cli.local_run import LocalRun
+from pipeline.cli.local_run import LocalRun, load_libraries
 from pipeline.cli.printing import say
 from pipeline.cli.sampling import SAMPLE, for_sample, take_sample
 from pipeline.cli.scratch import scratch_folder
@@ -131,14 +130,7 @@ def run_pipeline(
     with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead():
         screen.start(run.config, run.name)
         screen.step_starts("importing TensorFlow and TFX")
-        # Imported with the log in place: TensorFlow and TFX take seconds and print a lot. What they make stays: to
-        # look for garbage among it, as from run_graph on again, is a fifth of those seconds for nothing.
-        gc.disable()
-        import tensorflow as tf
-
-        # Who asks for tf.keras first decides which Keras it is. tensorflow_transform would make it Keras 2; module
-        # files get Keras 3.
-        _ = tf.keras.Model
+        load_libraries()  # with the log in place, for they print a lot
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
         from pipeline.runs import engine

@@ -6,6 +6,7 @@ TFX is imported where it is needed: the command line is checked, and the log in 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,20 @@ if TYPE_CHECKING:
     from pipeline.runs.run_graph import Step
 
 VERDICT = "verdict.json"
+
+
+def load_libraries() -> None:
+    """Import what creates a graph and runs it, which takes seconds."""
+    # What is imported stays: to look for garbage among it is a fifth of those seconds for nothing.
+    gc.disable()
+    import tensorflow as tf
+
+    # Who asks for tf.keras first decides which Keras it is. tensorflow_transform would make it Keras 2; module files
+    # get Keras 3.
+    _ = tf.keras.Model
+    import pipeline.graph
+    import pipeline.runs.engine
+    import pipeline.runs.run_graph  # noqa: F401
 
 
 @dataclass
