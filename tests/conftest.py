@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,26 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 # Beside each token that a test asks for, google-auth asks Google in a thread of its own where it may be used, which it
 # cannot be told to leave; what it says of the network that is not there would be in the log of any test after that.
 logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+
+# Runs until the process that started it is gone.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --busy: no test may depend on the speed of the machine."""
+    parser.addoption(
+        "--busy", type=int, default=0, metavar="N", help="run N endless single-threaded processes next to the tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the processes of --busy, once for all processes of the tests."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for _ in range(config.getoption("busy")):
+            process = subprocess.Popen([sys.executable, "-c", BUSY])
+            config.add_cleanup(process.wait)
+            config.add_cleanup(process.kill)  # cleanups run in reverse order
 
 
 # Files that take minutes, the longest first: one that begins last keeps a process busy when the other has nothing left.
