@@ -70,5 +70,5 @@ class RunningLine:
     def _render(self) -> Text:
         seconds = ", ".join(f"{time.monotonic() - started:7.1f} s" for started in self._started.values())
         details = "; ".join(self._progress.values())
-        parts = (f"  {', '.join(self._started):<20}", ("running   ", "dim"), f"{seconds}  ", (details, "dim"))
+        parts = (f"  {', '.join(self._started):<19} ", ("running   ", "dim"), f"{seconds}  ", (details, "dim"))
         return assembled(*parts, no_wrap=True)
