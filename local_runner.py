@@ -127,7 +127,7 @@ def run_pipeline(
         verbose: Whether the terminal shows the whole log.
         take: Takes the sample of rows that it runs on; None: all rows.
     """
-    with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead():
+    with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead(run.expects_work()):
         screen.start(run.config, run.name)
         screen.step_starts("importing TensorFlow and TFX")
         load_libraries()  # with the log in place, for they print a lot

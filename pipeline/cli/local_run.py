@@ -20,11 +20,12 @@ from pipeline.cli.interruption import Interrupted
 from pipeline.cli.printing import say
 from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED, whole_outcome
+from pipeline.evaluation.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
 from pipeline.packaging.user_code import searches
 from pipeline.processes import Processes
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
+from pipeline.settings.repository import REPOSITORY
 
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
@@ -92,6 +93,25 @@ class LocalRun:
     def log(self) -> Path:
         """Return the log file."""
         return self.output / "logs" / f"{self.name}.log"
+
+    def expects_work(self) -> bool:
+        """Return whether a step will probably run: no run has ended here, or a file was edited since the last one.
+
+        A guess that decides what is started ahead: a wrong one costs time only.
+        """
+        verdict = self.output / VERDICT
+        data = [] if self.config.data.images else [Path(self.config.data.path)]
+        code = [REPOSITORY / "pipeline", REPOSITORY / "configs", Path(self.config.module).parent]
+        read = [file for folder in code for file in folder.rglob("*.py")]
+        read += [file for path in data for file in (path, *path.rglob("*"))]
+        read += [Path(self.config.schema)] if self.config.schema else []
+        try:
+            if json.loads(verdict.read_text(encoding="utf-8"))["exit_code"] not in (PUSHED, NOT_BLESSED):
+                return True
+            ended = verdict.stat().st_mtime
+            return any(file.stat().st_mtime > ended for file in read)
+        except (OSError, LookupError, TypeError, ValueError):
+            return True
 
     @property
     def _has_pushed(self) -> bool:

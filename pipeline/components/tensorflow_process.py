@@ -88,13 +88,16 @@ class TensorflowProcess:
 
 
 @contextlib.contextmanager
-def started_ahead() -> Iterator[None]:
+def started_ahead(wanted: bool = True) -> Iterator[None]:
     """Have a process for the first request until the end of the block, here and in forks of this process.
 
     With a single core it would take from the others what it saves.
+
+    Args:
+        wanted: Whether to start it; False: a request starts one.
     """
     global _ahead
-    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+    if not wanted or sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         yield
         return
     process = _ahead = TensorflowProcess()
