@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
+SCRATCH = "setup-scratch"  # in the environment, while it is made
 INPUTS = (LOCK, *(ROOT / "tools" / name for name in ("setup_environment.py", "older_glibc.py", "older_glibc.json")))
 
 # What the log of a failed installation says -> what to do about it.
@@ -119,6 +121,7 @@ def _make(venv: Path, *, new: bool) -> None:
     _run([uv, "pip", "install", "--python", python, "--no-deps", "--no-build-isolation", "--editable", ROOT], log)
     if platform.system() == "Linux":
         _run([python, ROOT / "tools/older_glibc.py"], log)
+    shutil.rmtree(venv / SCRATCH, ignore_errors=True)
     activate = shlex.quote(f"{venv}/bin/activate")
     print(f"setup: ready after {time.monotonic() - started:.0f} s. To use it in this shell: source {activate}")
 
@@ -150,7 +153,12 @@ def _run(command: Sequence[str | Path], log: Path, stdin: str = "") -> None:
         stream.flush()
         start = stream.tell()
         code = subprocess.run(
-            command, input=stdin.encode(), stdout=stream, stderr=subprocess.STDOUT, env=_environment(), cwd=ROOT
+            command,
+            input=stdin.encode(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=_environment(log.parent),
+            cwd=ROOT,
         ).returncode
     if code:
         output = log.read_bytes()[start:].decode(errors="replace")
@@ -176,9 +184,20 @@ def _entry_of(package: str) -> str:
     return entry.group()
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with the variable that keeps byte code from being written left out."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+def _environment(venv: Path | None = None) -> dict[str, str]:
+    """Return our variables without the one that keeps byte code from being written.
+
+    Args:
+        venv: Environment in which temporary files are made, and uv's cache if there is no home folder for it: the
+            system's folder for temporary files may be small. None: it is not there yet.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if venv:
+        environment["TMPDIR"] = str(venv / SCRATCH)
+        (venv / SCRATCH).mkdir(exist_ok=True)
+        if not os.access(os.path.expanduser("~"), os.W_OK):
+            environment = {"UV_CACHE_DIR": str(venv / SCRATCH), "PIP_NO_CACHE_DIR": "1", **environment}
+    return environment
 
 
 def _read(path: Path) -> str:

@@ -225,3 +225,21 @@ def test_make_help_lists_every_target():
         "tensorboard",
         "clean",
     }
+
+
+def test_what_the_setup_runs_needs_neither_a_home_nor_room_among_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/dev/null/none")
+    monkeypatch.setenv("TMPDIR", "/dev/null")
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    log = tmp_path / "setup.log"
+    code = "import os, tempfile; print(tempfile.gettempdir(), os.environ['UV_CACHE_DIR'], sep='\\n')"
+    setup_environment._run([sys.executable, "-c", code], log)
+    temporary, cache = log.read_text().splitlines()[-2:]
+    assert Path(temporary).is_relative_to(tmp_path)
+    assert Path(cache).is_relative_to(tmp_path)
+
+
+def test_a_home_that_can_be_written_keeps_the_cache_of_uv(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    assert "UV_CACHE_DIR" not in setup_environment._environment(tmp_path)
