@@ -30,6 +30,7 @@ class Preloaded:
 
     Attributes:
         pid: Of the process, and of its group.
+        sentinel: Descriptor that is ready when the process has ended.
         stdout: What it prints, errors too.
         returncode: Exit code, negative of a signal; None while it runs.
 
@@ -39,19 +40,28 @@ class Preloaded:
         folder: Where it runs, and imports from.
         environment: All of its variables; those that Python itself reads when it starts have no effect.
         log: File that gets what it prints, instead of ``stdout``.
+        work: Working folder; None: ``folder``.
     """
 
     def __init__(
-        self, script: str, arguments: list[str], folder: Path, environment: dict[str, str], log: Path | None = None
+        self,
+        script: str,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        log: Path | None = None,
+        work: Path | None = None,
     ):
         _server.set_forkserver_preload(list(IMPORTED))
         reading, writing = multiprocessing.Pipe(duplex=False)
-        self._process = _server.Process(target=_run, args=(writing, script, arguments, str(folder), environment, log))
+        settings = (script, arguments, str(folder), environment, log, work or folder)
+        self._process = _server.Process(target=_run, args=(writing, *settings))
         self._process.start()
         writing.close()
         self.stdout = os.fdopen(os.dup(reading.fileno()), encoding="utf-8")
         reading.close()
         assert self._process.pid
+        self.sentinel: int = self._process.sentinel
         self.pid: int = self._process.pid
         self.returncode: int | None = None
 
@@ -69,7 +79,13 @@ class Preloaded:
 
 
 def _run(
-    output: Connection, script: str, arguments: list[str], folder: str, environment: dict[str, str], log: Path | None
+    output: Connection,
+    script: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    log: Path | None,
+    work: Path,
 ) -> None:
     """Run the script in this process, as if Python had begun with it."""
     os.setsid()
@@ -82,11 +98,16 @@ def _run(
     output.close()
     os.environ.clear()
     os.environ.update(with_allocation(environment))  # or the runner would start again, with nothing imported
-    os.chdir(folder)
+    os.chdir(work)
     for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
         del sys.modules[name]  # of the program that started it
     ours = str(Path(__file__).resolve().parents[1])
-    sys.path[:] = [folder, *(path for path in sys.path if path not in ("", ours))]
+    # "__editable__" finds what is installed in place: this repository.
+    others = [path for path in sys.path if path not in ("", ours) and not path.startswith("__editable__")]
+    sys.path[:] = [folder, *others]
+    sys.meta_path[:] = [
+        each for each in sys.meta_path if not getattr(each, "__module__", "").startswith("__editable__")
+    ]
     sys.argv = [script, *arguments]
     try:
         if script.endswith(".py"):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.vertex.jobs import launch, vizier
 from pipeline.vertex.pipelines import worker_pools
 from pipeline.vertex.rehearsal.comparison import differences
 from tests.e2e.run import ROOT, Run, copy_repository, edit, run, with_few_features
+from tests.preloaded_tasks import preloaded_tasks
 from tests.training.worker import SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -24,6 +26,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def rehearsal_clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
     return with_few_features(copy_repository(tmp_path_factory.mktemp("rehearsal") / "clone", few_flights))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, preloaded_tasks(tmp_path_factory.mktemp("tasks")) as variables:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")
