@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -101,6 +102,7 @@ def test_mistakes_of_the_callers_that_fail_with_either_version_do_not_count(push
 
 def test_a_version_that_is_slower_than_allowed_is_put_back(pushed_once: Pushes, there: GoogleCloud):
     there.vertex.serving.of_others = {"1": [(200, 20)] * 900, "2": [(200, 90)] * 100}
+    pushed_once.rows = []  # without probes, whose latency is that of this machine
     with pytest.raises(CanaryFailed, match="the 95th percentile of the latency is 90 ms, at most 50 ms"):
         pushed_once.push(2, slowly(max_latency_ms=50))
     as_before(there)
@@ -110,17 +112,20 @@ def test_a_version_that_is_slower_than_allowed_is_put_back(pushed_once: Pushes, 
 
 
 def test_a_version_that_answers_our_own_rows_slowly_is_put_back_though_nobody_else_asks(
-    pushed_once: Pushes, there: GoogleCloud
+    pushed_once: Pushes, there: GoogleCloud, monkeypatch
 ):
     def slow(instance: dict) -> dict:
         time.sleep(0.1)
         return answer(instance)
 
     there.vertex.serving.answers["2"] = slow
+    monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.1)
+    started = time.monotonic()
     with pytest.raises(CanaryFailed, match="of our rows, the 95th percentile of the latency is") as failed:
-        pushed_once.push(2, slowly(max_latency_ms=50))
+        # The step lasts until the version has answered enough rows to be judged.
+        pushed_once.push(2, slowly(max_latency_ms=50, steps=(50,), minutes=60))
     (milliseconds,) = re.findall(r"latency is (\S+) ms, at most 50 ms", str(failed.value))
-    assert 100 <= float(milliseconds.replace(",", "")) < 20_000
+    assert 100 <= float(milliseconds.replace(",", "")) <= 1000 * (time.monotonic() - started)
     as_before(there)
 
 
@@ -136,21 +141,22 @@ def test_what_fails_before_the_time_of_its_step_is_over_is_put_back_at_once(
 ):
     monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.2)
     there.vertex.serving.of_others = {"1": [(200, 5)] * 900, "2": [(200, 5)] * 80 + [(500, 5)] * 21}
-    started = time.monotonic()
     with pytest.raises(CanaryFailed, match=r"at 10 % of the traffic, of all requests, 21 of 1\d\d failed"):
-        pushed_once.push(2, slowly(minutes=1, probe_seconds=0.05))
-    assert time.monotonic() - started < 30
+        pushed_once.push(2, slowly(minutes=60, probe_seconds=0.05))  # longer than a test may take
     as_before(there)
 
 
 def test_while_a_step_lasts_what_users_see_is_looked_at_now_and_then(pushed_once, there: GoogleCloud, monkeypatch):
-    looks = []
+    looks, now = [], [0.0]
+    clock = SimpleNamespace(
+        time=time.time, monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(canary_module, "time", clock)
     seen = canary_module.monitored
-    monkeypatch.setattr(canary_module, "monitored", lambda *given: looks.append(time.monotonic()) or seen(*given))
-    monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.5)
-    pushed_once.push(2, slowly(steps=(50,), minutes=0.03, probe_seconds=0.01))
-    # Before it is deployed, every half second of the 1.8 that the step takes, and at its end.
-    assert 3 <= len(looks) <= 5
+    monkeypatch.setattr(canary_module, "monitored", lambda *given: looks.append(now[0]) or seen(*given))
+    pushed_once.push(2, slowly(steps=(50,), minutes=1.75, probe_seconds=2))
+    # Before it is deployed, about every half minute of the step, and at its end.
+    assert looks == [0, 32, 64, 96, 105]
 
 
 def test_what_cannot_be_watched_is_not_deployed(pushed_once: Pushes, there: GoogleCloud):
@@ -185,21 +191,27 @@ def test_without_steps_the_new_version_gets_all_the_traffic_and_the_smoke_test(p
     assert there.vertex.serving.splits[1:] == [{"2": 100}]
 
 
-def test_the_version_before_stays_for_the_grace_period_and_not_longer(pushed_once: Pushes, there: GoogleCloud):
-    deployed, due = [], []
+def test_the_version_before_stays_for_the_grace_period_and_not_longer(
+    pushed_once: Pushes, there: GoogleCloud, monkeypatch
+):
+    grace, looks = 1.2, []
 
-    def look() -> None:
-        wait_until(lambda: there.vertex.serving.traffic() == {"2": 100} and not holder(there))
-        deployed.append(there.vertex.serving.deployed())
-        (endpoint,) = there.vertex.serving.endpoints.values()
-        due.extend(int(at) - time.time() for name, at in endpoint.labels.items() if name.startswith("undeploy-after-"))
+    def sleep(seconds: float) -> None:
+        if seconds == grace:
+            (endpoint,) = there.vertex.serving.endpoints.values()
+            labels = dict(endpoint.labels)
+            due = [int(at) for name, at in labels.items() if name.startswith("undeploy-after-")]
+            looks.append((there.vertex.serving.traffic(), HOLDER in labels, there.vertex.serving.deployed(), due))
+            ends.append(time.time() + grace)
+        time.sleep(seconds)
 
-    started = time.monotonic()
-    with in_a_thread(threading.Thread(target=look)):
-        pushed_once.push(2, slowly(grace_minutes=0.02))
-    assert time.monotonic() - started > 1.2
-    assert deployed == [["1", "2"]]
-    assert [-20 < seconds < 3 for seconds in due] == [True]
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr(canary_module, "time", clock)
+    ends = [time.time() + grace]
+    pushed_once.push(2, slowly(grace_minutes=grace / 60))
+    ((traffic, is_held, deployed, (due,)),) = looks
+    assert (traffic, is_held, deployed) == ({"2": 100}, False, ["1", "2"])
+    assert int(ends[0]) <= due <= ends[1] + 1
     assert there.vertex.serving.deployed() == ["2"]
 
 
@@ -247,20 +259,22 @@ def test_a_task_that_is_ended_from_outside_puts_the_traffic_back(
         os.kill(os.getpid(), signal.SIGTERM)
 
     with in_a_thread(threading.Thread(target=end_us)), pytest.raises(CanaryFailed, match="was ended from outside"):
-        pushed_once.push(2, slowly(minutes=1))
+        pushed_once.push(2, slowly(minutes=60))
     as_before(there)
 
 
-def test_a_push_stops_when_a_rollback_has_taken_the_endpoint_over(pushed_once: Pushes, there: GoogleCloud):
+def test_a_push_stops_when_a_rollback_has_taken_the_endpoint_over(pushed_once: Pushes, there: GoogleCloud, monkeypatch):
+    monkeypatch.setattr(canary_module, "SECONDS_BETWEEN_LOOKS", 0.1)
+
     def take_over() -> None:
         wait_until(lambda: there.vertex.serving.traffic() == {"1": 90, "2": 10})
-        hold(there, "a-rollback", time.time() + 60)
+        hold(there, "a-rollback", time.time() + 600)
 
     with (
         in_a_thread(threading.Thread(target=take_over)),
         pytest.raises(EndpointTaken, match="the push was ended by a-rollback"),
     ):
-        pushed_once.push(2, slowly(minutes=0.02))
+        pushed_once.push(2, slowly(minutes=60))  # until it looks
     assert there.vertex.serving.traffic() == {"1": 90, "2": 10}  # what is to be done now is the rollback's
 
 
@@ -305,11 +319,6 @@ def test_the_95th_percentile_is_a_value_that_was_measured():
     assert p95([float(number) for number in range(100)]) == 94
 
 
-def holder(there: GoogleCloud) -> str | None:
-    (endpoint,) = there.vertex.serving.endpoints.values()
-    return dict(endpoint.labels).get(HOLDER)
-
-
 def hold(there: GoogleCloud, run: str, until: float, deployed: str = "") -> None:
     """Lets another push hold the endpoint, which found all the traffic at a deployed model."""
     (endpoint,) = there.vertex.serving.endpoints.values()
@@ -318,7 +327,7 @@ def hold(there: GoogleCloud, run: str, until: float, deployed: str = "") -> None
     endpoint.etag = f"etag-{run}"
 
 
-def wait_until(condition, seconds: float = 20) -> None:
+def wait_until(condition, seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -335,5 +344,4 @@ class in_a_thread:
         self.thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self.thread.join(30)
-        assert not self.thread.is_alive()
+        self.thread.join()
