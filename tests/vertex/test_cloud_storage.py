@@ -46,11 +46,11 @@ def test_every_kind_of_upload_keeps_every_byte(bucket: storage.Bucket, there: Cl
 
 
 def test_a_chunk_that_is_no_multiple_of_256_kib_is_refused_unless_it_is_the_last(url: str):
-    begun = requests.post(f"{url}/upload/storage/v1/b/some-bucket/o?uploadType=resumable&name=a", timeout=5)
+    begun = requests.post(f"{url}/upload/storage/v1/b/some-bucket/o?uploadType=resumable&name=a", timeout=60)
     session = begun.headers["Location"]
 
     def put(span: str, content: bytes) -> requests.Response:
-        return requests.put(session, content, headers={"Content-Range": span}, timeout=5)
+        return requests.put(session, content, headers={"Content-Range": span}, timeout=60)
 
     assert put("bytes 0-9/20", b"0123456789").status_code == 400
     assert put("bytes 10-19/20", b"0123456789").status_code == 400
@@ -72,9 +72,9 @@ def test_lists_have_prefixes_and_pages(bucket: storage.Bucket):
 def test_an_answer_has_the_fields_asked_for(bucket: storage.Bucket, url: str):
     bucket.blob("a").upload_from_string("x")
     one = f"{url}/storage/v1/b/some-bucket/o/a?fields=size,generation"
-    assert requests.get(one, timeout=5).json().keys() == {"size", "generation"}
+    assert requests.get(one, timeout=60).json().keys() == {"size", "generation"}
     several = f"{url}/storage/v1/b/some-bucket/o?fields=items/name,nextPageToken"
-    assert requests.get(several, timeout=5).json() == {"items": [{"name": "a"}]}
+    assert requests.get(several, timeout=60).json() == {"items": [{"name": "a"}]}
 
 
 def test_preconditions_hold(bucket: storage.Bucket):
@@ -109,25 +109,25 @@ def test_objects_are_copied_composed_and_deleted_in_a_batch(bucket: storage.Buck
 
 def test_what_is_missing_is_said_in_the_form_of_each_api(bucket: storage.Bucket, url: str):
     assert bucket.get_blob("none") is None
-    answer = requests.get(f"{url}/storage/v1/b/some-bucket/o/none", timeout=5)
+    answer = requests.get(f"{url}/storage/v1/b/some-bucket/o/none", timeout=60)
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "No such object: some-bucket/none")
-    xml = requests.get(f"{url}/some-bucket/none", timeout=5)
+    xml = requests.get(f"{url}/some-bucket/none", timeout=60)
     assert (xml.status_code, "<Code>NoSuchKey</Code>" in xml.text) == (404, True)
-    unencoded = requests.get(f"{url}/storage/v1/b/some-bucket/o/a/b", timeout=5)
+    unencoded = requests.get(f"{url}/storage/v1/b/some-bucket/o/a/b", timeout=60)
     assert unencoded.status_code == 501
-    no_bucket = requests.get(f"{url}/storage/v1/b/other-bucket/o", timeout=5)
+    no_bucket = requests.get(f"{url}/storage/v1/b/other-bucket/o", timeout=60)
     assert (no_bucket.status_code, no_bucket.json()["error"]["message"]) == (
         404,
         "The specified bucket does not exist.",
     )
-    nothing_left = requests.get(f"{url}/some-bucket/none", headers={"Range": "bytes=0-9"}, timeout=5)
+    nothing_left = requests.get(f"{url}/some-bucket/none", headers={"Range": "bytes=0-9"}, timeout=60)
     assert nothing_left.status_code == 404
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "x" * 1025, ".well-known/acme-challenge/x"])
 def test_what_is_no_name_of_an_object_is_refused(url: str, name: str):
     answer = requests.post(
-        f"{url}/upload/storage/v1/b/some-bucket/o", params={"uploadType": "media", "name": name}, timeout=5
+        f"{url}/upload/storage/v1/b/some-bucket/o", params={"uploadType": "media", "name": name}, timeout=60
     )
     assert answer.status_code == 400
 
@@ -145,7 +145,7 @@ def test_requests_need_the_token_and_the_role_of_tasks_does_not_read_buckets():
     with there.serve() as url:
 
         def code(path: str, token: str) -> int:
-            return requests.get(f"{url}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=5).status_code
+            return requests.get(f"{url}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=60).status_code
 
         assert code("/storage/v1/b/some-bucket/o", "right") == 200
         assert code("/storage/v1/b/some-bucket/o", "wrong") == 401
@@ -157,5 +157,5 @@ def test_an_object_that_is_written_again_within_a_second_is_refused_where_the_te
     there.create_bucket("some-bucket")
     with there.serve() as url:
         address = f"{url}/upload/storage/v1/b/some-bucket/o?uploadType=media&name="
-        codes = [requests.post(f"{address}{name}", b"x", timeout=5).status_code for name in ("a", "a", "b")]
+        codes = [requests.post(f"{address}{name}", b"x", timeout=60).status_code for name in ("a", "a", "b")]
     assert (codes, dict(there.hurried)) == ([200, 429, 200], {"gs://some-bucket/a": 1})

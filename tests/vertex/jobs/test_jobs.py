@@ -145,7 +145,7 @@ def test_short_outages_are_waited_through(there: GoogleCloud, bucket: str):
 def test_a_long_outage_ends_the_wait(there: GoogleCloud, bucket: str, monkeypatch):
     monkeypatch.setattr(launch, "LONGEST_OUTAGE", 0.0)
     there.vertex.script.faults += [Fault("GetCustomJob", grpc.StatusCode.UNAVAILABLE, "not now", times=1000)]
-    with pytest.raises(LostContact, match=r"no answer from Vertex AI for 0 s"):
+    with pytest.raises(LostContact, match=r"no answer from Vertex AI for \d+ s"):
         train(bucket)
 
 

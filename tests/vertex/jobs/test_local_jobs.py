@@ -74,7 +74,7 @@ def test_one_replica_alone_is_a_chief_without_pools(logs):
     assert list(said(logs, "workerpool0-0")["CLUSTER_SPEC"]["cluster"]) == ["chief"]
 
 
-def only(role: str, statement: str, other: str = "time.sleep(600)") -> str:
+def only(role: str, statement: str, other: str = "time.sleep(3600)") -> str:
     """Return code in which the replicas of a role do one thing, and those of the other role another."""
     return f"""
 import json, os, sys, time
@@ -91,19 +91,19 @@ def test_a_replica_that_fails_ends_the_others_and_says_its_last_lines(monkeypatc
         local_jobs.run("some", job(only("worker", 'sys.exit("no such variable")'), 1, 1))
 
 
-def test_the_first_replica_that_fails_is_not_waited_for():
-    started = time.monotonic()
+def test_the_first_replica_that_fails_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(local_jobs, "SECONDS_TO_END", 3600.0)  # longer than a test may take
     with pytest.raises(UserError, match=r"some-workerpool0-0 ended with exit code 1.\nno such column"):
         local_jobs.run("some", job(only("chief", 'sys.exit("no such column")'), 1, 1))
-    assert time.monotonic() - started < local_jobs.SECONDS_TO_END
 
 
-@pytest.mark.parametrize("other", ['sys.exit("the first is gone")', "time.sleep(600)"], ids=["fails", "still waits"])
-def test_a_job_has_ended_well_when_its_first_replica_has_though_another(other):
+@pytest.mark.parametrize("other", ['sys.exit("the first is gone")', "time.sleep(3600)"], ids=["fails", "still waits"])
+def test_a_job_has_ended_well_when_its_first_replica_has_though_another(other, monkeypatch):
+    monkeypatch.setattr(local_jobs, "SECONDS_TO_END", 3600.0)
     code = only("worker", other, "time.sleep(2)")
     started = time.monotonic()
     local_jobs.run("some", job(code, 1, 1))
-    assert 2 <= time.monotonic() - started < 60
+    assert time.monotonic() - started >= 2
 
 
 def search_of(code: str, **study: Any) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_an_operation_pends_and_another_on_the_same_resource_is_refused(cloud: C
     assert name in there.vertex.schedules
     with pytest.raises(exceptions.Aborted, match="is being changed by another operation"):
         client.delete_schedule(name=name)
-    first.result(timeout=10)
+    first.result(timeout=120)
     assert there.vertex.schedules == {}
 
 
