@@ -28,7 +28,7 @@ MOST_LINES = 30
 SECONDS_BETWEEN_LOOKS = 0.2
 # In which the first replica may end well though another has failed: one that asks it while it ends, say. Vertex AI
 # restarts a failed replica, so that it is the first that decides.
-SECONDS_TO_END = 10.0
+SECONDS_TO_END = 60.0
 
 
 def run(
