@@ -23,6 +23,8 @@ from tests.serving.conftest import ROWS, push
 ROOT = Path(__file__).resolve().parents[2]
 PATH = "/v1/models/flights:predict"
 TOKEN = "0123456789abcdef0123456789abcdef"
+AFTERWARDS = 20  # health checks behind the requests that are tested
+SECONDS = 300.0  # without an answer, after which a server hangs, on a busy machine too
 
 
 @contextlib.contextmanager
@@ -66,10 +68,14 @@ def ask(port: int, path: str = "/health", body: object = None, headers: str = ""
     return exchange(port, head.encode() + text)
 
 
-def exchange(port: int, request: bytes, seconds: float = 30) -> bytes:
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), SECONDS)
+
+
+def exchange(port: int, request: bytes) -> bytes:
     """Return the answer of a server to some bytes until it closes."""
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), seconds) as connection, contextlib.suppress(OSError):
+    with connect(port) as connection, contextlib.suppress(OSError):
         connection.sendall(request)
         while part := connection.recv(1 << 16):
             answer += part
@@ -88,7 +94,7 @@ def test_an_answer_comes_in_one_piece_and_answers_to_requests_at_once_in_their_o
     body = json.dumps({"instances": ROWS[:1]})
     head = f"HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     request = f"POST {PATH} {head}\r\n{body}".encode()
-    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+    with connect(port) as connection:
         for _ in range(50):
             connection.sendall(request)
             piece = connection.recv(1 << 16)
@@ -107,13 +113,8 @@ def test_silence_and_floods_cost_little_and_health_answers_at_once(server):
     process, port = server
     before = memory(process)
     with contextlib.ExitStack() as open_connections:
-
-        def connect() -> socket.socket:
-            connection = socket.create_connection(("127.0.0.1", port), 30)
-            return open_connections.enter_context(connection)
-
-        silent = [connect() for _ in range(250)]
-        unfinished = [connect() for _ in range(60)]
+        silent = [open_connections.enter_context(connect(port)) for _ in range(250)]
+        unfinished = [open_connections.enter_context(connect(port)) for _ in range(60)]
         for connection in unfinished:
             connection.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n".encode())
             with contextlib.suppress(OSError):
@@ -123,59 +124,58 @@ def test_silence_and_floods_cost_little_and_health_answers_at_once(server):
         def flood() -> None:
             line = b"x-filler: " + b"x" * 1000 + b"\r\n"
             for _ in range(50):
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 30) as connection:
+                with contextlib.suppress(OSError), connect(port) as connection:
                     connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + line * 1000)
 
         floods = [threading.Thread(target=flood) for _ in range(4)]  # 200 MB of headers in all
-        for thread in floods:
-            thread.start()
-        seconds = []
-        while any(thread.is_alive() for thread in floods) or len(seconds) < 10:
-            started = time.monotonic()
-            assert ask(port).startswith(b"HTTP/1.1 200 OK")
-            seconds.append(time.monotonic() - started)
+        with health_watched(server) as seconds:
+            for thread in floods:
+                thread.start()
+            for thread in floods:
+                thread.join()
         assert max(seconds) < 1
         assert memory(process) - before < 600 << 20
         # Silence ends by itself.
-        silent[0].settimeout(30)
         assert silent[0].recv(1) == b""
 
 
 @contextlib.contextmanager
-def watched(action: str, argument: str) -> Iterator[list[float]]:
-    """Seconds of each time that something is done during the block, by another process: this one is busy."""
+def health_watched(server: tuple[subprocess.Popen[str], int]) -> Iterator[list[float]]:
+    """Processor seconds that a server takes until it answers each health check during the block, and some after it.
+
+    They measure what a check waits for, however slow the machine is. Another process checks, for this one is busy.
+    """
+    process, port = server
     code = (
-        "import gc, sys, time, urllib.request\n"
-        "import orjson\n"
-        "gc.disable()\n"
+        "import sys, time, urllib.request\n"
+        "import psutil\n"
+        "server = psutil.Process(int(sys.argv[1]))\n"
         "while True:\n"
-        "    started = time.monotonic()\n"
-        f"    {action}\n"
-        "    print(time.monotonic() - started, flush=True)\n"
+        "    before = sum(server.cpu_times()[:2])\n"
+        f"    urllib.request.urlopen('http://localhost:{port}/health', timeout={SECONDS}).read()\n"
+        "    print(sum(server.cpu_times()[:2]) - before, flush=True)\n"
         "    time.sleep(0.02)\n"
     )
     seconds: list[float] = []
-    with subprocess.Popen([sys.executable, "-c", code, argument], stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout
-        watching.stdout.readline()
+    command = [sys.executable, "-c", code, str(process.pid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as checking, ThreadPoolExecutor(1) as reader:
+        assert checking.stdout
+        checking.stdout.readline()
+        reading = reader.submit(lambda lines: [seconds.append(float(line)) for line in lines], checking.stdout)
         try:
             yield seconds
-            time.sleep(0.5)
-            assert watching.poll() is None, "it could not be done any more"
+            enough = len(seconds) + AFTERWARDS
+            while len(seconds) < enough:
+                assert not reading.done(), "health could no longer be checked"
+                time.sleep(0.05)
         finally:
-            watching.kill()
-        seconds += map(float, watching.stdout.read().split())
-
-
-def health_watched(port: int) -> contextlib.AbstractContextManager[list[float]]:
-    """Seconds of each health check during the block."""
-    return watched("urllib.request.urlopen(sys.argv[1], timeout=60).read()", f"http://localhost:{port}/health")
+            checking.kill()
 
 
 def post(port: int, body: bytes) -> bytes:
     """The status of the answer to a body."""
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    return exchange(port, head.encode() + body, 120)[9:12]
+    return exchange(port, head.encode() + body)[9:12]
 
 
 LISTS = b'{"instances":[' + b"[]," * 3_300_000 + b"[]]}"
@@ -184,18 +184,26 @@ KEYS = b'{"instances":[{' + b",".join(b'"%06d":0' % number for number in range(9
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "number"), [(LISTS, 6), (KEYS, 6), (LISTS, 80)], ids=["lists", "keys", "many"])
-def test_while_whole_bodies_are_parsed_that_cost_most_health_answers(server, body, number, tmp_path):
+def test_while_whole_bodies_are_parsed_that_cost_most_health_answers(server, body, number):
     process, port = server
     before = memory(process)
-    (tmp_path / "body.json").write_bytes(body)
-    # This machine, as busy as it is meanwhile, with other tests too, reads the body so fast.
-    reading = watched("orjson.loads(open(sys.argv[1], 'rb').read())", str(tmp_path / "body.json"))
-    with reading as to_load, health_watched(port) as seconds, ThreadPoolExecutor(number) as strangers:
+    code = (
+        "import gc, sys, time\n"
+        "import orjson\n"
+        "gc.disable()\n"
+        "body = sys.stdin.buffer.read()\n"
+        "started = time.process_time()\n"
+        "orjson.loads(body)\n"
+        "print(time.process_time() - started)\n"
+    )
+    to_load = float(subprocess.run([sys.executable, "-c", code], input=body, capture_output=True, check=True).stdout)
+    with health_watched(server) as seconds, ThreadPoolExecutor(number) as strangers:
         statuses = set(strangers.map(lambda _: post(port, body), range(number)))
     assert statuses <= {b"400", b"413", b"503", b""}  # closed while it still sends, a client may see no answer
     assert memory(process) - before < 600 << 20
     # A check waits for one body at most, and no check for all of them.
-    assert max(seconds) < 1 + 4 * max(to_load)
+    assert len(seconds) > number + AFTERWARDS
+    assert max(seconds) < 1 + 4 * to_load
     assert statistics.median(seconds) < 0.2
 
 
@@ -205,7 +213,7 @@ def test_trailers_are_refused_however_long_and_health_answers(server, trailer):
     process, port = server
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n"
     before = memory(process)
-    with health_watched(port) as seconds, socket.create_connection(("127.0.0.1", port), 30) as connection:
+    with health_watched(server) as seconds, connect(port) as connection:
         try:
             connection.sendall(head.encode() + trailer)
             answer = connection.recv(1 << 16)
@@ -227,12 +235,11 @@ def test_a_body_in_chunks_of_a_byte_is_read(server):
 def test_a_few_requests_at_once_are_answered_and_thousands_refused(server):
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert exchange(server[1], request * 9 + ask_last()).count(b"HTTP/1.1 200 OK") == 10
-    with health_watched(server[1]) as seconds, contextlib.ExitStack() as open_connections:
+    with health_watched(server) as seconds, contextlib.ExitStack() as open_connections:
         for _ in range(40):
-            connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", server[1]), 5))
+            connection = open_connections.enter_context(connect(server[1]))
             with contextlib.suppress(OSError):
                 connection.sendall(request * 6_000)
-        time.sleep(2)
     assert max(seconds) < 1
 
 
@@ -243,18 +250,20 @@ def ask_last() -> bytes:
 
 @pytest.mark.slow
 def test_empty_lines_do_not_keep_a_connection(server):
-    with socket.create_connection(("127.0.0.1", server[1]), 30) as connection:
+    with connect(server[1]) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while time.monotonic() - started < 25:
+        connection.settimeout(1)
+        is_closed, end = False, time.monotonic() + SECONDS
+        while not is_closed and time.monotonic() < end:
+            try:
                 connection.sendall(b"\r\n")
-                connection.settimeout(1)
-                with contextlib.suppress(TimeoutError):
-                    if not connection.recv(1):
-                        break
-        assert time.monotonic() - started < 20
+                is_closed = connection.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                is_closed = True
+        assert is_closed
 
 
 @pytest.mark.slow
@@ -279,7 +288,7 @@ def test_nonsense_is_never_an_error_of_the_server(server):
         request = bytearray(head + str(len(body)).encode() + b"\r\n\r\n" + body)
         if numbers.random() < 0.3:
             request[numbers.randrange(len(head))] = numbers.randrange(256)
-        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        with connect(port) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             status = connection.recv(1 << 16)[9:12]
@@ -373,7 +382,8 @@ def test_of_a_damaged_version_it_says_why_at_once_and_serves_the_older_until_it_
         assert "11" in process.stderr.readline()
         line = process.stderr.readline()
         assert "version 10 answers" in line
-        damaged.write_bytes(whole)  # the folder's own time does not change
+        with damaged.open("ab") as file:  # at no moment damaged in another way; the folder's own time does not change
+            file.write(whole[len(whole) // 2 :])
         assert "version 11 answers in place of 10" in process.stderr.readline()
         process.kill()
 
@@ -383,10 +393,10 @@ def test_told_to_end_it_waits_as_long_as_it_may_and_says_what_it_cuts_off(versio
     with serving(versions, "--grace-seconds", 1) as (process, port):
         with contextlib.ExitStack() as unfinished:
             for _ in range(3):
-                half = unfinished.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+                half = unfinished.enter_context(connect(port))
                 half.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
             assert ask(port)[9:12] == b"200"
             process.terminate()
-            _, said = process.communicate(timeout=15)
+            _, said = process.communicate(timeout=SECONDS)
         assert process.returncode == 0
         assert "ended; 3 requests under way were cut off after 1 s" in said
