@@ -20,10 +20,10 @@ def serve(*arguments: object, **environment: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 
 def ask(address: str, body: object) -> dict:
-    with urllib.request.urlopen(address, json.dumps(body).encode(), timeout=30) as answer:
+    with urllib.request.urlopen(address, json.dumps(body).encode(), timeout=300) as answer:
         return json.load(answer)

@@ -49,7 +49,7 @@ class Server:
 
     def predict(self, request: Any, **how: Any) -> Any:
         with self.channel as channel:
-            return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, 20.0, **how)
+            return prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, 300.0, **how)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_client_that_waits_for_several_answers_and_wants_one_output_gets_it(se
         request.output_filter.append("probability")
     with server.channel as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        answers = [future.result() for future in [stub.Predict.future(request, 20.0) for request in requests]]
+        answers = [future.result() for future in [stub.Predict.future(request, 300.0) for request in requests]]
     assert {tuple(answer.outputs) for answer in answers} == {("probability",)}
     assert [answer.outputs["probability"].float_val[0] for answer in answers] == pytest.approx(
         [expected(row) for row in ROWS * 10]
@@ -121,7 +121,7 @@ def test_the_log_and_the_metrics_count_them_as_requests_by_http(server):
     by_grpc, by_http = lines[-6:-3], lines[-3:]
     assert [{**line, "time": None} for line in by_grpc] == [{**line, "time": None} for line in by_http]
     assert by_grpc[2]["instance"]["temp"] == 39.1, "a float32 with its own digits"
-    with urllib.request.urlopen(f"{server.http}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"{server.http}/metrics", timeout=300) as answer:
         metrics = answer.read().decode()
     assert 'serve_requests_total{status="OK"}' in metrics
     assert 'serve_requests_total{status="200"}' in metrics
@@ -131,7 +131,7 @@ def test_the_metadata_are_the_signatures_of_the_saved_model(server):
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "flights"
     with server.channel as channel:
-        response = prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(request, 20.0)
+        response = prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(request, 300.0)
     signatures = get_model_metadata_pb2.SignatureDefMap()
     assert response.metadata["signature_def"].Unpack(signatures)
     assert signatures.signature_def["serving_default"] == read_signatures(str(server.folder))["serving_default"]
@@ -142,7 +142,9 @@ def test_the_status_is_available(server):
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "flights"
     with server.channel as channel:
-        (version,) = model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, 20.0).model_version_status
+        (version,) = (
+            model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, 300.0).model_version_status
+        )
     assert (version.version, version.state) == (7, get_model_status_pb2.ModelVersionStatus.AVAILABLE)
 
 
@@ -263,7 +265,7 @@ def test_the_calls_of_estimators_say_what_to_call_instead(server):
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "flights"
     with server.channel as channel, pytest.raises(grpc.RpcError, match="ask the same with Predict") as refused:
-        prediction_service_pb2_grpc.PredictionServiceStub(channel).Classify(request, 20.0)
+        prediction_service_pb2_grpc.PredictionServiceStub(channel).Classify(request, 300.0)
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -286,4 +288,4 @@ def test_with_a_token_nobody_else_is_answered_and_told_to_end_it_ends_with_0(ser
         request.model_spec.name = server.folder.parent.name
         assert guarded.predict(request, metadata=(("authorization", f"Bearer {TOKEN}"),)).outputs
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0

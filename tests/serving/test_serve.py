@@ -50,7 +50,7 @@ def server(versions: Versions) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.slow
 def test_vertex_ais_variables_say_what_is_served_and_where(server):
     _, address = server
-    with urllib.request.urlopen(f"{address}/v1/endpoints/1/deployedModels/2", timeout=30) as health:
+    with urllib.request.urlopen(f"{address}/v1/endpoints/1/deployedModels/2", timeout=300) as health:
         assert health.status == 200
     answer = ask(f"{address}/v1/endpoints/1/deployedModels/2:predict", {"instances": ROWS, "parameters": {}})
     assert [row["probability"] for row in answer["predictions"]] == pytest.approx([expected(row, 1) for row in ROWS])
@@ -85,7 +85,7 @@ def test_told_to_end_it_answers_what_is_under_way_and_ends_with_0(server):
         assert half.recv(20).startswith(b"HTTP/1.1 200 OK")
         while half.recv(1 << 20):
             pass
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
 
 
 @pytest.mark.slow
