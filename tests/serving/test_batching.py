@@ -4,15 +4,16 @@ import asyncio
 import dataclasses
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.serving import batching
 from pipeline.serving.batching import SHORT_SECONDS, Batcher, Overloaded
 from pipeline.serving.export_format import INPUTS
 from pipeline.serving.model import Signature, load
@@ -85,13 +86,15 @@ def test_what_would_wait_too_long_is_refused_at_once(signature, busy):
     ]
 
 
-def test_short_calls_are_made_in_the_event_loop_and_long_ones_in_the_thread(signature):
+def test_short_calls_are_made_in_the_event_loop_and_long_ones_in_the_thread(signature, monkeypatch):
     threads: list[str] = []
-    seconds = 0.0
+    now = seconds = 0.0
+    monkeypatch.setattr(batching, "time", SimpleNamespace(perf_counter=lambda: now))
 
     def double(columns):
+        nonlocal now
         threads.append(threading.current_thread().name)
-        time.sleep(seconds)
+        now += seconds
         return {"probability": columns["number"] * 2}
 
     asked = dataclasses.replace(signature, function=double)
