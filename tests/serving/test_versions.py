@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,8 @@ def test_who_looks_on_sees_a_version_whole_or_not_at_all(versions):
     looking.start()
     for number in (10, 11):
         large(number)
+    while not seen and looking.is_alive():
+        time.sleep(0.01)
     ended.set()
     looking.join()
     assert seen == {802}
