@@ -43,7 +43,7 @@ def meets(mine, other):
     return os.getpid()
 
 def starts(file):
-    return subprocess.run(["sh", "-c", f"sleep 2; touch {file}"])
+    return subprocess.run(["sh", "-c", f"echo $$ > {file}.new; mv {file}.new {file}; exec sleep 3600"])
 
 def burns(seconds, also=()):
     if also:
@@ -74,10 +74,24 @@ def ran(script: str, *arguments: str, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == code, done.stderr
     return done.stdout
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    end = time.monotonic() + 300
+    while any(map(runs, pids)):
+        assert time.monotonic() < end, "a process has stayed"
+        time.sleep(0.1)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_two_pieces_of_work_run_at_the_same_time_and_each_in_a_process_of_its_own(tmp_path):
@@ -173,44 +187,44 @@ def test_work_that_is_ended_is_said_to_be_and_what_it_has_started_ends_with_it(t
     text = ran(
         """
         with processes() as made:
-            threading.Timer(1.0, made.kill_all, [["sleeps"]]).start()
-            for work, arguments, name in ((sleeps, (60,), "sleeps"), (starts, (sys.argv[1],), "starts")):
-                if name == "starts":
-                    threading.Timer(0.5, made.kill_all, [["starts"]]).start()
+            def end():
+                made.kill_all(["sleeps"])
+                while not os.path.exists(sys.argv[1]):
+                    time.sleep(0.05)
+                made.kill_all(["starts"])
+
+            threading.Timer(1.0, end).start()
+            for work, arguments, name in ((sleeps, (3600,), "sleeps"), (starts, (sys.argv[1],), "starts")):
                 try:
                     made.run(work, *arguments, name=name)
                 except UserError as error:
                     print(error)
             made.kill_all(["later"])
             try:
-                made.run(sleeps, 60, name="later")
+                made.run(sleeps, 3600, name="later")
             except UserError as error:
                 print(error)
-        time.sleep(2.5)
         """,
         str(tmp_path / "file"),
     )
     assert [line.split(":")[0] for line in text.splitlines()] == ["its process has ended without a word"] * 3
-    assert not (tmp_path / "file").exists()
+    wait_until_gone([int((tmp_path / "file").read_text())])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_processes_end_when_the_one_that_wanted_the_work_is_gone(number):
     script = START + textwrap.dedent("""
         with processes() as made:
-            made.run(sleeps, 60, name="sleeps")
+            made.run(sleeps, 3600, name="sleeps")
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
-    deadline = time.monotonic() + 30
-    while len(below := psutil.Process(parent.pid).children(recursive=True)) < 2 and time.monotonic() < deadline:
+    while len(below := psutil.Process(parent.pid).children(recursive=True)) < 2:
+        assert parent.poll() is None
         time.sleep(0.1)
     assert len(below) == 2
     parent.send_signal(number)
-    parent.wait(10)
-    gone = time.monotonic() + 10
-    while [one for one in below if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
-        assert time.monotonic() < gone, "a process has stayed"
-        time.sleep(0.1)
+    parent.wait(300)
+    wait_until_gone([one.pid for one in below])
 
 
 @pytest.mark.slow
