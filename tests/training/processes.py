@@ -35,7 +35,7 @@ def start(data: Data, folder: Path, environment: dict[str, str] | None = None, *
     return Preloaded("tests.training.worker", [str(file)], ROOT, variables, log)
 
 
-def finish(*processes: Preloaded, timeout: int = 240) -> list[int]:
+def finish(*processes: Preloaded, timeout: int = 600) -> list[int]:
     """Waits for processes; returns their exit codes."""
     return [process.wait(timeout) for process in processes]
 

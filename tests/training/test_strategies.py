@@ -107,7 +107,7 @@ def test_a_slow_worker_is_named_in_the_log_of_the_chief(transformed, tmp_path):
     folders = [tmp_path / "chief", tmp_path / "worker"]
     workers = [
         start(transformed, folder, environment, slow=slow, **job)
-        for folder, environment, slow in zip(folders, cluster(2), (0.0, 0.5), strict=True)
+        for folder, environment, slow in zip(folders, cluster(2), (0.0, 1.5), strict=True)
     ]
     assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
     named = r"Worker 1 \(localhost:\d+\) is slow, and all others wait for it: its part of epoch 0 took \d+\.\d s"
