@@ -101,7 +101,7 @@ def options(workers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             stack.callback(process.terminate)
         for port in (server, pool):
             with grpc.insecure_channel(f"localhost:{port}") as channel:
-                grpc.channel_ready_future(channel).result(timeout=120)
+                grpc.channel_ready_future(channel).result(timeout=600)
         yield {
             "job_endpoint": f"localhost:{server}",
             "environment_type": "EXTERNAL",

@@ -157,11 +157,11 @@ def test_beam_loses_what_is_written_during_a_flush_by_the_clock():
     def flush(data: bytes) -> None:
         sent.append(data)
         flushing.set()
-        written.wait(10)
+        written.wait()
 
     stream = ClosableOutputStream.create(sent.append, flush, data_buffer_time_limit_ms=10)
     stream.write(b"early ")
-    assert flushing.wait(10)
+    assert flushing.wait(300)
     stream.write(b"late")
     written.set()
     stream.close()  # waits for the flush

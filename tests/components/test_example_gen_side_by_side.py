@@ -68,7 +68,7 @@ def test_the_examples_are_the_same_bytes_as_by_beam(tmp_path, damaged):
         (data / "month 7.csv").write_text("another,header\n1,2\n")
         (data / "month 8.csv").write_text("month,row\n1,2,3\n" * 5)
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(data), str(tmp_path), "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stderr
     side, beam = found(tmp_path / "side"), found(tmp_path / "beam")
     assert side == beam

@@ -115,7 +115,7 @@ def test_a_push_waits_for_a_second_whose_version_is_free(tmp_path):
     for second in (now, now + 1):
         (tmp_path / str(second)).mkdir()
     await_free_version(str(tmp_path))
-    assert now + 1 < time.time() < now + 30
+    assert time.time() >= now + 2
 
 
 def test_a_model_that_is_not_blessed_is_not_pushed(folder):
@@ -149,8 +149,7 @@ def test_a_push_killed_midway_shows_no_version_and_the_next_one_cleans_up(folder
     os.mkfifo(held_up)
     code = f"from pathlib import Path; from tests.components.test_pusher import push; push(Path({str(folder)!r}), 1)"
     pushing = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list((folder / "versions").glob(f"{STAGING}/*/variables")) and time.monotonic() < deadline:
+    while not list((folder / "versions").glob(f"{STAGING}/*/variables")):
         assert pushing.poll() is None
         time.sleep(0.1)
     pushing.kill()

@@ -18,7 +18,7 @@ pytestmark = [
 def search(folder: Path, way: str, code: int = 0) -> tuple[list[dict], str]:
     """Runs a search; returns its trials, the best first, and its log."""
     command = [sys.executable, "-m", "tests.components.searching", str(folder / "search"), way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == code, done.stderr[-5000:]
     return [] if code else json.loads(done.stdout.splitlines()[-1]), done.stderr
 

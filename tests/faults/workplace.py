@@ -28,7 +28,7 @@ from tests.preloaded import Preloaded
 NAME = "tumours"
 EMPTY, START, END = "empty folders", "start", "end"
 # Of a run or a command, by far the longest; what takes longer hangs.
-SECONDS = 400
+SECONDS = 800
 CONFIG = f"""\
 from pipeline.config import Data, Evaluation, Gate, HashSplit, Label, PipelineConfig, Training, Tuning
 

@@ -43,7 +43,7 @@ def write_stub(path: Path, script: str) -> Path:
 def run_setup(tree, **environment):
     """Runs the script with nothing but these variables and PATH."""
     everything = {"PATH": os.environ["PATH"], "HOME": str(tree), **{name: str(v) for name, v in environment.items()}}
-    return subprocess.run([tree / "tools/setup.sh"], env=everything, capture_output=True, text=True, timeout=120)
+    return subprocess.run([tree / "tools/setup.sh"], env=everything, capture_output=True, text=True, timeout=600)
 
 
 def make_environment(tree, python=BASE_PYTHON):
