@@ -215,9 +215,17 @@ def changed_since_push(version: str | Path) -> str:
         return str(error)
     there = filesystem.digests(version)
     changed = [
-        f"{name} is {'another' if name in there else 'gone'}" for name in pushed if there.get(name) != pushed[name]
+        f"{_one_line(name)} is {'another' if name in there else 'gone'}"
+        for name in pushed
+        if there.get(name) != pushed[name]
     ]
-    return ", ".join(changed)
+    return shortened(changed, 5)
+
+
+def _one_line(name: str) -> str:
+    """Return a file name from a manifest, which may be any text, for a message."""
+    shown = name if name.isprintable() else ascii(name)
+    return shown if len(shown) <= 100 else f"{shown[:100]}..."
 
 
 def not_signed(version: str | Path) -> str:

@@ -105,6 +105,14 @@ def test_files_that_changed_since_the_push_are_named(versions):
     assert changed_since_push(version) == ""
 
 
+def test_file_names_in_a_manifest_make_one_short_line_whatever_they_are(versions):
+    version = push(versions, 10)
+    names = ["two\nlines", "x" * 5_000, *map(str, range(100))]
+    (version / "manifest.json").write_text(json.dumps({"version": 10, "files": dict.fromkeys(names, "0")}))
+    expected = f"'two\\nlines' is gone, {'x' * 100}... is gone, 0 is gone, 1 is gone, 2 is gone, and 97 more"
+    assert changed_since_push(version) == expected
+
+
 def test_two_pushes_of_the_same_second_are_two_versions(versions):
     assert [push(versions, 10).name, push(versions, 10).name] == ["10", "11"]
 
