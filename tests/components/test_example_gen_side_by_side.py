@@ -56,7 +56,7 @@ def found(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("damaged", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_examples_are_the_same_bytes_as_by_beam(tmp_path, damaged):
     data = tmp_path / "data of a year"
     data.mkdir()

@@ -74,7 +74,9 @@ def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, bea
                 }
 
 
-@pytest.mark.parametrize("beam_args", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(
+    "beam_args", [WAYS["in this process"], pytest.param(WAYS["by Beam"], marks=pytest.mark.long)], ids=WAYS
+)
 def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, beam_args):
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)
     for module in (blocks, statistics_gen):

@@ -98,17 +98,19 @@ def bad(own: Path, few_flights: Path, tmp_path_factory: pytest.TempPathFactory) 
             "origin in train: 9 rows have a value that the schema does not list: XXX (9 rows); it lists EWR, JFK, LGA",
             "accept it: python -m pipeline schema accept origin --schema schema/flights/schema.pbtxt --statistics",
         ),
-        (
+        pytest.param(
             "test/2013-12.parquet",
             celsius,
             "from the data of the model pushed last (mean ",
             "accept it: drift_comparator { jensen_shannon_divergence { threshold: ",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "eval/2013-09.parquet",
             nulls_in_carrier,
             "carrier in eval: 15.2 % of the rows have no value (123 of 808); at most 0 % may have none",
             "accept it: python -m pipeline schema accept carrier",
+            marks=pytest.mark.long,
         ),
         (
             "*/*.parquet",

@@ -124,6 +124,7 @@ def test_training_and_serving_make_the_same_pixels_of_an_image(clone, digits):
     np.testing.assert_allclose(served["probabilities"], answered, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_training_killed_in_the_second_epoch_ends_with_the_same_weights(clone, digits, tmp_path):
     transform = clone / "output/digits/artifacts/Transform"
     (examples,), (graph,) = (list((transform / name).iterdir()) for name in ("transformed_examples", "transform_graph"))

@@ -14,7 +14,7 @@ from pipeline.serving.export_format import read_fitted
 from pipeline.settings.names import plain_names
 from tests.e2e.run import Run, call, copy_repository
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

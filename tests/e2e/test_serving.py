@@ -112,7 +112,7 @@ def test_the_pushed_model_answers_the_curl_of_the_readme_and_predicts_files_alik
         assert "answers at" in server.stderr.readline()
 
         def ask(content: bytes) -> list[dict]:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}", content, timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}", content, timeout=600) as answer:
                 return json.load(answer)["predictions"]
 
         (answer,) = ask(body.encode())

@@ -116,11 +116,12 @@ def digits(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("module", "data", "settings", "outputs"),
     [
-        (
+        pytest.param(
             "penguin/penguin_utils_keras.py",
             penguins,
             'Label("species", ("0", "1", "2")), evaluation=Evaluation((Gate("accuracy", 0.3),), logits=True)',
             3,
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "imdb/imdb_utils_native_keras.py",

@@ -40,6 +40,17 @@ SETTINGS = {
     "regression": (Label("label", ()), Evaluation((Gate("rmse", 1.0), SliceGate("rmse", by="carrier", floor=9.0)))),
 }
 
+FORMS = pytest.mark.parametrize(
+    ("task", "with_baseline"),
+    [
+        *(("binary", True), ("multiclass", False), ("regression", True)),
+        *(
+            pytest.param(*form, marks=pytest.mark.long)
+            for form in (("binary", False), ("multiclass", True), ("regression", False))
+        ),
+    ],
+)
+
 
 def answers(random: np.random.Generator, task: str) -> list[list[float]]:
     """One answer a row, or the probabilities of three classes."""
@@ -92,8 +103,7 @@ def measure(config: config_pb2.EvalConfig, extractors: list[Any], rows: list[dic
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")  # TFMA, in a slice of one row
-@pytest.mark.parametrize("with_baseline", [False, True])
-@pytest.mark.parametrize("task", SETTINGS)
+@FORMS
 def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
     label, settings = SETTINGS[task]
     config = eval_config(settings, label)
@@ -119,7 +129,9 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
             assert metrics[slice_] == pytest.approx(values, rel=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("slices", [(), ("origin",), ("origin", "label")])
+@pytest.mark.parametrize(
+    "slices", [*(pytest.param(few, marks=pytest.mark.long) for few in ((), ("origin",))), ("origin", "label")]
+)
 def test_slices_of_columns_that_every_row_has_are_tfmas(slices, tmp_path):
     label, settings = SETTINGS["multiclass"]
     config = eval_config(dataclasses.replace(settings, gates=settings.gates[:1], slices=slices), label)
@@ -164,7 +176,10 @@ def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{KEY: table.combine_chunks().to_batches()[0]} for table in tables]
 
 
-@pytest.mark.parametrize("thresholds", [{CANDIDATE: 0.3, BASELINE: 0.7}, {CANDIDATE: 0.1, BASELINE: 1.0}])
+@pytest.mark.parametrize(
+    "thresholds",
+    [{CANDIDATE: 0.3, BASELINE: 0.7}, pytest.param({CANDIDATE: 0.1, BASELINE: 1.0}, marks=pytest.mark.long)],
+)
 def test_each_model_is_measured_at_the_threshold_from_which_it_answers_the_second_class(tmp_path, thresholds):
     label, settings = SETTINGS["binary"]
     given = rounded(batches("binary"))
@@ -199,8 +214,7 @@ def weighed(rows: list[dict[str, Any]], repeat: bool) -> list[dict[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
-@pytest.mark.parametrize("with_baseline", [False, True])
-@pytest.mark.parametrize("task", SETTINGS)
+@FORMS
 def test_a_row_that_weighs_2_is_a_row_that_is_there_twice_in_every_metric_of_every_slice(task, with_baseline, tmp_path):
     found = {}
     for weight in ("weight", None):

@@ -19,10 +19,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     ("begins", "ends"),
     [
         pytest.param("kill: Trainer begins", "", marks=pytest.mark.long),
-        ("SIGTERM: Tuner", ""),
+        pytest.param("SIGTERM: Tuner", "", marks=pytest.mark.long),
         ("file: Transform, transformed_examples/Split-", " truncated"),
         pytest.param("store: moved away", "", marks=pytest.mark.long),
-        ("pushed version: variables/variables.data", " changed"),
+        pytest.param("pushed version: variables/variables.data", " changed", marks=pytest.mark.long),
     ],
 )
 def test_the_next_run_is_right(workplace, begins, ends):

@@ -65,7 +65,9 @@ def opened(browser):
     ("layout", "settings"),
     [
         ("light", {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"}),
-        ("dark", {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"}),
+        pytest.param(
+            "dark", {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"}, marks=pytest.mark.long
+        ),
         ("phone", {"viewport": {"width": 360, "height": 800}, "color_scheme": "light"}),
     ],
 )

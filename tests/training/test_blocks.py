@@ -58,7 +58,13 @@ def test_the_fullest_device_has_as_little_as_possible(sizes, parts, others, plac
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
-    "settings", [{}, {"accumulate": 2, "batch_size": 10, "clip_norm": 0.5}, {"precision": "mixed_float16"}], ids=str
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"accumulate": 2, "batch_size": 10, "clip_norm": 0.5},
+        pytest.param({"precision": "mixed_float16"}, marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_activations_computed_again_change_nothing_that_is_learnt(pattern, tmp_path, settings):
     """Dropout draws the same numbers the second time, and moving means and seeds move once."""

@@ -119,7 +119,7 @@ def served(folder, rows: int = 3) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("members", ["both", "trees"])
+@pytest.mark.parametrize("members", ["both", pytest.param("trees", marks=pytest.mark.long)])
 def test_a_training_with_trees_is_exported_and_a_later_one_starts_from_its_network(transformed, tmp_path, members):
     first, second = tmp_path / "first", tmp_path / "second"
     said = run(transformed, first, settings={"members": members, "epochs": 1})

@@ -134,7 +134,7 @@ def test_one_column_has_the_whole_difference_and_no_row_no_explanation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [90, 200])
+@pytest.mark.parametrize("columns", [90, pytest.param(200, marks=pytest.mark.long)])
 def test_many_columns_are_walked_in_parts_with_the_same_result(columns):
     spec = {f"column_{place}": tf.TensorSpec([None], tf.float32, name=f"column_{place}") for place in range(columns)}
     names = list(spec)

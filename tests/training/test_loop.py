@@ -234,7 +234,10 @@ def with_limit(rows: int) -> keras.Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "accumulate"), [(10, 2), (6, 4), pytest.param(1, 20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("limit", "accumulate"),
+    [pytest.param(10, 2, marks=pytest.mark.long), (6, 4), pytest.param(1, 20, marks=pytest.mark.long)],
+)
 def test_what_does_not_fit_into_memory_is_computed_in_parts_with_the_same_result(
     pattern, tmp_path, caplog, limit, accumulate
 ):

@@ -136,7 +136,7 @@ def test_rows_of_tables_are_changed_on_two_devices_and_by_two_workers_as_on_one(
     assert answers(tmp_path / "one/serving")
 
 
-@pytest.mark.parametrize("kind", ["sequential", "subclassed"])
+@pytest.mark.parametrize("kind", [pytest.param("sequential", marks=pytest.mark.long), "subclassed"])
 def test_models_that_are_no_graph_of_layers_are_exported_too(transformed, tmp_path, kind):
     folder = tmp_path / kind
     run(transformed, folder, model=kind)

@@ -51,7 +51,7 @@ def test_categories_and_groups_give_answers_of_the_shape_that_their_layers_tell(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [tabular.PiecewiseLinear, tabular.Periodic])
+@pytest.mark.parametrize("kind", [tabular.PiecewiseLinear, pytest.param(tabular.Periodic, marks=pytest.mark.long)])
 def test_a_missing_number_can_be_learnt(kind):
     keras.utils.set_random_seed(1)  # of few units, all that tell two numbers apart may be dead
     model = keras.Sequential([kind(5, 16), layers.Dense(1)])

@@ -81,8 +81,10 @@ def settings(rows: int, **changes) -> Settings:
     return dataclasses.replace(SETTINGS, epochs=3, batch_size=rows, steps_per_call=1, **changes)
 
 
-@pytest.mark.parametrize("committee", [False, True])
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    ("parts", "committee"),
+    [(2, True), (1, False), *(pytest.param(*other, marks=pytest.mark.long) for other in ((1, True), (2, False)))],
+)
 def test_full_batches_learn_and_measure_the_same(weighed, repeated, committee, parts):
     found = {}
     for name, splits, metrics in (("weighed", weighed, "weighted_metrics"), ("repeated", repeated, "metrics")):
@@ -161,7 +163,7 @@ def test_balanced_weights_are_scikit_learns_and_of_rows_with_weights_those_of_re
     assert class_weights(np.array([0, 2, 2]), None, 4).tolist() == [3 / 4, 1, 3 / 8, 1]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_balanced_changes_the_loss_as_weights_of_the_classes_do_and_no_metric(rare, tmp_path, accumulate):
     of_class = class_weights(RARE[:120], None, 2)
     files = [
