@@ -30,7 +30,7 @@ def preloaded_tasks(folder: Path) -> Iterator[dict[str, str]]:
     from pipeline.vertex import RUN_IN_IMAGE
 
     image, socket = folder / "image", str(folder / "socket")
-    shutil.copytree(REPOSITORY / "pipeline", image / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "pipeline", image / "pipeline")
     shutil.copy(REPOSITORY / "requirements-image.lock", image)
     with Listener(socket) as listener:
 

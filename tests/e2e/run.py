@@ -87,7 +87,7 @@ def copy_repository(to: Path, flights: Path | None = None) -> Path:
         if name in ("configs", "models", "schema"):
             shutil.copytree(source, copy, ignore=left_out)
         elif source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy)  # with its byte code, which is valid for files with the same time and size
         else:
             shutil.copy(source, copy)
     (to / "configs/small.py").write_text(SMALL)
