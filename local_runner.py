@@ -139,9 +139,9 @@ def run_pipeline(
         with processes(*FOR_STEPS) as of_steps:  # before anything is computed here
             engine.check(target)
             run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
-        run.announce(screen.note)
-        run.keep_record(screen.note)
-        screen.report(run.write_report)
+            run.announce(screen.note)
+            run.keep_record(screen.note)
+            screen.report(functools.partial(run.write_report, of_steps))
     return run.exit_code
 
 

@@ -22,7 +22,7 @@ from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
 from pipeline.packaging.user_code import searches
-from pipeline.processes import Processes
+from pipeline.processes import Processes, collect_rarely
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY
@@ -39,7 +39,7 @@ VERDICT = "verdict.json"
 
 def load_libraries() -> None:
     """Import what creates a graph and runs it, which takes seconds."""
-    # What is imported stays: to look for garbage among it is a fifth of those seconds for nothing.
+    # What is imported stays: to look for garbage among it, now and at the end, is a third of those seconds for nothing.
     gc.disable()
     import tensorflow as tf
 
@@ -49,6 +49,8 @@ def load_libraries() -> None:
     import pipeline.graph
     import pipeline.runs.engine
     import pipeline.runs.run_graph  # noqa: F401
+
+    collect_rarely()
 
 
 @dataclass
@@ -231,8 +233,11 @@ class LocalRun:
         except Exception as error:
             note(f"note: the run is missing in `runs list`, its record could not be kept: {message_of(error)}")
 
-    def write_report(self) -> Path:
+    def write_report(self, processes: Processes | None = None) -> Path:
         """Write the report of the run after ``keep_record``, and list it with the others.
+
+        Args:
+            processes: To draw some charts at the same time as the others; None: one after the other.
 
         Returns:
             The file of the report.
@@ -243,7 +248,7 @@ class LocalRun:
         assert self._record
         folder = self.output / "runs" / self.name
         file = page.write(
-            FinishedRun(self.config, self.steps, folder, self._record, self.failed, self.results, self.graph)
+            FinishedRun(self.config, self.steps, folder, self._record, self.failed, self.results, self.graph), processes
         )
         index.write(self.output)
         return file

@@ -6,12 +6,14 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pipeline import filesystem
 from pipeline.data.sample import count
 from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.processes import Processes
 from pipeline.progress import Progress
 from pipeline.report import costs, data, evaluation, graph, images, overview, scoring, training
 from pipeline.report.blocks import Block, Section, Text, write_page
@@ -23,10 +25,14 @@ FILE = "report.html"
 PROGRESS = Progress("report")
 
 
-def write(run: FinishedRun) -> Path:
+def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     """Write ``report.html`` into the run's folder, whole or not at all; return its path.
 
     A part that cannot be made, because an artifact is gone say, gives the reason in its place.
+
+    Args:
+        run: Whose report.
+        processes: To draw the charts of the data, half of all, at the same time as the others; None: sequentially.
     """
     scores: dict[str, Any] = {}
     if run.results:
@@ -35,6 +41,7 @@ def write(run: FinishedRun) -> Path:
             scores = _scores(run)
         except Exception as error:  # a model of another kind, or deleted by hand: the page says so and has the rest
             logger.warning("The model could not be asked.", exc_info=error)
+    importance = scores.get("importance", {})
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
         "headline": ("", lambda: overview.headline(run)),
         "verdict": ("Verdict", lambda: overview.verdict(run)),
@@ -45,14 +52,16 @@ def write(run: FinishedRun) -> Path:
         "wrong": ("Most wrongly predicted", lambda: evaluation.wrong(run, scores)),
         "training": ("Training", lambda: training.training(run)),
         "tuning": ("Tuning", lambda: training.tuning(run)),
-        "data": ("Data", lambda: data.section(run, scores.get("importance", {}))),
+        "data": ("Data", lambda: drawn.result() if drawn else data.section(run, importance)),
     }
     if run.record.cost:
         parts["costs"] = ("Costs", lambda: costs.costs(run))
     if run.config.data.images:
         parts["images"] = ("Images", lambda: images.contact_sheet(run))
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))
-    sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
+    with ThreadPoolExecutor(1) as pool:
+        drawn = pool.submit(processes.run, data.section, run, importance, name="report") if processes else None
+        sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
     return write_page(run.folder / FILE, f"{run.config.name}, run {run.record.run}: {run.record.verdict}", sections)
 
 

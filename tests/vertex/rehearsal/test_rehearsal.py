@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
     transform = next(artifacts_of(rehearsal_clone).glob("*/Transform_*"))
     monkeypatch.setenv(REHEARSAL_VARIABLE, str(tmp_path / "logs"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PATH", f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     vertex = Vertex(project="demo", region="us-central1", bucket="demo-bucket", image="i.dev/i:1")
     job = Job(replicas=2)
     setting = {
