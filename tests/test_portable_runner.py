@@ -156,6 +156,7 @@ def computed(saved_model: bytes) -> Counter:
 
 
 # TFX calls what protobuf deprecates, in a way that names our line.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_workers_elsewhere_write_what_this_process_writes(config, options, workers, tmp_path, monkeypatch):
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)  # by Beam, as large splits are

@@ -104,14 +104,14 @@ def with_few_features(repository: Path) -> Path:
 
 
 def call(repository: Path, *command: str | Path, preloaded: bool = True) -> Run:
-    """Calls Python there; local_runner.py in a process that has TFX imported already, unless not wanted.
+    """Calls Python there; a runner in a process that has TFX imported already, unless not wanted.
 
     There ``tf.keras`` may be Keras 2, as tensorflow_transform is imported before anybody asks for it.
     """
     script, *arguments = map(str, command)
     # tensorflow_transform sets it where a test imports it; a user's shell does not have it.
     environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    if script == "local_runner.py" and preloaded:
+    if script in ("local_runner.py", "vertex_runner.py") and preloaded:
         process = Preloaded(script, arguments, repository, environment)
         with process.stdout:
             return Run(text=process.stdout.read(), code=process.wait())

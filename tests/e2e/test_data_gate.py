@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.run import Run, copy_repository, run, with_few_features
+from tests.e2e.run import Run, run
 
 pytestmark = pytest.mark.slow
 
@@ -56,12 +56,10 @@ def changed(flights: Path, to: Path, months: str, change: Change) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    """A clone of its own with one run: other tests read the runs of theirs."""
-    own = with_few_features(copy_repository(tmp_path_factory.mktemp("data_gate"), few_flights))
-    first = run(own)
+def own(clone: Path, first: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the clone with its run: other tests read the runs of theirs."""
     assert first.code == 0, first.text
-    return own
+    return Path(shutil.copytree(clone, tmp_path_factory.mktemp("data_gate") / "clone", symlinks=True))
 
 
 def state(clone: Path) -> set[Path]:

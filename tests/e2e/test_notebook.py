@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.run import ROOT, copy_repository
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SECONDS = 600
 
 

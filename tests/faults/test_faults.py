@@ -5,7 +5,7 @@ import pytest
 from tests.faults.kinds import faults
 from tests.faults.workplace import Workplace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +18,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 @pytest.mark.parametrize(
     ("begins", "ends"),
     [
-        pytest.param("kill: Trainer begins", "", marks=pytest.mark.long),
-        pytest.param("SIGTERM: Tuner", "", marks=pytest.mark.long),
+        ("kill: Trainer begins", ""),
+        ("SIGTERM: Tuner", ""),
         ("file: Transform, transformed_examples/Split-", " truncated"),
-        pytest.param("store: moved away", "", marks=pytest.mark.long),
-        pytest.param("pushed version: variables/variables.data", " changed", marks=pytest.mark.long),
+        ("store: moved away", ""),
+        ("pushed version: variables/variables.data", " changed"),
     ],
 )
 def test_the_next_run_is_right(workplace, begins, ends):

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.pipelines.compile import compile
 from tests.fakes.buckets import fake_buckets
 from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud, google_cloud
+from tests.preloaded import Preloaded
 from tests.vertex.serving import Pushes, answers_right
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,16 +117,11 @@ def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
             flags.append(f"--data={few_flights}")
         if command in ("run", "watch", "batch-predict"):
             flags.append("--poll=0.01")
-        process = subprocess.run(
-            [sys.executable, "vertex_runner.py", command, *flags, *arguments],
-            cwd=ROOT,
-            # With the internet: google-auth asks Google about the account behind the program's back.
-            env={**os.environ, **there.environment, **there.internet, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return process.returncode, process.stdout
+        # With the internet: google-auth asks Google about the account behind the program's back.
+        environment = {**os.environ, **there.environment, **there.internet, **variables}
+        process = Preloaded("vertex_runner.py", [command, *flags, *arguments], ROOT, environment)
+        with process.stdout:
+            text = process.stdout.read()
+        return process.wait(), text
 
     return run
