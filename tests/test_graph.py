@@ -222,6 +222,7 @@ def test_steps_of_the_config_reach_stock_modules_and_nothing_else(config, few_fl
         assert with_steps[step]["custom_config"] == made[step]["custom_config"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("members", "network"), ("calibration", "isotonic"), ("explain_rows", 8), ("warm_start", True)],

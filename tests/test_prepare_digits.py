@@ -19,6 +19,7 @@ def prepared(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_image_lies_in_the_folder_of_its_digit_with_its_pixels(prepared):
     digits = load_digits()
     files = {str(file.relative_to(prepared)) for file in prepared.rglob("*") if file.is_file()}

@@ -163,6 +163,7 @@ def test_work_asks_and_its_log_lines_are_shown_here():
     assert text.splitlines() == ["42", "pipeline.training WARNING slow disk", "pipeline.progress.search INFO trial 1"]
 
 
+@pytest.mark.slow
 def test_cpu_time_of_work_is_counted_with_that_of_the_processes_that_work_for_it():
     text = ran("""
         with processes() as made:
@@ -256,6 +257,7 @@ def test_cuda_is_not_started_before_processes_are_forked_which_could_not_use_it_
     assert text == "True None\n"
 
 
+@pytest.mark.slow
 def test_a_default_timeout_of_sockets_as_beam_sets_one_breaks_nothing():
     script = """
         import socket

@@ -64,6 +64,7 @@ def help_of(*command: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["local_runner.py", "vertex_runner.py"])
 def test_every_command_and_option_of_the_runners_exists(document, runner):
     for line in re.findall(rf"{runner}((?: [^\s`#]+)+)", document.read_text()):

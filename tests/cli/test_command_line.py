@@ -74,6 +74,7 @@ def test_a_wrong_command_is_answered_with_the_nearest(capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_command_and_the_runner_work_from_another_folder(tmp_path):
     assert call("-m", "pipeline", "serve", "--help", cwd=tmp_path).returncode == 0
     runner = call(str(ROOT / "local_runner.py"), "--pipeline", "flihts", cwd=tmp_path)
@@ -85,6 +86,7 @@ def test_a_command_and_the_runner_work_from_another_folder(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

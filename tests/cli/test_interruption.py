@@ -75,6 +75,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(command, imported, tmp_path)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_tensorflow_is_imported_is_the_outcome(tmp_path):
     with subprocess.Popen(
         [sys.executable, "local_runner.py", "--output", tmp_path], cwd=ROOT, stderr=subprocess.PIPE, text=True
@@ -108,6 +109,7 @@ def test_what_nohup_or_a_shell_lets_be_ignored_stays_ignored():
     assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["local_runner.py"], ["vertex_runner.py"], ["-m", "pipeline"]])
 def test_a_command_that_a_shell_has_put_into_the_background_ignores_ctrl_c_from_the_start(command):
     with subprocess.Popen(

@@ -62,6 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, log: Path, output: Path, *more: str) ->
     return main(["monitor", *options])
 
 
+@pytest.mark.slow
 def test_rows_like_those_of_the_training_are_within_the_limits(train, output, tmp_path, monkeypatch, capsys):
     (tmp_path / "requests-2026-11-20.jsonl").write_text(lines(train[::2]) + '{"time": "cut o')
     (tmp_path / "requests-2026-11-21.jsonl").write_text(lines(train[:10], version=6) + lines(train[1::2]))
@@ -101,6 +102,7 @@ def test_shifted_predictions_cross_a_limit_though_no_feature_does(train, output,
     assert [one["kind"] for one in json.loads((written / "findings.json").read_text())] == ["prediction_drift"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "change", "reason"),
     [
@@ -117,6 +119,7 @@ def test_an_older_version_or_log_is_judged_without_predictions_and_says_so(
     assert f"predictions are not judged: {reason}\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_retraining_starts_the_pipeline_and_ends_with_its_code(train, output, tmp_path, monkeypatch, capfd):
     (tmp_path / "log.jsonl").write_text(lines(train, change=lambda row: {**row, "origin": "XXX"}))
     assert run(monkeypatch, tmp_path, output, "--retrain") == 1

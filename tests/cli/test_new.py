@@ -26,6 +26,7 @@ def new(*arguments: str | Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -58,6 +59,7 @@ def test_options_of_tables_and_of_images_exclude_each_other(options, message):
         main(["fine", *options])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "label", [["no", "yes"], ['say "hi"', "it's", "plain"], [f"class {number}" for number in range(30)], range(200)]
 )

@@ -37,6 +37,7 @@ def test_jobs_on_vertex_ai_that_were_watched_are_listed_with_their_cost(tmp_path
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("list",), ("show",), ("diff",), ("clean", "--keep", "1")])
 def test_a_folder_without_runs_is_named_with_the_command_that_makes_one(tmp_path, command):
     told = runs(tmp_path, *command)
@@ -82,6 +83,7 @@ def test_a_damaged_store_ends_in_one_message_and_is_left_as_it_is(tmp_path, comm
     assert (tmp_path / "metadata.sqlite").read_bytes() == b"no database" * 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["0", "-1", "all"])
 def test_keep_must_be_a_count(tmp_path, keep):
     told = runs(tmp_path, "clean", f"--keep={keep}")

@@ -127,6 +127,7 @@ def test_a_setting_makes_more_shards_of_the_same_rows(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_shard_larger_than_foreseen_is_written_in_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(shard_files, "FULL", 10_000 / shards.SHARD_BYTES)
     monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 1_000)
@@ -165,6 +166,7 @@ def test_a_split_by_time_gives_the_newest_rows_to_test(tmp_path):
     assert rows == {"train": list(range(240)), "eval": list(range(240, 270)), "test": list(range(270, 300))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "expected"), [(1, {12}), (2, {9, 12}), (None, {2, 9, 12})])
 def test_the_newest_spans_are_read(tmp_path, last, expected):
     for span in (2, 9, 12):

@@ -292,6 +292,7 @@ def test_features_that_a_run_refuses_are_refused(inputs, tmp_path, monkeypatch):
         spun(other_each_time)
 
 
+@pytest.mark.slow
 def test_the_weight_is_over_its_mean_and_hidden_from_the_module(inputs, tmp_path, monkeypatch):
     settings = properties("columns", monkeypatch, tmp_path, weight="seats")
     executor(tmp_path).write_features(inputs, outputs(tmp_path / "spun"), settings)

@@ -38,6 +38,7 @@ def described(folder: Path, empty_in: str, gap_in: str = "") -> tuple[schema_pb2
     return tfdv.load_schema_text(str(folder / "schema/schema.pbtxt")), folder / "statistics"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty_in", SPLITS)
 def test_a_column_without_a_value_in_one_split_is_there_and_may_be_missing(tmp_path, empty_in):
     schema, statistics = described(tmp_path, empty_in)
@@ -54,6 +55,7 @@ def test_a_column_without_a_value_in_one_split_is_there_and_may_be_missing(tmp_p
         assert not tfdv.validate_statistics(found, schema).anomaly_info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap_in", SPLITS)
 def test_a_column_that_lacks_a_value_in_one_split_only_is_no_list(tmp_path, gap_in):
     schema, _ = described(tmp_path, "", gap_in)

@@ -165,6 +165,7 @@ def times_by_split(examples: Path) -> dict[str, set[int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_row_stays_in_its_split_when_the_window_moves_on(tmp_path):
     tables(tmp_path / "data", 1, 2)
     run(window(tmp_path / "data"), tmp_path / "before", kept=str(tmp_path / "kept"))
@@ -179,6 +180,7 @@ def test_a_row_stays_in_its_split_when_the_window_moves_on(tmp_path):
     assert [span_of(str(file)) for file in files] == [2, 3]
 
 
+@pytest.mark.slow
 def test_rows_by_time_are_dealt_anew_when_the_window_moves_on(tmp_path):
     data = window(tmp_path / "data", split_by=TimeSplit("time"))
     tables(tmp_path / "data", 1, 2)
@@ -238,6 +240,7 @@ def test_bad_rows_of_an_old_span_are_counted_and_shown_again(tmp_path):
         assert "some.csv,301," in bad.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split_by", [HashSplit(), TimeSplit("time")], ids=["by hash", "by time"])
 def test_the_newest_span_may_be_the_test_split_and_the_others_are_train_and_eval(tmp_path, split_by):
     tables(tmp_path / "data", 1, 2, 3, 4)

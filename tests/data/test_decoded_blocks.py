@@ -84,6 +84,7 @@ ROWS = {
 TYPES = {"text": pa.large_binary(), "number": pa.float32(), "whole": pa.int64(), "a list": pa.int64()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [[*ROWS], ["whole"], ["text", "number"]])
 @pytest.mark.parametrize("rows", [range(8), [5, 3, 1, 0, 7, 2], [4], []])
 def test_blocks_of_what_was_written_are_those_of_the_decoder(names, rows, tmp_path, monkeypatch):

@@ -91,6 +91,7 @@ def test_a_folder_becomes_examples_with_the_facts_and_the_class(folder, tmp_path
     assert example["image_brightness"] == pytest.approx([np.asarray(Image.open(file).convert("L")).mean()], abs=0.6)
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_bytes_wherever_it_lies(folder, tmp_path):
     run(images(folder), tmp_path / "examples", label=ANIMALS)
     moved = shutil.copytree(folder, tmp_path / "elsewhere/moved")
@@ -147,6 +148,7 @@ def table_of(folder: Path) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["csv", "parquet"])
 def test_a_table_of_paths_brings_its_other_columns_along(folder, tmp_path, format):
     table = table_of(folder)
@@ -167,6 +169,7 @@ def test_a_table_of_paths_brings_its_other_columns_along(folder, tmp_path, forma
         assert example["animal"] == [int(row["animal"] == "dog")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["tfrecord", "parquet"])
 def test_encoded_images_in_a_column_get_their_facts(folder, tmp_path, format):
     contents = [file.read_bytes() for file in sorted(folder.rglob("*.png"))]
@@ -190,6 +193,7 @@ def test_encoded_images_in_a_column_get_their_facts(folder, tmp_path, format):
     assert (example["image_width"], example["image_folder"]) == ([6], [b""])
 
 
+@pytest.mark.slow
 def test_bad_images_stop_the_run_with_path_and_reason_or_are_left_out(folder, tmp_path):
     write(folder / "cat/empty.png", b"")
     write(folder / "dog/text.jpg", b"not an image")

@@ -123,6 +123,7 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Image size")
 def test_an_image_over_the_limits_is_refused_by_its_header():
     before = psutil.Process().memory_info().rss

@@ -93,6 +93,7 @@ def test_files_of_two_formats(data):
     assert edited.format == "parquet"
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_is_none(data, output):
     (data / "train/2013-02.parquet").write_text("a,b\n1,2\n")
     message = refused(output, "--data", data)
@@ -117,6 +118,7 @@ def test_a_csv_file_with_another_sign_between_its_columns(output, tmp_path):
     assert "has no column 'late', the label; it has carrier\\tlate. Its header has tabs between the columns" in message
 
 
+@pytest.mark.slow
 def test_a_label_that_is_not_there(data, output):
     file = data / "eval/2013-09.parquet"
     table = pq.read_table(file)
@@ -126,6 +128,7 @@ def test_a_label_that_is_not_there(data, output):
     assert "carrier, " in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -145,6 +148,7 @@ def test_a_label_that_is_none_of_the_classes(data, output, values, message):
     assert message in refused(output, "--data", data)
 
 
+@pytest.mark.slow
 def test_a_csv_label_that_is_none_of_the_classes(output, tmp_path):
     (tmp_path / "some.csv").write_text("late,x\n0,1\n7,1\n")
     message = refused(output, "--data", tmp_path / "some.csv")
@@ -171,6 +175,7 @@ def test_an_output_folder_that_cannot_be_written(data, tmp_path):
     assert "choose another with --output" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"),
     [
@@ -186,6 +191,7 @@ def test_something_in_the_way_of_what_a_run_writes_is_named_before_anything_runs
     assert f"{output / name} is a {found}, and a run has a {expected} there; move it away" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["[a]", "what?", "every*", "back\\slash"])
 def test_an_output_folder_that_tensorflow_takes_for_a_pattern_is_refused(data, tmp_path, name):
     assert "which TensorFlow takes for a pattern" in refused(tmp_path / name, "--data", data)

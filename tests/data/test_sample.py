@@ -29,6 +29,7 @@ def examples(tmp_path: Path) -> str:
     return str(tmp_path / "examples")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [11, 20, 65, 66, 130, 131, 500])
 def test_a_sample_has_the_rows_asked_for_evenly_from_all(rows, examples, tmp_path):
     taken = Sample(examples, dict(sorted(THERE.items())), rows)  # as JSON with sorted keys gives it back

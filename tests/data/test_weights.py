@@ -47,6 +47,7 @@ def test_a_file_without_the_column_or_with_text_in_it_is_refused():
         weights.checked(rows(["much"]), "exposure", Unit("some.parquet", "parquet"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["csv", "parquet"])
 def test_examples_hold_floats_and_a_wrong_row_is_named(format, tmp_path):
     frame = pd.DataFrame({"late": [0, 1] * 50, "mass": range(100), "exposure": [1, 2] * 50})

@@ -6,6 +6,7 @@ import keyword
 import logging
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def obeyed(output: str) -> list[str]:
     return [sign for sign in output if not sign.isprintable() and sign != "\n"]
 
 
+@pytest.mark.slow
 @CASES
 @given(TEXTS, TEXTS)
 def test_no_text_of_a_run_moves_the_terminal_s_cursor(tmp_path_factory, name, text):

@@ -32,6 +32,7 @@ def test_comments_and_line_breaks_do_not_count():
     assert code_digest(plain) == code_digest(other)
 
 
+@pytest.mark.slow
 def test_in_this_repository_files_have_equal_digests_where_their_syntax_trees_are_equal():
     sources = {path.read_text() for path in (ROOT / "pipeline").rglob("*.py")}
     trees = {source: ast.parse(source) for source in sources}

@@ -86,6 +86,7 @@ def model(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_the_page_has_thumbnails_of_every_class_and_no_text_becomes_html(run):
     html = page.write(run).read_text()
     (sheet,) = images.contact_sheet(run)
@@ -115,6 +116,7 @@ def test_a_thumbnail_shows_what_people_see():
     assert images.thumbnail(b"no image") == ""
 
 
+@pytest.mark.slow
 def test_the_worst_mistakes_are_shown_with_their_paths_and_answers(run, tmp_path):
     scores = scoring.score(
         run.artifact("ExampleGen", "examples").uri,

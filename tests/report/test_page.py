@@ -141,6 +141,7 @@ def test_artifacts_deleted_by_hand_leave_a_report_that_says_so(clone, first, tmp
     assert only.text.startswith("This part could not be made: ")
 
 
+@pytest.mark.slow
 def test_the_page_of_a_failed_run_has_the_reason_and_the_data_so_far(described, opened):
     from pipeline.report.page import write
 
@@ -184,6 +185,7 @@ def test_long_names_and_wide_tables_stay_inside_and_legends_above_the_bars(descr
     assert legend < min(text.bounding_box()["y"] for text in chart.get_by_text("…").all())
 
 
+@pytest.mark.slow
 def test_html_in_a_name_or_value_is_text(described, opened):
     from pipeline.report.page import write
 

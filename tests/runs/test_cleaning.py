@@ -108,6 +108,7 @@ ADDRESSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ADDRESSES.values(), ids=list(ADDRESSES))
 def test_an_artifact_whose_address_leads_elsewhere_deletes_nothing_there(runs: Runs, tmp_path, address):
     precious = [write(tmp_path / "precious/own"), write(tmp_path.parent / "precious")]
@@ -122,6 +123,7 @@ def test_an_artifact_whose_address_leads_elsewhere_deletes_nothing_there(runs: R
         shutil.rmtree(precious[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("above", range(4))
 def test_no_link_is_followed_wherever_on_the_way_it_is(runs: Runs, tmp_path, above):
     (oldest,) = [Path(artifact.uri) for artifact in runs.store.get_artifacts_by_type("Examples")][:1]
@@ -157,6 +159,7 @@ def test_a_link_to_what_is_still_needed_does_not_cost_it(runs: Runs):
     assert (newest / "file").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["..", "../artifacts", ".", "first/../../serving", "/tmp"])
 def test_the_name_of_a_run_leads_nowhere(tmp_path, name):
     runs = Runs(tmp_path)

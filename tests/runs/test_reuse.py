@@ -109,6 +109,7 @@ def test_a_folder_that_was_copied_there_and_back_is_reused(runs):
     assert states(runs.run()) == ["cached", "cached"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -140,6 +140,7 @@ def test_there_is_none_unless_the_environment_names_one():
     assert KEY.decode() not in repr(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [204, 404])
 def test_a_run_that_failed_is_told_and_ends_as_it_would_without(receive, tmp_path, code):
     receiver = receive(*[code] * webhook.TRIES)  # after 5 s, on a busy machine, it is tried again

@@ -58,6 +58,7 @@ def client(explained):
         yield client
 
 
+@pytest.mark.slow
 def test_every_row_has_its_answer_the_average_and_the_part_of_each_column(client):
     answer = client.post(EXPLAIN, json={"instances": ROWS})
     assert answer.status_code == 200, answer.text
@@ -191,6 +192,7 @@ def test_a_model_without_the_signature_says_why_there_is_none(small_model, tmp_p
         predict.predict(load(str(small_model)), {}, tmp_path / "answers.csv", explain=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_files_get_a_column_for_each_contribution(explained, tmp_path, kind):
     data, to = tmp_path / "rows.jsonl", tmp_path / f"answers.{kind}"

@@ -80,6 +80,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "words"), REFUSED.values(), ids=list(REFUSED))
 def test_what_reaches_out_is_named(tmp_path, answer, words):
     (problem,), _ = outside_operations(saved(tmp_path, answer))
@@ -226,6 +227,7 @@ def test_what_saves_the_variables_is_named_when_loading_calls_it(tmp_path, chang
     assert "SaveV2" in problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "refused"),
     [("local://", False), ("bytes://\n", False), ("", False), ("/etc/passwd", True), (None, True)],

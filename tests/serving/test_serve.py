@@ -115,6 +115,7 @@ def test_a_rollback_says_what_it_would_do_does_it_and_can_be_undone(tmp_path):
     assert serve("--model", folder, "--list").stdout == "10\n11 (pushed 2026-11-21, auc 0.7123)  latest\n"
 
 
+@pytest.mark.slow
 def test_without_a_version_it_ends_with_one_sentence(tmp_path):
     nothing = serve("--model", tmp_path / "flights")
     assert nothing.returncode == 1

@@ -46,6 +46,7 @@ def test_no_threshold_costs_less_than_the_chosen_one(tumours, wanted):
     assert f"{cost(threshold) / len(answers):.3g} a row" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [0.5, 0.8, 0.9])
 @pytest.mark.parametrize("asked", ["precision", "recall"])
 def test_what_is_asked_for_is_reached_and_nothing_reaches_more_of_the_other(tumours, asked, least):

@@ -27,6 +27,7 @@ def test_iterations_end_where_eval_gets_no_better():
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
+@pytest.mark.slow
 def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_served(classes):
     rng = np.random.default_rng(0)
     train, evaluate = table(500, seed=1), table(200, seed=2)
@@ -39,6 +40,7 @@ def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_se
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
+@pytest.mark.slow
 def test_columns_that_tell_nothing_new_leave_the_trees_as_they_are(classes):
     """A copy of a number, one value only, and a copy of a category; none of them after those that tell."""
     answers = []

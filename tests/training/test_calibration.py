@@ -53,6 +53,7 @@ def test_the_same_answer_for_every_row_becomes_their_share():
     assert calibrated(sigmoid, answers)[0, 0] == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sigmoid", "isotonic", "temperature"])
 def test_a_row_that_weighs_2_is_as_two_rows(kind):
     answers, labels = overconfident(400)

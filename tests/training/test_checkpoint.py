@@ -82,6 +82,7 @@ def test_all_read_what_the_chief_saves_and_a_worker_deletes_its_own(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_everything_that_training_changes_is_kept_once():
     inputs = keras.Input((2,))
     hidden = keras.layers.Dropout(0.5)(keras.layers.BatchNormalization()(inputs))

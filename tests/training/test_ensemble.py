@@ -39,6 +39,7 @@ def test_trees_count_for_nearly_all_beside_a_network_that_is_wrong(splits):
     assert ensemble.weight > 0.85  # 400 rows of the eval split
 
 
+@pytest.mark.slow
 def test_a_network_that_is_right_is_left_alone_or_nearly(splits):
     ensemble = ensemble_of(network(1000.0), DECODER, FEATURES, *splits, BOTH)
     assert ensemble is None or ensemble.weight < 0.15
@@ -73,6 +74,7 @@ def test_rows_of_the_eval_split_count_as_often_as_their_class_stands_in_the_trai
     assert by_member[0] < by_member[1]
 
 
+@pytest.mark.slow
 def test_both_answer_with_the_weighted_mean(splits):
     model = network(0.3)
     ensemble = ensemble_of(model, DECODER, FEATURES, *splits, BOTH)
@@ -82,6 +84,7 @@ def test_both_answer_with_the_weighted_mean(splits):
     np.testing.assert_allclose(answering(model, DECODER, ensemble)(features), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_trees_alone_do_not_ask_the_network(splits):
     ensemble = ensemble_of(network(1.0), DECODER, FEATURES, *splits, dataclasses.replace(BOTH, members="trees"))
     answers = answering(None, DECODER, ensemble)({"x": tf.constant([[2.0, 1.0], [-2.0, 1.0]])})

@@ -131,6 +131,7 @@ def test_replicas_and_workers_share_the_batches_of_one_device(shards, cache):
     assert [[*one, *other] for one, other in zip(first, second, strict=True)] == alone
 
 
+@pytest.mark.slow
 @CACHES
 def test_an_evaluation_has_every_row_once_and_no_empty_batch(shards, cache):
     parts = [Part(replicas=6, worker=worker, workers=3) for worker in range(3)]
@@ -144,6 +145,7 @@ def test_an_evaluation_has_every_row_once_and_no_empty_batch(shards, cache):
     assert sorted(seen) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @CACHES
 def test_devices_that_want_static_shapes_get_them(shards, cache):
     split = open_split(shards, cache)
@@ -202,6 +204,7 @@ def test_fewer_examples_than_replicas_are_refused(tmp_path):
         split.evaluation(8, Part(replicas=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_a_label_that_is_no_class_is_refused(shards, cache):
     spec = {**SPEC, "x": tf.io.FixedLenFeature([2], tf.float32)}

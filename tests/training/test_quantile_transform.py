@@ -39,6 +39,7 @@ def transform(tmp_path_factory):
     return train, np.stack([row["places"] for row in answers]), lambda rows: layer({"numbers": rows})["places"].numpy()
 
 
+@pytest.mark.slow
 def test_places_are_even_over_0_to_1(transform):
     _, places, _ = transform
     for column in (0, 1):

@@ -112,6 +112,7 @@ def test_dropout_draws_anew_in_each_step_and_again_from_the_same_seed():
     np.testing.assert_array_equal(first(values), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_dropout_lets_no_gradient_through_where_it_drops(compiled):
     layer = tabular.Dropout(0.3, seed=5)

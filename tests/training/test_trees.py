@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("classes", [0, 2, 4])
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [FEATURES, Features({"numbers": 5}, {}), Features({}, {"word": 6})])
 def test_answers_equal_those_of_scikit_learn(classes, features):
     rng = np.random.default_rng(0)
@@ -36,6 +37,7 @@ def test_answers_equal_those_of_scikit_learn(classes, features):
         np.testing.assert_allclose(answers, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_so_do_those_of_trees_and_splits_in_several_parts(monkeypatch):
     monkeypatch.setattr(trees_module, "TREES_AT_ONCE", 7)
     monkeypatch.setattr(trees_module, "SPLITS_AT_ONCE", 3)
@@ -43,6 +45,7 @@ def test_so_do_those_of_trees_and_splits_in_several_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("classes", [0, 2, 4])
+@pytest.mark.slow
 def test_any_number_of_rows_is_answered_as_each_alone(classes):
     columns = Columns(Features({"numbers": 5}, {}))
     train = {"numbers": table(1200, seed=1)["numbers"]}

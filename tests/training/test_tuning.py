@@ -176,6 +176,7 @@ def test_a_search_with_little_time_trains_the_defaults_to_their_end_and_no_other
     assert tuner.get_best_hyperparameters()[0].get("rate") == 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "trained_on", "judged_on"),
     [(None, 640, 320), (640, 640, 320), (200, 256, 128), (1, 64, 64)],  # 64 rows a file

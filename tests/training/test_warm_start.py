@@ -127,6 +127,7 @@ def answers(model: keras.Model, words: list[int]) -> np.ndarray:
     return keras.ops.convert_to_numpy(model(inputs, training=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [{}, {"committee": True}, {"layer": training.embedding}],
@@ -145,6 +146,7 @@ def test_where_words_have_changed_the_model_answers_for_each_word_as_the_earlier
     assert len({float(answer) for answer in answers(model, [0, 2, 4]).ravel()}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["no embedding", "used twice", "no row for other words", "shared rows"])
 def test_another_vocabulary_is_refused_where_rows_do_not_go_with_words(tmp_path, case):
     features = Features({"x": 2}, CATEGORIES)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import tensorflow as tf
 from PIL import Image
 from tensorflow_transform.tf_metadata import schema_utils
@@ -85,6 +86,7 @@ def test_the_same_image_in_two_splits_is_found_whatever_its_path_and_label(tmp_p
     assert "9.1 % of 11 are in train too: test/1/7.png is train/1/7.png of train (2 rows)" in str(found)
 
 
+@pytest.mark.slow
 def test_a_few_images_in_two_splits_are_a_warning_with_their_number_and_paths(tmp_path):
     files = {
         "train": written(tmp_path, "train", range(60)),

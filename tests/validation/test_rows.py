@@ -50,6 +50,7 @@ def shared(files: dict[str, list[str]], frames: dict[str, pd.DataFrame], **limit
     return [str(one) for one in rows.repeated_rows(files, counts, DataChecks(**limits))]
 
 
+@pytest.mark.slow
 def test_a_sample_has_the_first_rows_of_each_file_whether_their_blocks_are_kept_or_not(
     flights_of, write, tmp_path, monkeypatch
 ):
@@ -66,6 +67,7 @@ def test_a_sample_has_the_first_rows_of_each_file_whether_their_blocks_are_kept_
         assert rows.sampled(files).select(read.column_names).equals(read)
 
 
+@pytest.mark.slow
 def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, write):
     frames = dict(flights_of)
     files = {split: write(split, frame) for split, frame in frames.items()}
@@ -79,6 +81,7 @@ def test_rows_of_a_split_that_are_in_an_earlier_one_are_counted(flights_of, writ
     assert shared(files, frames, max_shared_rows=0.2) == []
 
 
+@pytest.mark.slow
 def test_rows_of_a_window_are_known_again_in_the_next_run(flights_of, write, tmp_path):
     frames = {"train": flights_of["train"], "test": pd.concat([flights_of["test"], flights_of["train"][:100]])}
     files = {split: write(split, frame) for split, frame in frames.items()}

@@ -105,6 +105,7 @@ def test_two_rows_are_enough_for_a_column_that_never_changes_and_one_is_not(mont
     assert ("constant", "month") not in found(month[:1])
 
 
+@pytest.mark.slow
 def test_drift_names_both_means_and_the_limit_that_would_allow_it(month):
     celsius = month.assign(temp=((month["temp"] - 32) / 1.8).astype("float32"))
     drift = found(celsius, before=month)["drift", "temp"]
@@ -146,6 +147,7 @@ def without_limits() -> schema_pb2.Schema:
     return schema
 
 
+@pytest.mark.slow
 def test_what_has_moved_far_without_a_limit_is_a_warning(month, without_limits):
     rows = month.assign(
         temp=((month["temp"] - 32) / 1.8).astype("float32"),
@@ -169,6 +171,7 @@ def test_what_has_moved_far_without_a_limit_is_a_warning(month, without_limits):
     assert moved(rows, month, without_limits, max_moved=1.0) == {}
 
 
+@pytest.mark.slow
 def test_nothing_has_moved_in_equal_rows_in_few_and_without_an_earlier_model(month, without_limits):
     assert moved(month[month.index % 2 == 0], month[month.index % 2 == 1], without_limits) == {}
     celsius = month.assign(temp=month["temp"] - 60)
@@ -176,6 +179,7 @@ def test_nothing_has_moved_in_equal_rows_in_few_and_without_an_earlier_model(mon
     assert moved(celsius, None, without_limits) == {}
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_schema_and_a_tag_count_more_than_the_warning(month, without_limits):
     celsius = month.assign(temp=((month["temp"] - 32) / 1.8).astype("float32"))
     assert "temp" not in moved(celsius, month, SCHEMA)  # it has a drift_comparator, which is judged elsewhere
@@ -239,6 +243,7 @@ def test_several_classes_and_numbers_are_checked_for_what_they_are(month):
     assert kinds(rows.assign(late=1), 3) == kinds(rows.assign(late=1), 0) == {"label_share"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "message"),
     [

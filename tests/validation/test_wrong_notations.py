@@ -132,6 +132,7 @@ def rows(days: list[str], seed: int) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.slow
 def test_example_validator_warns_of_each_split_and_lets_the_run_go_on(schema, tmp_path):
     days = [day.strftime("%d.%m.%Y") for day in pd.date_range("2024-01-01", periods=100)]
     tables = {"train": rows(days, 0), "eval": rows(days[:60], 1000), "test": rows(["2024/01/31", *days[1:60]], 2000)}

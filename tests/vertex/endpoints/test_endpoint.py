@@ -52,6 +52,7 @@ def at_once(*actions: Callable[[], Any]) -> list[Any]:
         return list(pool.map(run, actions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION])
 def test_of_two_pushes_that_take_the_endpoint_at_the_same_moment_one_gets_it(serving, cloud, there: GoogleCloud, code):
     there.vertex.serving.etag_code = code
@@ -95,6 +96,7 @@ def test_a_change_of_the_traffic_by_somebody_else_in_between_is_read_again(servi
     assert dict(endpoint.traffic_split) == {first: 100}
 
 
+@pytest.mark.slow
 def test_two_pushes_that_create_the_endpoint_at_the_same_moment_create_one(cloud, there: GoogleCloud):
     there.vertex.script.operations_pend = 4
     both = [ServingEndpoint(cloud, ENDPOINT) for _ in range(2)]

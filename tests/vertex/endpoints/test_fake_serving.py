@@ -150,6 +150,7 @@ def metrics(*names: str) -> list[v1.AutoscalingMetricSpec]:
     return [v1.AutoscalingMetricSpec(metric_name=name, target=60) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -195,6 +196,7 @@ def test_an_endpoint_changes_only_where_a_mask_says_so_and_its_etag_is_of_now(de
         client.update_endpoint(endpoint=changed, update_mask={"paths": ["labels"]})
 
 
+@pytest.mark.slow
 def test_an_operation_pends_and_what_it_makes_is_there_when_it_has_ended(cloud, there: GoogleCloud):
     there.vertex.script.operations_pend = 3
     client = cloud.client(v1.EndpointServiceClient)

@@ -85,6 +85,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_replica_that_fails_ends_the_others_and_says_its_last_lines(monkeypatch):
     monkeypatch.setattr(local_jobs, "SECONDS_TO_END", 1.0)
     with pytest.raises(UserError, match=r"some-workerpool1-0 ended with exit code 1.\nno such variable"):
@@ -97,6 +98,7 @@ def test_the_first_replica_that_fails_is_not_waited_for(monkeypatch):
         local_jobs.run("some", job(only("chief", 'sys.exit("no such column")'), 1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ['sys.exit("the first is gone")', "time.sleep(3600)"], ids=["fails", "still waits"])
 def test_a_job_has_ended_well_when_its_first_replica_has_though_another(other, monkeypatch):
     monkeypatch.setattr(local_jobs, "SECONDS_TO_END", 3600.0)

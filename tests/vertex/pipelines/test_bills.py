@@ -85,6 +85,7 @@ def test_the_page_of_the_run_has_the_bill(
     assert "e2-standard-4" in html
 
 
+@pytest.mark.slow
 def test_a_job_without_rates_has_no_bill(compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud) -> None:
     assert bills.bill_of_job(ended(compiled, vertex, cloud)) is None
     assert bills.bill_of_job(v1.PipelineJob()) is None

@@ -63,6 +63,7 @@ def local_graph(config, tmp_path_factory) -> dict[str, set[str]]:
     return {node.id: {one.id for one in node.upstream_nodes} for node in create_pipeline(config, target).components}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_builds_the_same_graph(name, config, local_graph, tmp_path):
     target = TARGETS[name](tmp_path)
@@ -98,6 +99,7 @@ def test_what_is_kept_of_spans_lies_in_the_bucket(config, tmp_path):
     assert keep == {"ExampleGen", "StatisticsGen", "ExampleValidator", "Transform"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"tuning": "reuse"}, {"tuning": "off"}, {"warm_start": True}, {"schema": None}])
 def test_every_variant_of_the_config_compiles_to_the_local_graph(change, config, tmp_path):
     if "tuning" in change:

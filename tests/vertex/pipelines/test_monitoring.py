@@ -73,6 +73,7 @@ def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return monitoring.main()
 
 
+@pytest.mark.slow
 def test_rows_like_those_of_the_training_are_within_the_limits(compiled_task, requests, tmp_path, monkeypatch, capsys):
     assert run(compiled_task, monkeypatch) == 0
     said = capsys.readouterr().out

@@ -105,6 +105,7 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     }
 
 
+@pytest.mark.slow
 def test_it_never_fails(
     compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud, tmp_path, monkeypatch, caplog
 ):
@@ -120,6 +121,7 @@ def test_it_never_fails(
     assert "The run has no report." in caplog.text
 
 
+@pytest.mark.slow
 def test_a_watcher_is_told_where_the_report_is(compiled: Path, vertex, cloud: Cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Report": {"report": {"uri": "gs://demo-bucket/flights/report.html"}}}
     job = submit(compiled, vertex, cloud, lambda _: None).name

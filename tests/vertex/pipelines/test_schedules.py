@@ -71,6 +71,7 @@ def test_it_is_listed_paused_resumed_and_deleted(compiled: Path, vertex, cloud, 
     assert schedules.list_schedules(cloud) == []
 
 
+@pytest.mark.slow
 def test_a_schedule_among_many_is_found_on_every_page(compiled: Path, vertex, cloud, there: GoogleCloud):
     for name in ("a", "b", "c"):
         schedules.create(compiled, vertex, name, CRON, cloud, silent)

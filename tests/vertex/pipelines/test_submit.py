@@ -113,6 +113,7 @@ def test_submitting_twice_is_one_job_while_it_runs(compiled, vertex, cloud, ther
     assert len(there.vertex.pipeline_jobs) == 1
 
 
+@pytest.mark.slow
 def test_two_submissions_at_the_same_moment_are_one_job(compiled, vertex, cloud, there: GoogleCloud, monkeypatch):
     first = submit(compiled, vertex, cloud, silent)
     # The list does not have the other's job yet.
@@ -123,6 +124,7 @@ def test_two_submissions_at_the_same_moment_are_one_job(compiled, vertex, cloud,
     assert len(there.vertex.pipeline_jobs) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_has_ended_may_run_again(compiled, vertex, cloud, there: GoogleCloud):
     first = submit(compiled, vertex, cloud, silent)
     there.vertex.pipeline_jobs[first.name].state = v1.PipelineState.PIPELINE_STATE_FAILED
@@ -216,6 +218,7 @@ def test_an_experiment_that_cannot_be_reached_does_not_make_the_submission_fail(
     assert "no metadata for you" in said[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message", "expected"),
     [

@@ -29,6 +29,7 @@ def watched(job: str, cloud: Cloud, **settings: float) -> tuple[JobOutcome, list
     return watch(job, cloud, lines.append, notes.append, seconds=0.0, **settings), lines, notes
 
 
+@pytest.mark.slow
 def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there: GoogleCloud):
     there.vertex.script.outputs = PUSHED
     there.vertex.script.cached_tasks = {"StatisticsGen"}
@@ -45,12 +46,14 @@ def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there
     assert next(line.seconds for line in lines if line.state == "ran") == 90.0
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_blessed_is_not_pushed(job, cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Pusher": {"pushed_model": {"pushed": 0}}}
     ended, _, _ = watched(job, cloud)
     assert ended == JobOutcome("succeeded", None, "")
 
 
+@pytest.mark.slow
 def test_a_failed_task_is_said_with_its_cause_and_the_job_with_its_link(job, cloud, there: GoogleCloud):
     there.vertex.script.failing_tasks = {"Trainer": "the replica workerpool0-0 ran out of memory"}
     ended, lines, _ = watched(job, cloud)
@@ -75,6 +78,7 @@ def test_a_job_that_is_cancelled_ends_the_waiting_and_starts_nothing_more(job, c
     assert "Report" not in {line.name for line in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL]
 )
@@ -87,6 +91,7 @@ def test_a_short_outage_is_waited_through(code, job, cloud, there: GoogleCloud):
     assert notes[1:] == ["Vertex AI answers again"]
 
 
+@pytest.mark.slow
 def test_waiting_that_was_given_up_can_be_taken_up_again(job, cloud, there: GoogleCloud):
     there.vertex.script.faults.append(Fault("GetPipelineJob", grpc.StatusCode.UNAVAILABLE, "down", times=10_000))
     with pytest.raises(LostContact, match=rf"The job goes on; .* python vertex_runner.py watch {job}"):

@@ -16,6 +16,7 @@ REPORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "ran"), [("FAST", ["First"]), ("SLOW", ["First", "Other", REPORT_TASK])])
 def test_after_a_failed_task_others_and_the_report_run_with_slow_and_nothing_with_fast(policy, ran, tmp_path: Path):
     fails = f"import sys\nassert '/First_' not in sys.argv[1], 'no'\n{TASK}"

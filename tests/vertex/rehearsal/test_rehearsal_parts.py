@@ -89,6 +89,7 @@ def rehearse(job: dict[str, Any], run_id: str, folder: Path) -> dict[str, Step]:
 
 
 # TFX calls what protobuf deprecates, in a way that names our line.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tasks_run_in_the_specs_order_or_not_at_all_and_once_only(tmp_path, monkeypatch):
     monkeypatch.setenv("OF_THIS_SHELL", "x")

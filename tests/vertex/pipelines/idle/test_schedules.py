@@ -82,6 +82,7 @@ def test_runs_without_rates_have_no_price(scope: Scope, schedule: Callable[[str]
     assert (idle.price.dollars, idle.price.unknown[:36]) == (None, "no rates were compiled into the runs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pushed", [0, 1, 2])
 def test_one_push_among_the_last_three_is_enough(
     pushed: int, scope: Scope, schedule: Callable[[str], v1.Schedule], there: GoogleCloud

@@ -22,6 +22,7 @@ def test_a_new_project_has_nothing_idle_and_every_place_was_looked_at(scope: Sco
     assert places[-1] == "persistent resources"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "place"),
     [
