@@ -25,8 +25,9 @@ run: setup ## Run the pipeline on this machine: make run ARGS="--help"
 test: setup ## Run the tests, the pipeline end to end too: make test ARGS="tests/setup -x"
 	$(BIN)/python -m pytest -m "not long" $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
 
-long: setup ## Run the longer forms of tests that make test leaves out, a quarter of an hour
+long: setup ## Run what make test leaves out, then all of make test next to four busy processes: an hour and a half
 	$(BIN)/python -m pytest -m long $(PARALLEL) --durations 20 --durations-min 20 $(ARGS)
+	$(BIN)/python -m pytest -m "not long" --busy 4 $(PARALLEL) $(ARGS)
 
 check: setup ## Run lint and the fast tests at the same time: a minute and a half on two cores
 	@log=$$(mktemp); $(MAKE) --no-print-directory lint > $$log 2>&1 & \

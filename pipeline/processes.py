@@ -1,4 +1,4 @@
-"""Do work in processes of its own, so that several pieces run at a time, and one can be ended.
+"""Do work in separate processes, so that several pieces run at the same time, and one can be ended.
 
 To load TensorFlow and TFX takes ten seconds, and in a fork of a process in which TensorFlow has computed it may not.
 So this process, when it has loaded them and computed nothing yet, forks a template, which does nothing but fork: each
@@ -31,7 +31,7 @@ from pipeline.errors import UserError
 PR_SET_PDEATHSIG = 1
 # Objects after which the garbage collector looks for cycles among them.
 GARBAGE = 50_000
-UNUSUAL_THREADS = 97  # a number that nobody has asked for
+UNUSUAL_THREADS = 97  # a number that no other code sets
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question", "cpu", "result", "error"
 
@@ -96,15 +96,15 @@ class Processes:
                         raise _unpacked(value)
             except (EOFError, ConnectionError):
                 raise UserError(
-                    "its process has ended without a word: it crashed, or was killed, as the system does when memory "
-                    "runs out; the log may say more"
+                    "its process exited without an error message: it crashed, or the system killed it because memory "
+                    "ran out; the log may have more"
                 ) from None
             finally:
                 self._running.pop(name, None)
                 self._ended.discard(name)
 
     def kill_all(self, names: Iterable[str], how: signal.Signals = signal.SIGKILL) -> None:
-        """End processes, with what they have started; one that is about to begin, too, and at once."""
+        """End processes and their children immediately, also one that is about to start."""
         for name in names:
             self._ended.add(name)
             if name in self._running:
@@ -122,7 +122,7 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(*modules: str) -> Iterator[Processes | None]:
-    """Yield the means to do work in processes, until the end of the block; None where there are none.
+    """Yield processes for work until the end of the block; None on a system that cannot have them.
 
     TensorFlow must be loaded here and have computed nothing. Only Linux tells a process that the one which has started
     it is gone, and only with two cores is there anything to gain.
@@ -214,7 +214,7 @@ def _fork() -> int:
 def _be_template(requests: socket.socket, parent: int) -> NoReturn:
     _end_with(parent)
     template = os.getpid()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no exit code is read
     while True:
         asked, descriptors, *_ = socket.recv_fds(requests, 1, 1)
         if not asked:
@@ -249,7 +249,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end when the one that has started it does, and by nothing that is typed for that one."""
+    """Let this process end when its parent does, and ignore keys that are typed for the parent."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

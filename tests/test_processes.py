@@ -208,7 +208,7 @@ def test_work_that_is_ended_is_said_to_be_and_what_it_has_started_ends_with_it(t
         """,
         str(tmp_path / "file"),
     )
-    assert [line.split(":")[0] for line in text.splitlines()] == ["its process has ended without a word"] * 3
+    assert [line.split(":")[0] for line in text.splitlines()] == ["its process exited without an error message"] * 3
     wait_until_gone([int((tmp_path / "file").read_text())])
 
 

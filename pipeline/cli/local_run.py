@@ -61,7 +61,7 @@ class LocalRun:
         config: WHAT runs.
         output: Folder for artifacts, logs and pushed models.
         command: As typed.
-        webhook: Receives the outcome; None: nobody does.
+        webhook: Receives the outcome; None: no receiver.
         started: Local time.
         graph: All steps in their order, each with those it depends on; empty until there is a graph.
         steps: Those that ended well, in their order.
@@ -127,7 +127,7 @@ class LocalRun:
 
     @contextlib.contextmanager
     def announcing_errors(self) -> Iterator[None]:
-        """Announce a UserError, or that it was told to end, as the outcome, and raise it again."""
+        """Announce a UserError or an interruption as the outcome, and raise it again."""
         try:
             yield
         except (UserError, Interrupted) as error:
@@ -207,7 +207,7 @@ class LocalRun:
         self.is_announced = True
         problem = self.webhook and self.webhook.tell(self.config.name, self.name, verdict)
         if problem:
-            note(f"note: the webhook was not told: {problem}")
+            note(f"note: webhook delivery failed: {problem}")
 
     def keep_record(self, note: Callable[[str], None]) -> None:
         """Keep the record of the run in the metadata store; note if that fails, which does not change the outcome."""
@@ -237,7 +237,7 @@ class LocalRun:
         """Write the report of the run after ``keep_record``, and list it with the others.
 
         Args:
-            processes: To draw some charts at the same time as the others; None: one after the other.
+            processes: To draw some charts at the same time as the others; None: sequentially.
 
         Returns:
             The file of the report.

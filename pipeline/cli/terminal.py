@@ -176,7 +176,7 @@ class Screen:
         self._running.stop()
 
     def note(self, text: str) -> None:
-        """Show a line of its own."""
+        """Show a line."""
         self._running.stop()
         self._print(text)
 

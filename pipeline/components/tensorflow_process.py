@@ -109,7 +109,7 @@ def started_ahead(wanted: bool = True) -> Iterator[None]:
 
 
 def take_ahead() -> TensorflowProcess | None:
-    """Return the process that was started ahead, once; None: there is none."""
+    """Return the process that was started ahead, once; None if no process was."""
     global _ahead
     process, _ahead = _ahead, None
     return process
@@ -163,7 +163,7 @@ def main(descriptor: int) -> None:
         try:
             request = json.loads(connection.recv_bytes())
         except EOFError:
-            return  # nobody asks any more
+            return  # the other end has closed
         started = time.process_time()
         probe = runpy.run_path(request["probe"])["ModelProbe"]
         report = probe(request).run()

@@ -40,7 +40,7 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
         try:
             scores = _scores(run)
         except Exception as error:  # a model of another kind, or deleted by hand: the page says so and has the rest
-            logger.warning("The model could not be asked.", exc_info=error)
+            logger.warning("The model could not be scored.", exc_info=error)
     importance = scores.get("importance", {})
     parts: dict[str, tuple[str, Callable[[], list[Block]]]] = {
         "headline": ("", lambda: overview.headline(run)),

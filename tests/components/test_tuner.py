@@ -37,7 +37,7 @@ def test_the_same_values_are_tried_and_win_as_one_after_the_other(tmp_path):
 
 def test_a_trial_whose_process_is_killed_fails_and_the_search_goes_on(tmp_path):
     trials, log = search(tmp_path, "one is killed")
-    assert "Failed: trial 1: its process has ended without a word" in log
+    assert "Failed: trial 1: its process exited without an error message" in log
     assert {trial["trial_id"] for trial in trials if trial["score"]} == {"0", "2", "3"}
 
 

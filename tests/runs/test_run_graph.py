@@ -66,7 +66,7 @@ def test_of_two_that_fail_the_first_of_the_graph_is_the_reason(runs):
 
 
 def test_a_process_that_is_killed_fails_its_step(runs):
-    assert runs["a lost process"]["failed"].startswith("Check: its process has ended without a word")
+    assert runs["a lost process"]["failed"].startswith("Check: its process exited without an error message")
     assert "DataGate" not in runs["a lost process"]["began"]
 
 

@@ -157,7 +157,7 @@ def test_a_run_that_failed_is_told_and_ends_as_it_would_without(receive, tmp_pat
     kept = json.loads((tmp_path / "out/verdict.json").read_text())
     assert kept["failed"][0].startswith("no data at ")
     assert told == {"pipeline": "flights", **kept, "failed": ["the run failed; its log and its report say why"]}
-    assert ("the webhook was not told: 127.0.0.1: answered 404" in process.stdout) == (code == 404)
+    assert ("webhook delivery failed: 127.0.0.1: answered 404" in process.stdout) == (code == 404)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_one_that_dies_ends_the_server_with_a_sentence(server):
     serving[1].kill()
     assert process.wait(300) == 1
     said = process.stderr.read().splitlines()[-1]
-    assert re.fullmatch(r"pipeline serve: process \d of 2: its process has ended without a word: .*", said)
+    assert re.fullmatch(r"pipeline serve: process \d of 2: its process exited without an error message: .*", said)
     # One that nobody has asked about yet is a zombie.
     left = [one for one in (template, *serving) if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert not left
