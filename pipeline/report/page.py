@@ -61,7 +61,12 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))
     with ThreadPoolExecutor(1) as pool:
         drawn = pool.submit(processes.run, data.section, run, importance, name="report") if processes else None
-        sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
+        try:
+            sections = [Section(name, title, _made(title or name, make)) for name, (title, make) in parts.items()]
+        except BaseException:  # Ctrl-C, which does not wait for the charts
+            if processes:
+                processes.kill_all(["report"])
+            raise
     return write_page(run.folder / FILE, f"{run.config.name}, run {run.record.run}: {run.record.verdict}", sections)
 
 

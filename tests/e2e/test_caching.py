@@ -40,6 +40,9 @@ def test_a_first_run_executes_every_step_and_pushes(clone, first):
     assert "blessed: auc" in first.text
     assert re.search(r"^Baselines, AUC: boosting 0\.\d+, linear 0\.\d+, constant 0\.5000$", first.text, re.MULTILINE)
     assert (clone / first.pushed_to / "saved_model.pb").is_file()
+    (report,) = clone.glob("output/flights/runs/*/report.html")
+    assert (clone / "output/flights/verdict.json").stat().st_mtime_ns < report.stat().st_mtime_ns
+    assert first.text.index("\npushed to ") < first.text.index("\nreport ")
 
 
 def test_nothing_changed_executes_nothing(clone, first):
