@@ -213,23 +213,22 @@ class LocalRun:
         """Keep the record of the run in the metadata store; note if that fails, which does not change the outcome."""
         from pipeline.runs import record, store
 
-        places = {name: place for place, name in enumerate(self.graph)}
-        self.steps.sort(key=lambda step: places[step.name])  # several may have run at the same time
-        self._record = record.make(
-            self.name,
-            self.command,
-            self.config,
-            self.started,
-            self.exit_code,
-            self.outcome,
-            self.steps,
-            self.failed,
-        )
-        if not (self.output / store.FILE).is_file():
-            return
         try:
-            with store.opened(self.output, write=True) as metadata:
-                record.keep(metadata, self._record)
+            places = {name: place for place, name in enumerate(self.graph)}
+            self.steps.sort(key=lambda step: places[step.name])  # several may have run at the same time
+            self._record = record.make(
+                self.name,
+                self.command,
+                self.config,
+                self.started,
+                self.exit_code,
+                self.outcome,
+                self.steps,
+                self.failed,
+            )
+            if (self.output / store.FILE).is_file():
+                with store.opened(self.output, write=True) as metadata:
+                    record.keep(metadata, self._record)
         except Exception as error:
             note(f"note: the run is missing in `runs list`, its record could not be kept: {message_of(error)}")
 
