@@ -141,7 +141,7 @@ def run_pipeline(
             run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
             run.announce(screen.note)
             run.keep_record(screen.note)
-            screen.report(functools.partial(run.write_report, of_steps))
+            screen.report(functools.partial(run.write_report, of_steps), run.name)
     return run.exit_code
 
 

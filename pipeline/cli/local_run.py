@@ -235,19 +235,29 @@ class LocalRun:
     def write_report(self, processes: Processes | None = None) -> Path:
         """Write the report of the run after ``keep_record``, and list it with the others.
 
+        A run that repeats an earlier one without executing a step keeps the report of that one, which shows the same.
+
         Args:
             processes: To draw some charts at the same time as the others; None: sequentially.
 
         Returns:
             The file of the report.
         """
-        from pipeline.report import index, page
-        from pipeline.report.run import FinishedRun
+        from pipeline.report import index
+        from pipeline.runs import store
+        from pipeline.runs.record import repeats
 
         assert self._record
-        folder = self.output / "runs" / self.name
-        file = page.write(
-            FinishedRun(self.config, self.steps, folder, self._record, self.failed, self.results, self.graph), processes
-        )
-        index.write(self.output)
+        folder, records = self.output / "runs", store.records(self.output)
+        equal = (folder / earlier.run / index.REPORT for earlier in reversed(records) if repeats(self._record, earlier))
+        file = next(filter(Path.is_file, equal), None)
+        if file is None:
+            from pipeline.report import page
+            from pipeline.report.run import FinishedRun
+
+            run = FinishedRun(
+                self.config, self.steps, folder / self.name, self._record, self.failed, self.results, self.graph
+            )
+            file = page.write(run, processes)
+        index.write(self.output, records)
         return file

@@ -266,6 +266,6 @@ def clean(console: Terminal, output: Path, keep: int, yes: bool) -> int:
             from pipeline.report import index  # matplotlib takes a second
 
             cleaning.carry_out(metadata, plan)
-            index.write(output)
+            index.write(output, store.records(output))
         console.print(f"{decimal(plan.size)} {verb}" + ("" if yes else "; nothing is deleted without --yes"))
     return 0

@@ -276,12 +276,19 @@ class Screen:
         pushed_to = results.pushed_to
         self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
 
-    def report(self, write: Callable[[], Path]) -> None:
-        """Write the report and show where it is; show an error or a signal, which does not change the outcome."""
+    def report(self, write: Callable[[], Path], run: str) -> None:
+        """Write the report and show where it is; show an error or a signal, which does not change the outcome.
+
+        Args:
+            write: Returns the file, in the folder of the run that it is the report of.
+            run: The name of this run.
+        """
         self._running.start("report")
         logger, started = logging.getLogger("pipeline"), time.monotonic()
         try:
-            text = f"report {shown(write())}"
+            file = write()
+            of = "" if file.parent.name == run else " (of an earlier run: nothing has changed since)"
+            text = f"report {shown(file)}{of}"
             logger.info("Report written in %.1f s", time.monotonic() - started)
         except Interrupted as error:
             text = f"no report: {error}; the run itself is complete"

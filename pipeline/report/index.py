@@ -1,4 +1,4 @@
-"""Write the page over all runs of an output folder, beside their reports."""
+"""Write the page over all runs of an output folder, next to their reports."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,16 @@ from urllib.parse import quote
 
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Link, Section, Table, Text, duration, number, write_page
-from pipeline.runs import store
-from pipeline.runs.record import Record, records_of
+from pipeline.runs.record import Record
 from pipeline.settings.tasks import METRICS
 
 FILE, REPORT = "index.html", "report.html"
 
 
-def write(output: Path) -> None:
-    """Write ``runs/index.html`` below an output folder that has a metadata store, whole or not at all."""
-    if not (output / store.FILE).is_file():
+def write(output: Path, records: Sequence[Record]) -> None:
+    """Write ``runs/index.html`` below an output folder, whole or not at all; nothing when there are no records."""
+    if not records:
         return
-    with store.opened(output) as metadata:
-        records = records_of(metadata)
     name = next((str(record.config["name"]) for record in reversed(records) if "name" in record.config), output.name)
     blocks = [*_trend(records), _table(records, output / "runs")]
     write_page(output / "runs" / FILE, f"{name}: runs", [Section("runs", "", blocks)])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PROPERTY = "record"
 RUN_CONTEXT = "pipeline_run"
+# What differs between a run and a repetition of it that found every result in the cache.
+FIELDS_OF_ONE_RUN = frozenset({"run", "command", "started", "seconds", "steps", "machine"})
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,16 @@ def keep(store: MetadataStore, record: Record) -> None:
         store.put_contexts([context])
 
 
-def records_of(store: MetadataStore) -> list[Record]:
-    """Return the records of all runs that have ended, the oldest first."""
-    contexts = sorted(store.get_contexts_by_type(RUN_CONTEXT), key=lambda context: context.id)
-    return [record for context in contexts if (record := of_context(context)).exit_code is not None]
+def repeats(record: Record, earlier: Record) -> bool:
+    """Return whether a run executed no step and has the settings, the code and the outcome of an earlier one."""
+    if {"ran", "failed"} & set(record.steps.values()) or not record.steps:
+        return False
+    return _to_compare(record) == _to_compare(earlier)
+
+
+def _to_compare(record: Record) -> str:
+    values = dataclasses.asdict(record)
+    return json.dumps({name: values[name] for name in values.keys() - FIELDS_OF_ONE_RUN}, default=str, sort_keys=True)
 
 
 def of_context(context: metadata_store_pb2.Context) -> Record:

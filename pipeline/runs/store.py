@@ -116,6 +116,19 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
     yield store
 
 
+def records(output: Path) -> list[Record]:
+    """Return the records of all runs below an output folder that have ended, the oldest first.
+
+    Raises:
+        UserError: the metadata store is damaged.
+    """
+    if not (output / FILE).is_file():
+        return []
+    with opened(output) as metadata:
+        contexts = sorted(metadata.get_contexts_by_type(RUN_CONTEXT), key=lambda context: context.id)
+    return [record for context in contexts if (record := of_context(context)).exit_code is not None]
+
+
 def _roll_back(file: Path) -> None:
     """Roll back what a killed run has left half-written: who opens a store only to read it cannot, and fails.
 

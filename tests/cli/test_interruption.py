@@ -150,7 +150,7 @@ from pipeline.cli.terminal import redirect_output
 
 interruption.catch_signals()
 with redirect_output(Path(sys.argv[1])) as screen:
-    screen.report(lambda: os.kill(os.getpid(), signal.SIGINT))
+    screen.report(lambda: os.kill(os.getpid(), signal.SIGINT), "a run")
 print("ends as the run does")
 """
 

@@ -50,6 +50,8 @@ def test_nothing_changed_executes_nothing(clone, first):
     assert again.code == 0, again.text
     assert again.ran == set()
     assert again.pushed_to == first.pushed_to
+    report = f"report output/flights/runs/{first.run_id}/report.html"
+    assert f"{report} (of an earlier run: nothing has changed since)" in again.text
     assert "nothing it depends on has changed since" in again.text
     assert "by an earlier run; nothing has changed that would push another model" in again.text
     assert "by an earlier run" not in first.text

@@ -41,7 +41,7 @@ def test_runs_are_listed_with_links_to_the_reports_that_are_there_and_the_metric
     add("2026-11-21T10-00-00", None, ("DataGate failed: <b>bold</b>",))
     add("2026-11-22T10-00-00", 0.71)
     (tmp_path / "runs/2026-11-20T10-00-00/report.html").unlink()
-    index.write(tmp_path)
+    index.write(tmp_path, store.records(tmp_path))
 
     page = browser.new_context(offline=True).new_page()
     page.goto((tmp_path / "runs/index.html").as_uri())
@@ -62,8 +62,8 @@ def test_runs_are_listed_with_links_to_the_reports_that_are_there_and_the_metric
 
 def test_one_run_is_no_chart_and_a_folder_without_runs_has_no_page(tmp_path, add):
     add("2026-11-20T10-00-00", 0.70)
-    index.write(tmp_path)
+    index.write(tmp_path, store.records(tmp_path))
     assert "<svg" not in (tmp_path / "runs/index.html").read_text()
     (tmp_path / "elsewhere").mkdir()
-    index.write(tmp_path / "elsewhere")
+    index.write(tmp_path / "elsewhere", store.records(tmp_path / "elsewhere"))
     assert not any((tmp_path / "elsewhere").iterdir())
