@@ -64,10 +64,8 @@ def score(
     """
     task = label.task
     records = _records(examples, total)
-    rows = [tf.train.Example.FromString(record) for record in records]
-    numbers = (row.features.feature[label.name] for row in rows)
-    labels = np.asarray([float((number.int64_list.value or number.float_list.value)[0]) for number in numbers])
-    weights = _weights(rows, label.weight)
+    labels = _numbers(records, label.name)
+    weights = _numbers(records, label.weight) if label.weight else None
     signature = _signature(model, settings.logits)
     answers = _ask(signature, records, task)
     scores: dict[str, Any] = {
@@ -93,20 +91,23 @@ def score(
             scores["notes"].append("The baseline does not answer the rows of today, so its curves are missing.")
     no_columns = {label.name, label.weight or label.name, *((image, *facts(image)) if image else ())}
     taken = {column["name"] for column in read_inputs(model).values()}
-    scores |= _importance(signature, rows, labels, weights, no_columns, task, taken)
+    scores |= _importance(signature, records, labels, weights, no_columns, task, taken)
     scores["wrong"] = [
-        {"label": float(labels[place]), "answer": answers[place].tolist(), **_described(rows[place], image)}
+        {"label": float(labels[place]), "answer": answers[place].tolist(), **_described(_row(records[place]), image)}
         for place in _most_wrong(task, labels, answers)
     ]
     return scores
 
 
-def _weights(rows: Sequence[tf.train.Example], weight: str | None) -> np.ndarray | None:
-    """Return how much each row counts, [rows]; None where all count the same."""
-    if weight is None:
-        return None
-    numbers = (row.features.feature[weight] for row in rows)
-    return np.asarray([float((number.float_list.value or number.int64_list.value)[0]) for number in numbers])
+def _row(record: bytes) -> tf.train.Example:
+    return tf.train.Example.FromString(record)
+
+
+def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
+    """Return the number that each record has in a feature, [records]."""
+    kind = _row(records[0]).features.feature[name].WhichOneof("kind")
+    of_feature = tf.io.FixedLenFeature([], tf.float32 if kind == "float_list" else tf.int64)
+    return tf.io.parse_example(list(records), {name: of_feature})[name].numpy().astype(float)  # type: ignore[no-any-return]
 
 
 def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.ndarray | None = None) -> dict[str, Any]:
@@ -219,14 +220,14 @@ def _most_wrong(task: Task, labels: np.ndarray, answers: np.ndarray) -> list[int
 
 def _importance(
     signature: Any,
-    rows: Sequence[tf.train.Example],
+    records: Sequence[bytes],
     labels: np.ndarray,
     weights: np.ndarray | None,
     left_out: Set[str],
     task: Task,
     taken: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    names = sorted({name for row in rows[:1_000] for name in row.features.feature} - left_out)
+    names = sorted({name for record in records[:1_000] for name in _row(record).features.feature} - left_out)
     if taken:  # the columns that the model takes, if it says so
         names = [name for name in names if name in taken]
     if not names:
@@ -234,14 +235,15 @@ def _importance(
     random = np.random.default_rng(0)
     repeats = REPEATS if len(names) <= 200 else 1
     affordable = min(QUESTIONS, VALUES // len(names)) // (len(names) * repeats)
-    mean_bytes = sum(row.ByteSize() for row in rows) // len(rows) + 1
+    mean_bytes = sum(map(len, records)) // len(records) + 1
     affordable = min(max(LEAST_IMPORTANCE_ROWS, affordable), max(1, MOST_BYTES // mean_bytes // repeats))
-    count = min(len(rows), MOST_IMPORTANCE_ROWS, affordable)
-    chosen = random.choice(len(rows), count, replace=False)
-    sample, sample_labels = [rows[place] for place in chosen], labels[chosen]
+    count = min(len(records), MOST_IMPORTANCE_ROWS, affordable)
+    chosen = random.choice(len(records), count, replace=False)
+    asked, sample_labels = [records[place] for place in chosen], labels[chosen]
+    sample = [_row(record) for record in asked]
     counted = None if weights is None else weights[chosen]
     quality = QUALITIES[task]
-    before = quality(sample_labels, _ask(signature, [row.SerializeToString() for row in sample], task), counted)
+    before = quality(sample_labels, _ask(signature, asked, task), counted)
     # Serialized messages put one after the other are one message, so rows are cut into features once.
     columns = list(dict.fromkeys([*names, *(name for row in sample for name in row.features.feature)]))
     pieces = [[_only(name, row) for name in columns] for row in sample]
@@ -249,8 +251,10 @@ def _importance(
     for place, name in enumerate(names):
         others = [b"".join(row[:place] + row[place + 1 :]) for row in pieces]
         orders = [random.permutation(count) for _ in range(repeats)]
-        records = [rest + pieces[source][place] for order in orders for rest, source in zip(others, order, strict=True)]
-        parts = np.split(_ask(signature, records, task), repeats)
+        permuted = [
+            rest + pieces[source][place] for order in orders for rest, source in zip(others, order, strict=True)
+        ]
+        parts = np.split(_ask(signature, permuted, task), repeats)
         losses = [before - quality(sample_labels, part, counted) for part in parts]
         importance[name] = (float(np.mean(losses)), float(np.std(losses)))
     ordered = dict(sorted(importance.items(), key=lambda item: -item[1][0]))

@@ -34,7 +34,7 @@ def test_the_feature_that_decides_matters_and_no_other_however_many_there_are(ot
         rows.append(row)
         row.features.feature["unused"].float_list.value.append(label)
     taken = {"x", "y", *(f"other_{number}" for number in range(others))}
-    scores = _importance(Signature(), rows, labels, None, {"y"}, "binary", taken)
+    scores = _importance(Signature(), [row.SerializeToString() for row in rows], labels, None, {"y"}, "binary", taken)
     assert scores["importance_repeats"] == repeats
     assert len(scores["importance"]) == others + 1
     assert next(iter(scores["importance"])) == "x"
