@@ -85,17 +85,17 @@ MUTATIONS = (
     ),
     Mutation(
         "a version is copied into place",
-        "pipeline/serving/versions.py",
+        "pipeline/model/versions.py",
         "staged.rename(self.path(number))",
         "shutil.copytree(staged, self.path(number))",
-        "tests/serving/test_versions.py",
+        "tests/model/test_versions.py",
     ),
     Mutation(
         "an old version is deleted in place",
-        "pipeline/serving/versions.py",
+        "pipeline/model/versions.py",
         "self.path(old).rename(self.folder / STAGING / str(old))",
         "shutil.rmtree(self.path(old))",
-        "tests/serving/test_versions.py",
+        "tests/model/test_versions.py",
     ),
     Mutation(
         "a refused row fails its whole batch",

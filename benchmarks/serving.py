@@ -49,11 +49,11 @@ from rich.console import Console
 from rich.table import Table
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
+from pipeline.model.explanations import why_none
+from pipeline.model.features import from_instances, from_table
+from pipeline.model.signatures import Signature, load
+from pipeline.model.versions import MANIFEST, Versions
 from pipeline.processes import collect_rarely
-from pipeline.serving.explanations import why_none
-from pipeline.serving.features import from_instances, from_table
-from pipeline.serving.model import Signature, load
-from pipeline.serving.versions import MANIFEST, Versions
 
 ROOT = Path(__file__).resolve().parent.parent
 PUSHED = Versions(ROOT / "output/flights/serving/flights")

@@ -36,8 +36,8 @@ from pipeline.components.tuner import Tuner
 from pipeline.components.verdict import Verdict
 from pipeline.data.sample import Sample
 from pipeline.errors import UserError
+from pipeline.model.export_format import BACKBONE
 from pipeline.packaging import user_code
-from pipeline.serving.export_format import BACKBONE
 from pipeline.settings import repository
 from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.target import Target

@@ -22,7 +22,7 @@ from pipeline.cli.printing import Terminal, say
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote, new_file
-from pipeline.serving.versions import Versions, model_at
+from pipeline.model.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
 from pipeline.settings.images import ENDINGS
 from pipeline.settings.repository import find_root, runner, shown
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.cli.predict_images import Batch
-    from pipeline.serving.features import Columns
-    from pipeline.serving.model import Model, Signature
+    from pipeline.model.features import Columns
+    from pipeline.model.signatures import Model, Signature
 
 JSON_LINES, IMAGES = "JSON lines", "images"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         number = model.resolve(arguments.version)
         model = str(model.path(number))
     with silence_stderr():
-        from pipeline.serving.model import load
+        from pipeline.model.signatures import load
 
         loaded = load(model, number)
     folder = arguments.data if Path(arguments.data).is_dir() else str(Path(arguments.data).parent)
@@ -171,8 +171,8 @@ def predict(
     import tensorflow as tf
 
     from pipeline.cli import predict_images
-    from pipeline.serving import explanations
-    from pipeline.serving.features import row_count
+    from pipeline.model import explanations
+    from pipeline.model.features import row_count
     from pipeline.serving.table_writer import TableWriter
     from pipeline.validation.wrong_notations import Unread
 
@@ -236,8 +236,8 @@ def _explained(signature: Signature, columns: Columns, done: Callable[[int], obj
     """Return the columns to write for rows that are explained; ``done`` is called with the number of them."""
     import numpy as np
 
-    from pipeline.serving import explanations
-    from pipeline.serving.features import row_count
+    from pipeline.model import explanations
+    from pipeline.model.features import row_count
 
     parts = []
     for start in range(0, row_count(columns), EXPLAINED_ROWS):
@@ -272,8 +272,8 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.shards import read
     from pipeline.data.table import Unit
-    from pipeline.serving.features import check_columns, from_table
-    from pipeline.serving.inputs import take_examples
+    from pipeline.model.features import check_columns, from_table
+    from pipeline.model.inputs import take_examples
     from pipeline.settings.names import shortened
 
     inputs, examples = signature.inputs, take_examples(signature.inputs)
@@ -318,8 +318,8 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
 
     from pipeline.cli import predict_images
     from pipeline.data.files import open_decompressed
-    from pipeline.serving.features import Refused, check_common_columns, from_instances
-    from pipeline.serving.inputs import take_examples
+    from pipeline.model.features import Refused, check_common_columns, from_instances
+    from pipeline.model.inputs import take_examples
 
     with open_decompressed(file) as stream:
         numbered = ((number, line) for number, line in enumerate(stream, 1) if line.strip())

@@ -16,9 +16,9 @@ from pipeline.data.image_listings import address_of
 from pipeline.data.images import BadImage, facts_of
 from pipeline.data.table import Rows, single_values, type_name
 from pipeline.errors import UserError
-from pipeline.serving.features import from_table
-from pipeline.serving.inputs import IMAGE, Input
-from pipeline.serving.model import Signature
+from pipeline.model.features import from_table
+from pipeline.model.inputs import IMAGE, Input
+from pipeline.model.signatures import Signature
 from pipeline.settings.images import Images, facts
 from pipeline.settings.names import printable, shortened
 

@@ -26,8 +26,8 @@ from pipeline.cli.printing import LogFormatter, say
 from pipeline.cli.serve_processes import serve_in_processes
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
+from pipeline.model.versions import MANIFEST_KEY, Versions, manifest_key, model_at
 from pipeline.serving.request_log import RequestLog
-from pipeline.serving.versions import MANIFEST_KEY, Versions, manifest_key, model_at
 from pipeline.settings.repository import shown
 
 if TYPE_CHECKING:

@@ -46,9 +46,9 @@ from pipeline.evaluation.tfma_config import (
     task_in,
 )
 from pipeline.evaluation.verdict import GateResult, judge
-from pipeline.serving.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
-from pipeline.serving.model import read_signatures
-from pipeline.serving.outside_operations import outside_operations
+from pipeline.model.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
+from pipeline.model.outside_operations import outside_operations
+from pipeline.model.signatures import read_signatures
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation

@@ -29,9 +29,9 @@ from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, 
 from pipeline.components.blocks import files_of
 from pipeline.components.tensorflow_process import TensorflowProcess, take_ahead
 from pipeline.data.tfrecord_files import read_records
+from pipeline.model.export_format import read_inputs, threshold_of
+from pipeline.model.outside_operations import outside_operations
 from pipeline.processes import add_cpu_seconds
-from pipeline.serving.export_format import read_inputs, threshold_of
-from pipeline.serving.outside_operations import outside_operations
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of

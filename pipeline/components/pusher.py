@@ -21,7 +21,7 @@ from pipeline.components.artifacts import read_measured, read_model_report
 from pipeline.components.base import Artifacts, FingerprintedComponent, serving_model_folder
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
-from pipeline.serving.versions import Versions
+from pipeline.model.versions import Versions
 from pipeline.settings.names import shortened
 
 # Packages whose version may change a model's predictions.
@@ -32,7 +32,7 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
     """Push to a local folder; the version appears there at once, when all its files are written.
 
     TFX copies file by file into the folder that the server watches; cut off midway it leaves a version that fails to
-    load, and it never removes one. Here it copies into a folder beside the versions (``pipeline.serving.versions``).
+    load, and it never removes one. Here it copies into a folder beside the versions (``pipeline.model.versions``).
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.serving.background import Picked
+from pipeline.model.background import Picked
 
 # Blocks that are transformed together: what a call costs whatever the rows is a third of the time of one block.
 TOGETHER = 4

@@ -13,9 +13,9 @@ from pipeline.data import files
 from pipeline.data.table import rows_at_once
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
+from pipeline.model.export_format import examples_signature, read_inputs, threshold_of
+from pipeline.model.outside_operations import check_inward
 from pipeline.report.images import thumbnail
-from pipeline.serving.export_format import examples_signature, read_inputs, threshold_of
-from pipeline.serving.outside_operations import check_inward
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.images import facts
@@ -107,7 +107,7 @@ def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
     """Return the number that each record has in a feature, [records]."""
     kind = _row(records[0]).features.feature[name].WhichOneof("kind")
     of_feature = tf.io.FixedLenFeature([], tf.float32 if kind == "float_list" else tf.int64)
-    return tf.io.parse_example(list(records), {name: of_feature})[name].numpy().astype(float)  # type: ignore[no-any-return]
+    return tf.io.parse_example(list(records), {name: of_feature})[name].numpy().astype(float)
 
 
 def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.ndarray | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Serve pushed models: the folder of versions, a loaded model, and the server.
+"""Serve pushed models over HTTP and gRPC.
 
-Needs neither TFX nor a cloud, and TensorFlow only to load a model.
+Needs neither TFX nor a cloud.
 """

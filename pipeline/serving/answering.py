@@ -11,16 +11,16 @@ import orjson
 import tensorflow as tf
 from starlette.exceptions import HTTPException
 
-from pipeline.serving import explanations
+from pipeline.model import explanations
+from pipeline.model.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
+from pipeline.model.features import Columns, row_count
+from pipeline.model.inputs import EXAMPLES, IMAGE, Input
+from pipeline.model.signatures import Signature
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.bodies import RETRY, Limits
 from pipeline.serving.current import Current, Served
-from pipeline.serving.export_format import EXPLAIN_SIGNATURE, ROWS_SIGNATURE
-from pipeline.serving.features import Columns, row_count
 from pipeline.serving.images import facts_by_row, with_checked_images, without_images
-from pipeline.serving.inputs import EXAMPLES, IMAGE, Input
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.model import Signature
 from pipeline.serving.request_log import RequestLog
 
 EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'

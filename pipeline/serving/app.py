@@ -19,13 +19,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.serving import explanations, refusals
+from pipeline.model import explanations
+from pipeline.model.features import Columns, Refused, from_columns, row_count
+from pipeline.model.inputs import quoted
+from pipeline.serving import refusals
 from pipeline.serving.answering import EXPECTED, Answering, Call, as_json, by_row
 from pipeline.serving.bodies import Bodies
 from pipeline.serving.current import Served
 from pipeline.serving.description import describe
-from pipeline.serving.features import Columns, Refused, from_columns, row_count
-from pipeline.serving.inputs import quoted
 
 
 def create_app(

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from pipeline.serving.features import Columns, joined, row_count
-from pipeline.serving.inputs import EXAMPLES, IMAGE
-from pipeline.serving.model import Signature
+from pipeline.model.features import Columns, joined, row_count
+from pipeline.model.inputs import EXAMPLES, IMAGE
+from pipeline.model.signatures import Signature
 
 MAX_ROWS = 4_096  # of a call
 VALUE_BYTES = 8  # of a list

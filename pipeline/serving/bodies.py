@@ -14,7 +14,7 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from pipeline.serving.features import Refused
+from pipeline.model.features import Refused
 
 Parsed = TypeVar("Parsed")
 # A larger body is parsed in a thread.

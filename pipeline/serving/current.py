@@ -11,12 +11,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from pipeline.errors import UserError, first_line
+from pipeline.model.explanations import MOST_WAITING
+from pipeline.model.export_format import EXPLAIN_SIGNATURE
+from pipeline.model.signatures import Model, load
+from pipeline.model.versions import Versions
 from pipeline.serving.batching import Batcher
-from pipeline.serving.explanations import MOST_WAITING
-from pipeline.serving.export_format import EXPLAIN_SIGNATURE
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.model import Model, load
-from pipeline.serving.versions import Versions
 
 logger = logging.getLogger("pipeline.serve")
 # A broken disk, a link that leads nowhere; a model that refuses its own example, or whose graph does not run.

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pipeline.serving.explanations import MOST_ROWS
-from pipeline.serving.inputs import ANY, KINDS, Input
-from pipeline.serving.model import Model
+from pipeline.model.explanations import MOST_ROWS
+from pipeline.model.inputs import ANY, KINDS, Input
+from pipeline.model.signatures import Model
 from pipeline.settings.images import FORMATS
 from pipeline.settings.notations import described
 

@@ -28,12 +28,12 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from pipeline.model.features import Refused, check_lengths, row_count
+from pipeline.model.inputs import ANY, Input
+from pipeline.model.signatures import Signature
 from pipeline.serving.answering import Answering, Call
 from pipeline.serving.bodies import LARGE
 from pipeline.serving.current import Served
-from pipeline.serving.features import Refused, check_lengths, row_count
-from pipeline.serving.inputs import ANY, Input
-from pipeline.serving.model import Signature
 from pipeline.settings.names import shortened
 
 logger = logging.getLogger("pipeline.serve")

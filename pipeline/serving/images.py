@@ -7,8 +7,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from pipeline.data.images import BadImage, Facts, facts_of
-from pipeline.serving.features import Columns, Refused
-from pipeline.serving.inputs import IMAGE, Input
+from pipeline.model.features import Columns, Refused
+from pipeline.model.inputs import IMAGE, Input
 from pipeline.settings.images import Images, facts
 
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.errors import first_line
-from pipeline.serving.export_format import BACKBONE
+from pipeline.model.export_format import BACKBONE
 from pipeline.training.errors import TrainingError
 
 NETWORKS = {

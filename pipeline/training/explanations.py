@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from pipeline.serving.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS
+from pipeline.model.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS
 
 Rows: TypeAlias = Mapping[str, tf.Tensor]
 # Rows that the model is asked at once, and to explain one row at most, unless that were too few walks.

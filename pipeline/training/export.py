@@ -13,7 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.errors import first_line
-from pipeline.serving.export_format import (
+from pipeline.model.export_format import (
     CLASSES,
     EXAMPLES_INPUT,
     EXAMPLES_SIGNATURE,

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
-from pipeline.serving import background
+from pipeline.model import background
 from pipeline.training import answers, predictions, probe, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone

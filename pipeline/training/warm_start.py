@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from pipeline.serving.export_format import WEIGHTS
+from pipeline.model.export_format import WEIGHTS
 from pipeline.training.embedding import Embedding
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features

@@ -9,7 +9,7 @@ from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
-from pipeline.serving.inputs import KINDS, Kind
+from pipeline.model.inputs import KINDS, Kind
 from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.images import facts
 from pipeline.settings.names import SERVING

@@ -15,7 +15,7 @@ from tfx.utils import proto_utils
 from pipeline.components.pusher import AtomicPusherExecutor, await_free_version, check_pushed
 from pipeline.errors import UserError
 from pipeline.filesystem import digests, write
-from pipeline.serving.versions import STAGING, Versions
+from pipeline.model.versions import STAGING, Versions
 
 ROOT = Path(__file__).resolve().parents[2]
 

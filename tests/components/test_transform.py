@@ -25,8 +25,8 @@ from pipeline import filesystem
 from pipeline.components import transform
 from pipeline.data.decoded_blocks import keep_decoded
 from pipeline.errors import UserError
+from pipeline.model import background
 from pipeline.packaging import user_code
-from pipeline.serving import background
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tfx
 
-from pipeline.serving.export_format import read_fitted
+from pipeline.model.export_format import read_fitted
 from pipeline.settings.names import plain_names
 from tests.e2e.run import Run, call, copy_repository
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.serving.versions import changed_since_push
+from pipeline.model.versions import changed_since_push
 from tests.faults.servers import STRIKES as SERVER_STRIKES
 from tests.faults.workplace import EMPTY, END, NAME, START, Broken, Ended, Strike, Workplace, readable, send
 from tests.programs import require

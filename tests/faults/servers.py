@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.serving.versions import MANIFEST, Versions
+from pipeline.model.versions import MANIFEST, Versions
 from tests.faults.workplace import NAME, Broken, Ended, Workplace, readable
 
 # A server looks for versions every second; a model takes seconds to load.

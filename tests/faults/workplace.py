@@ -20,7 +20,7 @@ import pandas as pd
 import tensorflow as tf
 
 from pipeline.filesystem import digests
-from pipeline.serving.versions import Versions, changed_since_push
+from pipeline.model.versions import Versions, changed_since_push
 from tests.e2e.gauntlet_tables import from_packages
 from tests.e2e.run import copy_repository
 from tests.preloaded import Preloaded

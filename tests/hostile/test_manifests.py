@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import UserError
-from pipeline.serving.export_format import CLASSES, INPUTS
-from pipeline.serving.model import load
-from pipeline.serving.outside_operations import outside_operations
-from pipeline.serving.versions import MANIFEST, MANIFEST_KEY, Versions, changed_since_push, not_signed
+from pipeline.model.export_format import CLASSES, INPUTS
+from pipeline.model.outside_operations import outside_operations
+from pipeline.model.signatures import load
+from pipeline.model.versions import MANIFEST, MANIFEST_KEY, Versions, changed_since_push, not_signed
 from tests.bounds import bounded
 from tests.hostile.mutations import CASES, attempt, mutated
 from tests.serving.conftest import push

@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
+from pipeline.model.export_format import INPUTS
+from pipeline.model.versions import Versions
 from pipeline.serving.answering import Answering
 from pipeline.serving.app import create_app
 from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
-from pipeline.serving.export_format import INPUTS
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
-from pipeline.serving.versions import Versions
 from pipeline.training.explanations import Explainer
 
 DESCRIBED = {

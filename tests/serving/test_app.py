@@ -12,12 +12,12 @@ import pytest
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from pipeline.model.versions import Versions
 from pipeline.serving.answering import Answering, as_json
 from pipeline.serving.app import create_app
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
-from pipeline.serving.versions import Versions
 from tests.serving.conftest import LIMITS, PREDICT, ROWS, client_of, expected, push, save
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.model.export_format import INPUTS
+from pipeline.model.signatures import Signature, load
 from pipeline.serving import batching
 from pipeline.serving.batching import SHORT_SECONDS, Batcher, Overloaded
-from pipeline.serving.export_format import INPUTS
-from pipeline.serving.model import Signature, load
 from pipeline.serving.request_log import RequestLog
 
 

@@ -8,8 +8,8 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from pipeline.model.features import Refused
 from pipeline.serving.bodies import LARGE, Bodies, Limits
-from pipeline.serving.features import Refused
 
 LIMITS = Limits(body_bytes=1 << 20, instances=100, bytes_under_way=3 << 20, bytes_to_parse=1 << 20)
 

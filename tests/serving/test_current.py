@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pipeline import filesystem
 from pipeline.errors import UserError
+from pipeline.model.versions import Versions
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.versions import Versions
 from tests.serving.conftest import push
 
 

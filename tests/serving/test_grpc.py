@@ -25,8 +25,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from pipeline.serving.model import read_signatures
-from pipeline.serving.versions import Versions
+from pipeline.model.signatures import read_signatures
+from pipeline.model.versions import Versions
 from tests.serving.command import COMMAND, ROOT, ask, serve
 from tests.serving.conftest import ROWS, expected, push
 

@@ -13,15 +13,15 @@ import tensorflow as tf
 from PIL import Image
 from starlette.testclient import TestClient
 
+from pipeline.model.export_format import INPUTS
+from pipeline.model.signatures import load
 from pipeline.serving.answering import Answering
 from pipeline.serving.app import create_app
 from pipeline.serving.batching import MAX_ROWS, Batcher
 from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
-from pipeline.serving.export_format import INPUTS
 from pipeline.serving.images import logged
 from pipeline.serving.metrics import Metrics
-from pipeline.serving.model import load
 from pipeline.serving.request_log import RequestLog
 from pipeline.settings.images import Images
 from tests.encoded import encoded

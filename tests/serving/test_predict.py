@@ -15,9 +15,9 @@ from pipeline.cli import predict
 from pipeline.cli.printing import Terminal
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
+from pipeline.model.export_format import CLASSES, INPUTS
+from pipeline.model.signatures import Model, load
 from pipeline.serving.description import describe
-from pipeline.serving.export_format import CLASSES, INPUTS
-from pipeline.serving.model import Model, load
 from tests.serving.conftest import DESCRIBED, ROWS, expected, save
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pipeline.cli import predict
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
-from pipeline.serving.model import Model, load
+from pipeline.model.signatures import Model, load
 from tests.serving.test_images import b64, grey_image, save
 
 GREYS = {"dark/1.png": 10, "dark/2.jpg": 20, "light.bmp": 200}

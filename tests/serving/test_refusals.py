@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.serving.features import Refused, from_columns, from_instances
-from pipeline.serving.inputs import Input
+from pipeline.model.features import Refused, from_columns, from_instances
+from pipeline.model.inputs import Input
 from tests.serving.conftest import PREDICT, ROWS
 
 BAD = [

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.serving.versions import Versions
+from pipeline.model.versions import Versions
 from tests.serving.command import COMMAND, ROOT, ask, serve
 from tests.serving.conftest import ROWS, expected, push
 

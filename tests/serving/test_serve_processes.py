@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc
 
-from pipeline.serving.versions import Versions
+from pipeline.model.versions import Versions
 from tests.serving.command import COMMAND, ROOT, ask, serve
 from tests.serving.conftest import ROWS, expected, push
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving.versions import Versions
+from pipeline.model.versions import Versions
 from tests.serving.conftest import ROWS, push
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.serving.export_format import BACKBONE
+from pipeline.model.export_format import BACKBONE
 from pipeline.training import backbone, decode_image, strategy
 from pipeline.training.backbone import save
 from pipeline.training.decoding import Decoder

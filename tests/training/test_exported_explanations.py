@@ -15,9 +15,9 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.components.transform import analyze, with_weight
-from pipeline.serving import background
-from pipeline.serving.explanations import by_row, why_none
-from pipeline.serving.model import load
+from pipeline.model import background
+from pipeline.model.explanations import by_row, why_none
+from pipeline.model.signatures import load
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.export import export

@@ -9,11 +9,11 @@ from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 from starlette.testclient import TestClient
 
+from pipeline.model.export_format import INPUTS
 from pipeline.serving.answering import Answering
 from pipeline.serving.app import create_app
 from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
-from pipeline.serving.export_format import INPUTS
 from pipeline.serving.metrics import Metrics
 from pipeline.settings.config import Label
 from pipeline.settings.images import Images

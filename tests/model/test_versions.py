@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.serving.versions import (
+from pipeline.model.versions import (
     MANIFEST_KEY,
     Versions,
     changed_since_push,

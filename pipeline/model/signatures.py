@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.errors import UserError, first_line
-from pipeline.serving.export_format import (
+from pipeline.model.export_format import (
     EXPLAIN_SIGNATURE,
     EXPLAINING,
     INPUTS,
@@ -19,12 +19,12 @@ from pipeline.serving.export_format import (
     read_classes,
     read_inputs,
 )
-from pipeline.serving.features import Columns, from_instances
-from pipeline.serving.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
-from pipeline.serving.outside_operations import check_inward
-from pipeline.serving.packing import packed
-from pipeline.serving.plain_rows import Converter, plain_rows
-from pipeline.serving.versions import changed_since_push, not_signed
+from pipeline.model.features import Columns, from_instances
+from pipeline.model.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
+from pipeline.model.outside_operations import check_inward
+from pipeline.model.packing import packed
+from pipeline.model.plain_rows import Converter, plain_rows
+from pipeline.model.versions import changed_since_push, not_signed
 from pipeline.settings.images import Images
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.serving.features import Refused, from_instances
-from pipeline.serving.inputs import ANY, Input
-from pipeline.serving.plain_rows import plain_rows
+from pipeline.model.features import Refused, from_instances
+from pipeline.model.inputs import ANY, Input
+from pipeline.model.plain_rows import plain_rows
 from tests.hostile.mutations import CASES
 
 INPUTS = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.serving.background import KEPT, MOST_BYTES, Picked, read
+from pipeline.model.background import KEPT, MOST_BYTES, Picked, read
 
 
 def write(graph: Path, file: int, rows: list[bytes], block: int = 1_000) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipeline.serving.inputs import INT64, Input
+from pipeline.model.inputs import INT64, Input
 
 Converter: TypeAlias = Callable[[Sequence[Any]], dict[str, np.ndarray] | None]
 TYPES: dict[str, set[type]] = {"floats": {float, int}, "integers": {int}, "text": {str}}

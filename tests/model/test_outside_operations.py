@@ -13,8 +13,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from pipeline.errors import UserError
-from pipeline.serving.model import load
-from pipeline.serving.outside_operations import (
+from pipeline.model.outside_operations import (
     DESCRIPTORS,
     FILES,
     MACHINES,
@@ -25,6 +24,7 @@ from pipeline.serving.outside_operations import (
     check_inward,
     outside_operations,
 )
+from pipeline.model.signatures import load
 
 ROWS = tf.TensorSpec([None], tf.float32, name="number")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.serving.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS, EXPLAIN_SIGNATURE, EXPLAINING
-from pipeline.serving.model import Model, Signature
+from pipeline.model.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS, EXPLAIN_SIGNATURE, EXPLAINING
+from pipeline.model.signatures import Model, Signature
 
 # Rows in a request: each asks the model some thousand times.
 MOST_ROWS = 100

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.serving.features import Columns
+from pipeline.model.features import Columns
 
 
 def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:

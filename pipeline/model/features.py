@@ -17,7 +17,7 @@ from pipeline.data.csv_files import separator_hint
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
-from pipeline.serving.inputs import ANY, Input, quoted, take_examples
+from pipeline.model.inputs import ANY, Input, quoted, take_examples
 from pipeline.settings.names import shortened
 
 Columns: TypeAlias = Mapping[str, np.ndarray]
