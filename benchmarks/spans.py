@@ -166,7 +166,8 @@ def timed(config: Path, output: Path) -> Seconds:
 def run(config_file: Path, output: Path) -> Seconds:
     """Executes the steps up to Transform; returns the seconds of each."""
     from pipeline.graph import create_pipeline
-    from pipeline.runs.run_graph import Step, run_graph
+    from pipeline.runs.run_graph import run_graph
+    from pipeline.runs.step import Step
     from pipeline.settings.config import load_config
     from pipeline.settings.target import Target
 

@@ -24,7 +24,8 @@ from pipeline.components.evaluator import EvaluatorExecutor
 from pipeline.errors import UserError
 from pipeline.graph import create_pipeline
 from pipeline.runs import engine
-from pipeline.runs.run_graph import Step, run_graph
+from pipeline.runs.run_graph import run_graph
+from pipeline.runs.step import Step
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target

@@ -29,7 +29,7 @@ from pipeline.settings.target import Target
 from pipeline.settings.tasks import shown_metrics
 
 if TYPE_CHECKING:
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 FOLDER, FILE = "backtest", "backtest.json"
 # The last step of a window: nothing is pushed.
@@ -78,7 +78,7 @@ def backtest(
     with scratch_folder(), redirect_output(output / "logs" / f"{name}.log", verbose) as screen:
         screen.start(config, f"backtest {name}")
         from pipeline.runs import engine
-        from pipeline.runs.run_graph import StepFailed
+        from pipeline.runs.step import StepFailed
 
         engine.check(target)
         measured: list[Window] = []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pipeline.runs.record import Record
     from pipeline.runs.results import Results
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 VERDICT = "verdict.json"
 
@@ -155,7 +155,8 @@ class LocalRun:
         """
         from pipeline.runs import store
         from pipeline.runs.results import read_results, warnings_of
-        from pipeline.runs.run_graph import StepFailed, run_graph, upstream_of
+        from pipeline.runs.run_graph import run_graph, upstream_of
+        from pipeline.runs.step import StepFailed
 
         running: list[str] = []
 

@@ -13,7 +13,7 @@ from pipeline.settings.target import Target
 
 if TYPE_CHECKING:
     from pipeline.data.sample import Sample
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 # The folder of runs on a sample, in that of the runs on all rows.
 SAMPLE = "sample"

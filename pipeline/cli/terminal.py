@@ -30,7 +30,7 @@ from pipeline.settings.tasks import Metric, shown_metrics
 
 if TYPE_CHECKING:
     from pipeline.runs.results import Results
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 CPU_FACTOR = 1.5
 SHORTEST = 1.0  # seconds; differences between wall and CPU time of shorter steps say nothing

@@ -11,7 +11,7 @@ from pipeline.components.artifacts import read_statistics
 from pipeline.evaluation.tfma_config import BASELINE, read_metrics
 from pipeline.runs.record import Record
 from pipeline.runs.results import Results
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.config import PipelineConfig
 from pipeline.validation.statistics import Statistics
 

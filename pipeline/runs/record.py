@@ -24,7 +24,7 @@ from pipeline.settings.config import PipelineConfig
 from pipeline.settings.tasks import METRICS
 
 if TYPE_CHECKING:
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 PROPERTY = "record"
 RUN_CONTEXT = "pipeline_run"

@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.model.versions import changed_since_push, was_withdrawn
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.repository import shown
 
 

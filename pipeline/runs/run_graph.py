@@ -12,13 +12,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 from ml_metadata.proto import metadata_store_pb2
-from tfx import types
 from tfx.dsl.compiler import constants
 from tfx.dsl.compiler.compiler import Compiler
 from tfx.orchestration import metadata
@@ -35,6 +33,7 @@ from pipeline.errors import UserError
 from pipeline.processes import Processes, collect_rarely, cpu_seconds
 from pipeline.runs import reuse
 from pipeline.runs.executors import in_processes
+from pipeline.runs.step import Step, StepFailed
 
 # Reasons why a step that looks something up has failed.
 NOT_FOUND = {
@@ -51,50 +50,6 @@ BESIDE_GATE = ("Baselines", "Transform")
 GROWN = 128 << 20
 RESOLVER = "tfx.dsl.components.common.resolver.Resolver"
 IMPORTER = "tfx.dsl.components.common.importer.Importer"
-
-
-@dataclass(frozen=True)
-class Step:
-    """Result of a step.
-
-    Attributes:
-        name: Node of the graph.
-        state: "ran", "cached" (nothing it depends on has changed), "looked up" (it only finds artifacts) or "skipped"
-            (its condition does not hold).
-        seconds: From start to end.
-        outputs: Its artifacts by output name.
-        made: When the artifacts were made, for a cached step earlier than the run.
-        passed_over: Why it has not reused what an earlier run has made.
-        cpu_seconds: CPU time of its executor and the processes that work for it; None if not measured.
-    """
-
-    name: str
-    state: Literal["ran", "cached", "looked up", "skipped"]
-    seconds: float
-    outputs: dict[str, list[types.Artifact]]
-    made: datetime.datetime | None
-    passed_over: str = ""
-    cpu_seconds: float | None = None
-
-    @property
-    def reason(self) -> str:
-        """Return why it did not run, or a remark on its result."""
-        if self.state == "cached":
-            unchanged = "nothing it depends on has changed"
-            return f"{unchanged} since {self.made:%Y-%m-%d %H:%M}" if self.made else unchanged
-        if self.state == "looked up":
-            found = sum(map(len, self.outputs.values()))
-            return "" if found else "found nothing, so there is nothing to compare with"
-        return self.passed_over
-
-
-class StepFailed(Exception):
-    """A step failed; the cause is ``__cause__``, when it raised one."""
-
-    def __init__(self, step: str, seconds: float):
-        super().__init__(f"step {step} failed")
-        self.step = step
-        self.seconds = seconds
 
 
 def upstream_of(pipeline: tfx_pipeline.Pipeline) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from pipeline.settings.target import Target
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
 logger = logging.getLogger("pipeline.advise")
 
@@ -62,7 +62,8 @@ def run_on_part(
         create: Creates the graph on a sample, for a target.
         tell: Receives each step that starts.
     """
-    from pipeline.runs.run_graph import StepFailed, run_graph
+    from pipeline.runs.run_graph import run_graph
+    from pipeline.runs.step import StepFailed
 
     there = rows_of(run)
     rows = sum(there.values())

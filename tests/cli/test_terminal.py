@@ -18,7 +18,7 @@ from pipeline.cli import running_line, terminal
 from pipeline.cli.printing import Terminal
 from pipeline.errors import UserError
 from pipeline.runs.results import Results
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.config import Data, Label, PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Evaluation, Gate, SliceGate
 from pipeline.settings.tasks import shown_metrics

@@ -37,7 +37,7 @@ def described(tmp_path) -> Callable:
 
         from pipeline.report.run import FinishedRun
         from pipeline.runs import record
-        from pipeline.runs.run_graph import Step
+        from pipeline.runs.step import Step
         from pipeline.settings.config import load_config
 
         artifact = standard_artifacts.ExampleStatistics()

@@ -11,7 +11,7 @@ from tfx.types import standard_artifacts
 from pipeline.components.artifacts import MODEL_REPORT
 from pipeline.report import evaluation
 from pipeline.report.blocks import Block, Figures, Text
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 
 
 def blocks(described: Any, folder: Path, report: dict[str, Any]) -> list[Block]:

@@ -18,7 +18,7 @@ from pipeline.report import evaluation, images, page, scoring
 from pipeline.report.blocks import Section, Table, Text, Thumbnails, write_page
 from pipeline.report.run import FinishedRun
 from pipeline.runs import record
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.images import Images
 from pipeline.validation.serving_skew import statistics_of

@@ -263,7 +263,7 @@ def test_a_run_that_fails_after_the_push_says_that_it_pushed(described):
     from tfx.types import standard_artifacts
 
     from pipeline.report import overview
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
     failed = described({"train": pd.DataFrame({"x": [1.0, 2.0]})})
     assert overview.verdict(failed)[0].text == "The run failed in DataGate; nothing was pushed."

@@ -18,7 +18,8 @@ from tfx.types.standard_artifacts import Model
 
 from pipeline.errors import UserError
 from pipeline.processes import processes
-from pipeline.runs.run_graph import Step, StepFailed, run_graph
+from pipeline.runs.run_graph import run_graph
+from pipeline.runs.step import Step, StepFailed
 
 
 @component

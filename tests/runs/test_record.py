@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs import record
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from tfx.types import standard_artifacts
 from pipeline.errors import UserError
 from pipeline.model.versions import Versions
 from pipeline.runs.results import read_results
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.target import Target
 
 

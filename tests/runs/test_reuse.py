@@ -15,7 +15,8 @@ from tfx.orchestration import metadata, pipeline
 from tfx.types import standard_artifacts
 
 from pipeline.errors import UserError
-from pipeline.runs.run_graph import Step, StepFailed, run_graph
+from pipeline.runs.run_graph import run_graph
+from pipeline.runs.step import Step, StepFailed
 
 ROWS = {"a": "1 2 3", "b": "4 5"}
 SPOILT = "1 ? 3"  # of as many bytes as the rows of a

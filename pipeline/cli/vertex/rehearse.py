@@ -8,7 +8,7 @@ from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.runs.results import read_results
-from pipeline.runs.run_graph import StepFailed
+from pipeline.runs.step import StepFailed
 from pipeline.settings.target import only_run_in
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.rehearsal import comparison, task_runner

@@ -34,7 +34,7 @@ from pipeline.report import page
 from pipeline.report.run import FinishedRun
 from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec

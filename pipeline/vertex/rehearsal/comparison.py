@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.evaluation.tfma_config import read_metrics
-from pipeline.runs.run_graph import Step
+from pipeline.runs.step import Step
 
 
 def differences(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:

@@ -21,7 +21,8 @@ from tfx.dsl.io import fileio
 
 from pipeline import filesystem
 from pipeline.errors import UserError
-from pipeline.runs.run_graph import NOT_FOUND, Step, StepFailed
+from pipeline.runs.run_graph import NOT_FOUND
+from pipeline.runs.step import Step, StepFailed
 from pipeline.settings.target import IN_PROCESS, Target, Vertex
 from pipeline.vertex import (
     ALL_NODES,

@@ -99,7 +99,7 @@ def _rehearse_here(config_file: Path, out: Path, data: Path | None) -> Rehearsal
     """Rehearse on this machine, which ``cloud_machine`` makes one of Google Cloud."""
     from pipeline.errors import UserError
     from pipeline.runs.results import outcome_of
-    from pipeline.runs.run_graph import Step, StepFailed
+    from pipeline.runs.step import Step, StepFailed
     from pipeline.settings.config import load_config
     from pipeline.settings.target import Target, Vertex
     from pipeline.vertex.cloud import Cloud

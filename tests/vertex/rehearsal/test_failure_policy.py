@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runs.run_graph import StepFailed
+from pipeline.runs.step import StepFailed
 from pipeline.vertex import ALL_NODES, REPORT_TASK
 from pipeline.vertex.rehearsal import task_runner
 from tests.vertex.rehearsal.test_rehearsal_parts import TASK, after, job_of

@@ -162,7 +162,7 @@ def test_vizier_trials_are_jobs_that_report_and_keep_checkpoints_of_their_own(
 
 
 def test_a_rehearsal_is_compared_with_the_local_run(first, clone, rehearsed, rehearsal_clone):
-    from pipeline.runs.run_graph import Step
+    from pipeline.runs.step import Step
 
     def steps(evaluation: Path, schema: Path) -> dict[str, Step]:
         made = {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.runs.run_graph import Step, StepFailed
+from pipeline.runs.step import Step, StepFailed
 from pipeline.vertex.rehearsal import task_runner
 from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_metadata import LocalMetadata
