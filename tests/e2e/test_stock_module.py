@@ -35,7 +35,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     pd.concat([pd.read_parquet(file) for file in sorted(few_flights.glob("*/*.parquet"))]).to_csv(flights, index=False)
 
     # Nothing has ever been searched there, so there are no best values to reuse.
-    reuse = run(clone, "--data", flights, "--tuning", "reuse", preloaded=False)
+    reuse = run(clone, "--data", flights, "--tuning", "reuse")
     assert reuse.code == 1
     assert "LastSearch failed: tuning mode 'reuse' found no earlier search in this output folder" in reuse.text
 
@@ -53,7 +53,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
     assert "pipeline.progress.training: epoch 1 of 1" in log
     assert "pipeline.progress.search: trial 2 of 2" in log
 
-    second = run(clone, "--data", flights, preloaded=False)
+    second = run(clone, "--data", flights)
     assert (second.code, second.ran) == (0, set()), second.text
 
     # Without the steps, Keras would go on for ever.

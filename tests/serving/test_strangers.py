@@ -183,7 +183,14 @@ KEYS = b'{"instances":[{' + b",".join(b'"%06d":0' % number for number in range(9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("body", "number"), [(LISTS, 6), (KEYS, 6), (LISTS, 80)], ids=["lists", "keys", "many"])
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        pytest.param(LISTS, 6, id="lists", marks=pytest.mark.long),
+        pytest.param(KEYS, 6, id="keys", marks=pytest.mark.long),
+        pytest.param(LISTS, 80, id="many"),
+    ],
+)
 def test_while_whole_bodies_are_parsed_that_cost_most_health_answers(server, body, number):
     process, port = server
     before = memory(process)
@@ -365,7 +372,14 @@ def test_the_log_of_requests_is_private_and_lacks_what_it_shall(versions, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["manifest.json", "saved_model.pb", "variables/variables.index"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param("manifest.json", marks=pytest.mark.long),
+        "saved_model.pb",
+        pytest.param("variables/variables.index", marks=pytest.mark.long),
+    ],
+)
 def test_of_a_damaged_version_it_says_why_at_once_and_serves_the_older_until_it_is_whole(tmp_path, file):
     versions = Versions(tmp_path / "flights")
     push(versions, 10, bias=0)
