@@ -60,7 +60,7 @@ def main() -> int:
         if arguments.backtest:
             with only_run_in(output):
                 prepare(config)
-                return backtest.backtest(config, target, output, arguments.backtest, command, arguments.verbose)
+                return backtest.backtest(config, target, output, arguments.backtest, arguments.verbose)
         run = LocalRun(config, output, command, webhook.read(os.environ))
         take = None
         if arguments.sample:
@@ -125,7 +125,7 @@ def run_pipeline(
         run: Of which config.
         target: Where.
         verbose: Whether the terminal shows the whole log.
-        take: Takes the sample of rows that it runs on; None: all rows.
+        take: Takes a sample of the rows; None: all rows.
     """
     with scratch_folder(), terminal.redirect_output(run.log, verbose) as screen, started_ahead(run.expects_work()):
         screen.start(run.config, run.name)

@@ -1,19 +1,18 @@
-"""Backtest on this machine: learn from the spans up to one, test on the next, window by window.
+"""Backtest on this machine: train on the spans up to one, test on the next span, window by window.
 
-Each window has a metadata store of its own, so that no model of a later window is found by an earlier one when the
-backtest is run again. The artifacts lie together: windows share spans, and what was made of a span is kept.
+Each window has its own metadata store, so that a second backtest cannot find the model of a later window. The windows
+share a folder of artifacts, because they share spans, and the results of a span are kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import filesystem
 from pipeline.cli import interruption
@@ -36,40 +35,18 @@ FOLDER, FILE = "backtest", "backtest.json"
 LAST = "Evaluator"
 
 
-@dataclass(frozen=True)
-class Window:
-    """The metrics of a window on the rows of its test span.
-
-    Attributes:
-        learns_from: The oldest and the newest span that it learns from.
-        tested_on: The span after them.
-        metrics: Of its model.
-        earlier_model: Of the model of the window before, which has not seen the newest span; none of the first window.
-        baselines: Of simple models that learn from the same rows, by model.
-    """
-
-    learns_from: tuple[int, int]
-    tested_on: int
-    metrics: dict[str, float]
-    earlier_model: dict[str, float]
-    baselines: dict[str, dict[str, float]]
-
-
-def backtest(
-    config: PipelineConfig, target: Target, output: Path, count: int, command: Sequence[str], verbose: bool
-) -> int:
-    """Run a number of windows, the newest span last; show and write the metrics of each; return the exit code.
+def backtest(config: PipelineConfig, target: Target, output: Path, count: int, verbose: bool) -> int:
+    """Run the windows, the oldest first; show and write the metrics of each; return the exit code.
 
     Args:
-        config: Of the pipeline whose model is tested.
-        target: Where each window runs, but for its metadata store.
+        config: Config of the pipeline.
+        target: Target of the windows, except for the metadata store.
         output: Folder of the backtests.
         count: Number of windows.
-        command: As typed.
         verbose: Whether the terminal shows the whole log.
 
     Raises:
-        UserError: there are too few spans, or a window cannot start.
+        UserError: the data has too few spans, or a window cannot start.
     """
     windows = windows_of(config.data, count)
     configs = [config_of_window(config, spans) for spans in windows]
@@ -81,75 +58,74 @@ def backtest(
         from pipeline.runs.step import StepFailed
 
         engine.check(target)
-        measured: list[Window] = []
+        measured: list[dict[str, Any]] = []
         model = NO_BASELINE
         for number, (spans, of_window) in enumerate(zip(windows, configs, strict=True), 1):
-            screen.note(f"window {number} of {count}: learns from {_text(spans[0], spans[-2])}, tested on {spans[-1]}")
+            screen.note(f"window {number} of {count}: trains on {spans[0]} to {spans[-2]}, tests on {spans[-1]}")
+            metadata = str(output / f"span-{spans[-1]}.sqlite")
             try:
-                metadata = str(output / f"span-{spans[-1]}.sqlite")
-                steps = _run(of_window, replace(target, metadata=metadata), model, screen)
+                model, metrics = _run(of_window, replace(target, metadata=metadata), model, screen)
             except StepFailed as error:
                 screen.failure(error.step, error.seconds, error.__cause__, config)
                 return FAILED
-            measured.append(_measured(steps, spans))
-            model = steps["Trainer"].outputs["model"][0].uri
-        file = output / FILE
-        content = {"pipeline": config.name, "command": list(command), "windows": [asdict(one) for one in measured]}
-        filesystem.write(file, json.dumps(content, indent=2) + "\n")
+            measured.append({"learns_from": [spans[0], spans[-2]], "tested_on": spans[-1], **metrics})
+        filesystem.write(output / FILE, json.dumps({"pipeline": config.name, "windows": measured}, indent=2) + "\n")
         _show(measured, config, screen)
-        screen.note(f"written to {shown(file)}; nothing was pushed")
+        screen.note(f"written to {shown(output / FILE)}; nothing was pushed")
     return SUCCEEDED
 
 
 def windows_of(data: Data, count: int) -> list[list[int]]:
-    """Return the spans of each window, the one to test on last; the last window has the newest span.
+    """Return the spans of each window, the test span last; the last window has the newest span.
 
     Raises:
-        UserError: the data have no spans, or fewer than the windows need.
+        UserError: the data has no spans, or fewer spans than the windows need.
     """
-    if data.query_source or not data.has_spans:
+    if data.query_source or data.images or not data.has_spans:
         raise UserError(
-            'a backtest needs spans, and data.files has no "{SPAN}": write the rows of each month, say, to a folder of '
-            'its own, and set files="month-{SPAN}/*" (docs/data.md)'
+            'a backtest needs tables in spans, with "{SPAN}" in data.files: for example, write the rows of each month '
+            'to a separate folder and set files="month-{SPAN}/*" (docs/data.md)'
         )
-    if data.images is not None:
-        raise UserError("a backtest needs rows of tables, and data.images says that rows are images")
-    everything = replace(data, last_spans=None, test_newest=False)
-    spans = sorted(set(find_files(everything).spans.values()))
-    if len(spans) < count + 1:
-        numbers = ", ".join(map(str, spans))
+    spans = sorted(set(find_files(replace(data, last_spans=None, test_newest=False)).spans.values()))
+    if len(spans) <= count:
         raise UserError(
-            f"{count} windows need {count + 1} spans or more, one to learn from and the next to test on; found "
-            f"{len(spans)} in {shown(data.path)} ({numbers}). Take fewer windows"
+            f"{count} windows need at least {count + 1} spans; found {len(spans)} in {shown(data.path)} "
+            f"({', '.join(map(str, spans))}). Reduce the number of windows"
         )
     most = data.last_spans or len(spans)
-    # Of data that is tested on its newest span already, that span is one of the last ones.
+    # With data.test_newest, the span to test on is one of data.last_spans.
     most -= data.test_newest and data.last_spans is not None
     return [spans[max(0, place - most) : place + 1] for place in range(len(spans) - count, len(spans))]
 
 
 def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineConfig:
-    """Return a config that learns from all spans but the last one, and tests on that.
+    """Return a config that trains on all spans but the last one, and tests on the last one.
 
     Raises:
-        UserError: it would reuse a search that has seen the spans to test on.
+        UserError: the config reuses a search.
     """
     if config.tuning.mode == "reuse":
         raise UserError(
-            "a backtest reuses no search, which has seen the spans that it tests on; give --tuning search or off"
+            "a backtest cannot reuse a search, because the search has used the test spans; set --tuning search or off"
         )
     return replace(
         config,
         data=replace(config.data, until_span=spans[-1], last_spans=len(spans), test_newest=True, prepare=None),
-        # The last blessed model has seen the spans to test on.
-        training=replace(config.training, warm_start=False),
-        # Months differ; how well a model stands that is the question, and no reason to stop.
+        training=replace(config.training, warm_start=False),  # the last blessed model has used the test spans
+        # A backtest measures the effect of differences between spans, so such a difference must not stop it.
         data_checks=replace(config.data_checks, severity={"skew": "warn", **config.data_checks.severity}),
     )
 
 
-def _run(config: PipelineConfig, target: Target, model: str, screen: Screen) -> Mapping[str, Step]:
-    """Run the graph of a window up to the Evaluator, which compares with an earlier model."""
+def _run(config: PipelineConfig, target: Target, earlier_model: str, screen: Screen) -> tuple[str, dict[str, Any]]:
+    """Run the graph of a window up to the Evaluator.
+
+    Returns:
+        The folder of the model; and the metrics of the model, of the earlier model, which was not trained on the newest
+        span, and of the baselines, all on the rows of the test span.
+    """
+    from pipeline.components.artifacts import read_baselines
+    from pipeline.evaluation.tfma_config import BASELINE, read_metrics
     from pipeline.graph import create_pipeline
     from pipeline.runs.results import warnings_of
     from pipeline.runs.run_graph import run_graph
@@ -160,55 +136,35 @@ def _run(config: PipelineConfig, target: Target, model: str, screen: Screen) -> 
         for sentence in warnings_of(step):
             screen.warning(sentence)
 
-    compared = replace(config, evaluation=replace(config.evaluation, baseline=model, broken_baseline="warn"))
+    compared = replace(config, evaluation=replace(config.evaluation, baseline=earlier_model, broken_baseline="warn"))
     pipeline = create_pipeline(compared, target)
-    return run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, on_end, last=LAST)
-
-
-def _measured(steps: Mapping[str, Step], spans: Sequence[int]) -> Window:
-    from pipeline.components.artifacts import read_baselines
-    from pipeline.evaluation.tfma_config import BASELINE, read_metrics
-
+    steps = run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, on_end, last=LAST)
     evaluation = steps[LAST].outputs["evaluation"][0].uri
-    return Window(
-        (spans[0], spans[-2]),
-        spans[-1],
-        read_metrics(evaluation)["overall"],
-        read_metrics(evaluation, BASELINE)["overall"],
-        read_baselines(steps["Baselines"].outputs["baselines"][0].uri),
-    )
+    return steps["Trainer"].outputs["model"][0].uri, {
+        "metrics": read_metrics(evaluation)["overall"],
+        "earlier_model": read_metrics(evaluation, BASELINE)["overall"],
+        "baselines": read_baselines(steps["Baselines"].outputs["baselines"][0].uri),
+    }
 
 
-def _show(windows: Sequence[Window], config: PipelineConfig, screen: Screen) -> None:
-    """Show the first metric of the label's task, by window, and how often the model was better than each other one."""
+def _show(windows: Sequence[dict[str, Any]], config: PipelineConfig, screen: Screen) -> None:
+    """Show the first metric of the label's task by window, and the gain of the model over each other model."""
+    import pandas as pd
+
     name, metric = next(iter(shown_metrics(config.label.task).items()))
-    compared = [{"the model before": one.earlier_model, **dict(reversed(one.baselines.items()))} for one in windows]
-    others = list(dict.fromkeys(model for of_window in compared for model in of_window))
     rows = []
-    for one, of_window in zip(windows, compared, strict=True):
-        values = [one.metrics, *(of_window.get(other, {}) for other in others)]
-        cells = [_number(found.get(name, math.nan)) for found in values]
-        rows.append((_text(*one.learns_from), str(one.tested_on), *cells, f"{one.metrics['example_count']:,.0f}"))
-    screen.note("")
-    header = ("learns from", "tested on", metric.title, *others, "examples")
-    screen.table(header, rows)
-    for other in others:
-        differences = [
-            one.metrics.get(name, math.nan) - of_window.get(other, {}).get(name, math.nan)
-            for one, of_window in zip(windows, compared, strict=True)
-        ]
-        gains = [metric.direction * difference for difference in differences if math.isfinite(difference)]
-        if gains:
-            better = sum(gain > 0 for gain in gains)
+    for window in windows:
+        models = {metric.title: window["metrics"], "previous model": window["earlier_model"], **window["baselines"]}
+        first, last = window["learns_from"]
+        row = {"trained on": f"{first} to {last}", "tested on": window["tested_on"]}
+        row |= {model: metrics.get(name, math.nan) for model, metrics in models.items()}
+        rows.append({**row, "examples": int(window["metrics"]["example_count"])})
+    table = pd.DataFrame(rows)
+    screen.note("\n" + table.to_string(index=False, float_format="{:.4f}".format, na_rep="-"))
+    for other in table.columns[3:-1]:
+        gains = (metric.direction * (table[metric.title] - table[other])).dropna()
+        if len(gains):
             screen.note(
-                f"better than {other} in {better} of {len(gains)} windows, by {mean(gains):+.4f} on average "
-                f"({min(gains):+.4f} to {max(gains):+.4f})"
+                f"better than {other} in {(gains > 0).sum()} of {len(gains)} windows, on average by "
+                f"{gains.mean():+.4f} ({gains.min():+.4f} to {gains.max():+.4f})"
             )
-
-
-def _text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first} to {last}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else "-"
