@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli import backtest, command_line, interruption, terminal
 from pipeline.cli.command_line import FAILED
-from pipeline.cli.local_run import LocalRun, load_libraries
+from pipeline.cli.local_run import SAMPLE, LocalRun, for_sample, load_libraries, take_sample
 from pipeline.cli.printing import say
-from pipeline.cli.sampling import SAMPLE, for_sample, take_sample
 from pipeline.cli.scratch import scratch_folder
 from pipeline.components.tensorflow_process import started_ahead
 from pipeline.data.location import check_data, prepare
@@ -104,13 +103,13 @@ def parse_arguments() -> argparse.Namespace:
         "--sample",
         type=command_line.positive,
         metavar="ROWS",
-        help=f"run everything on so many rows, in a folder of its own, {SAMPLE}/ in that of all rows",
+        help=f"run all steps on a sample of this size, in the folder {SAMPLE}/ inside the output folder",
     )
     instead.add_argument(
         "--backtest",
         type=command_line.positive,
         metavar="WINDOWS",
-        help="push nothing: learn from the spans up to one and test on the next, in so many windows",
+        help="push nothing; in each window, train on the spans up to one and test on the next span",
     )
     parser.add_argument("--verbose", action="store_true", help="show the whole log, of TFX and TensorFlow too")
     return parser.parse_args()

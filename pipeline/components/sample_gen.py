@@ -1,4 +1,4 @@
-"""A sample of all examples in ExampleGen's place: the same records, and no raw data read again."""
+"""Take the place of ExampleGen with a sample of the examples that an earlier run has written."""
 
 import dataclasses
 import json
@@ -18,15 +18,10 @@ class SampleGenExecutor(base_executor.BaseExecutor):
     """Take a sample."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "examples".
-
-        Raises:
-            UserError: so few rows have none of a split.
-        """
+        """Write "examples"."""
         examples = artifact_utils.get_single_instance(output_dict["examples"])
-        taken = Sample(**json.loads(exec_properties["settings"]))
-        sample.write(taken, examples.uri)
-        examples.split_names = artifact_utils.encode_split_names(list(taken.there))
+        taken = sample.write(Sample(**json.loads(exec_properties["settings"])), examples.uri)
+        examples.split_names = artifact_utils.encode_split_names(list(taken))
         examples_utils.set_payload_format(examples, example_gen_pb2.FORMAT_TF_EXAMPLE)
         examples_utils.set_file_format(examples, "tfrecords_gzip")
 

@@ -1,13 +1,12 @@
-"""Take part of the examples that a step has written, evenly from all splits."""
+"""Take a sample of the examples that a step has written, evenly from each split."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline import filesystem
 from pipeline.data import shard_files
 from pipeline.data.tfrecord_files import read_records
-from pipeline.errors import UserError
 from pipeline.settings.config import SPLITS
 
 BLOCK = 1_000
@@ -15,85 +14,54 @@ BLOCK = 1_000
 
 @dataclass(frozen=True)
 class Sample:
-    """A number of rows of some examples.
+    """A number of rows of the examples in a folder.
 
     Attributes:
-        examples: Folder that the step has written.
-        there: Its rows by split.
-        rows: How many to take; all, if there are fewer.
-        made: When they were written, where that can change.
+        examples: Folder of the examples.
+        rows: Number of rows to take; all rows if there are fewer.
+        made: When the examples were written, if a later run can write others into the same folder.
     """
 
     examples: str
-    there: Mapping[str, int]
     rows: int
     made: str = ""
 
 
 def count(examples: str) -> dict[str, int]:
-    """Return the rows of examples by split; of transformed ones, without those that were not."""
+    """Return the number of rows by split; of transformed examples, only the splits that were transformed."""
     if filesystem.exists(f"{examples}/{shard_files.SUMMARY}"):
         return dict(shard_files.read_summary(examples)["rows"])
-    # Transform has not counted them, nor has TFX's own ExampleGen, which reads BigQuery.
+    # Neither Transform nor TFX's ExampleGen for BigQuery writes a summary.
     return {
-        split: sum(len(block) for file in files for block in read_records(file, BLOCK))
+        split: sum(len(records) for file in files for records in read_records(file, BLOCK))
         for split in SPLITS
         if (files := _files(examples, split))
     }
 
 
-def shares(sample: Sample) -> dict[str, int]:
-    """Return how many of the rows are of each split.
-
-    Raises:
-        UserError: of a split there is none.
-    """
-    found, before, of = {}, 0, sum(sample.there.values())
-    for split in _splits(sample):
-        after = before + sample.there[split]
-        found[split] = _taken(after, sample.rows, of) - _taken(before, sample.rows, of)
-        before = after
-    if empty := [split for split, rows in found.items() if sample.there[split] and not rows]:
-        enough = max(-(-of // sample.there[split]) for split in empty)
-        raise UserError(
-            f"a sample of {sample.rows:,} of {of:,} rows has none of {' and '.join(empty)}; take {enough:,} or more"
-        )
-    return found
+def shares(there: Mapping[str, int], rows: int) -> dict[str, int]:
+    """Return how many rows to take from each split, in proportion to its rows, and at least one if it has any."""
+    total = sum(there.values())
+    return {split: min(number, max(1, round(rows * number / total))) for split, number in there.items()}
 
 
-def write(sample: Sample, to: str) -> None:
-    """Write the sample as ExampleGen writes examples, a file for each split.
-
-    Raises:
-        UserError: of a split there is none.
-    """
-    shares(sample)
-    seen, of = 0, sum(sample.there.values())
-
-    def chosen(split: str) -> Iterator[bytes]:
-        nonlocal seen
-        for file in _files(sample.examples, split):
-            for records in read_records(file, BLOCK):
-                for place, record in enumerate(records, seen):
-                    if _taken(place + 1, sample.rows, of) > _taken(place, sample.rows, of):
-                        yield record
-                seen += len(records)
-
-    for split in _splits(sample):
-        shard_files.write_records(chosen(split), f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
+def write(sample: Sample, to: str) -> dict[str, int]:
+    """Write a sample as ExampleGen writes examples, one file for each split; return the rows taken by split."""
+    there = count(sample.examples)
+    taken = shares(there, sample.rows)
+    for split, number in taken.items():
+        records = _evenly(_files(sample.examples, split), number, there[split])
+        shard_files.write_records(records, f"{to}/Split-{split}/data_tfrecord-00000-of-00001.gz", to)
     if not filesystem.is_remote(to):
         shutil.rmtree(f"{to}/{shard_files.PARTIAL}", ignore_errors=True)
-
-
-def _splits(sample: Sample) -> list[str]:
-    """Return the splits in an order that is always the same: between two of them it decides about a row."""
-    return [split for split in SPLITS if split in sample.there]
+    return taken
 
 
 def _files(examples: str, split: str) -> list[str]:
     return sorted(filesystem.find_files(examples, f"Split-{split}/*"))
 
 
-def _taken(seen: int, rows: int, of: int) -> int:
-    """Return how many rows have been taken once so many have been seen."""
-    return seen * min(rows, of) // of
+def _evenly(files: Sequence[str], number: int, total: int) -> Iterator[bytes]:
+    """Yield a number of the records of files that have ``total`` records."""
+    records = (record for file in files for block in read_records(file, BLOCK) for record in block)
+    return (record for place, record in enumerate(records) if place * number % total < number)

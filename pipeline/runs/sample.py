@@ -1,16 +1,15 @@
-"""Run a pipeline on part of its rows: to try an edit on a sample, or to tell start from work on rows for ``advise``."""
+"""Run a pipeline on part of its rows for ``advise``, to tell the start of a step from its work on rows."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.costs.measured import StepRun
-from pipeline.data.sample import Sample, count
+from pipeline.data.sample import Sample
 from pipeline.errors import UserError, first_line
 from pipeline.runs import store
 from pipeline.runs.store import Run
@@ -20,33 +19,11 @@ from pipeline.settings.target import Target
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
-    from pipeline.runs.step import Step
-
 logger = logging.getLogger("pipeline.advise")
 
 FIRST = "ExampleGen"
 # Of the rows of a run, for ``advise``. Fewer than these tell little beside what a step takes to start.
 PART, LEAST_ROWS = 1 / 8, 2_000
-
-
-def sample_of(whole: Pipeline, rows: int, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> Sample:
-    """Run a graph up to ExampleGen, for a sample of what that writes; what a run has written before is used again.
-
-    Args:
-        whole: Graph of the pipeline on all rows.
-        rows: How many to take.
-        on_start: See ``run_graph``.
-        on_end: See ``run_graph``.
-
-    Raises:
-        StepFailed: ExampleGen has failed.
-    """
-    from pipeline.runs.run_graph import run_graph
-
-    run_id = f"{store.SAMPLED}{datetime.now().isoformat()}"
-    step = run_graph(whole, run_id, on_start, on_end, last=FIRST)[FIRST]
-    examples = step.outputs["examples"][0].uri
-    return Sample(examples, count(examples), rows, made=str(step.made))
 
 
 def run_on_part(
@@ -65,8 +42,7 @@ def run_on_part(
     from pipeline.runs.run_graph import run_graph
     from pipeline.runs.step import StepFailed
 
-    there = rows_of(run)
-    rows = sum(there.values())
+    rows = sum(rows_of(run).values())
     every = _every(rows)
     examples = run.artifact(FIRST, "examples")
     if every < 2 or examples is None or not Path(examples.uri).is_dir():
@@ -74,7 +50,7 @@ def run_on_part(
     with tempfile.TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True) as folder:
         output = Path(folder)
         try:
-            pipeline = create(Target.local(output, name), Sample(examples.uri, there, rows // every))
+            pipeline = create(Target.local(output, name), Sample(examples.uri, rows // every))
             run_graph(pipeline, "part", lambda step: tell(f"part of the rows: {step}"), lambda _: None)
         except (StepFailed, UserError) as error:
             logger.info("The run on part of the rows ended early: %s: %s", first_line(error), error.__cause__)

@@ -138,9 +138,8 @@ class Spinner:
         uri = artifact.uri
         if uri not in self._samples:
             to = self.scratch / "examples" / str(len(self._samples))
-            taken = sample.Sample(uri, sample.count(uri), self.rows)
-            sample.write(taken, str(to))
-            self._samples[uri] = to, sum(sample.shares(taken).values())
+            taken = sample.write(sample.Sample(uri, self.rows), str(to))
+            self._samples[uri] = to, sum(taken.values())
         folder, self.used = self._samples[uri]
         artifact.uri = str(folder)
         return artifact
