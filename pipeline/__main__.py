@@ -18,7 +18,7 @@ from pipeline.errors import UserError
 COMMANDS = {
     "new": "make a pipeline from your data: config, module file and schema",
     "schema": "compare the reviewed schema with the data, accept a change, or write one",
-    "spin": "run one step on a sample of the last run, and show what comes out",
+    "spin": "run one step on a sample of the rows of the last run, and show its output",
     "runs": "list, show, compare and clean up the runs of a pipeline",
     "predict": "write a pushed model's answers for files of raw rows",
     "serve": "answer REST requests from the newest pushed version, or take it back",

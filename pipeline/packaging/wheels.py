@@ -59,17 +59,26 @@ def importable(module_path: str) -> Iterator[str]:
     with zipfile.ZipFile(io.BytesIO(filesystem.read_bytes(wheel))) as archive:
         archive.extractall(folder)
     before = os.environ.get("PYTHONPATH")
-    sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = folder if before is None else os.pathsep.join((folder, before))
     try:
-        yield module
+        with importable_from(folder):
+            yield module
     finally:
-        sys.path.remove(folder)
         if before is None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+    shutil.rmtree(folder)  # after an error it stays, for its lines are shown with that
+
+
+@contextlib.contextmanager
+def importable_from(folder: str) -> Iterator[None]:
+    """Let the modules in a folder be imported until the end of the block, and unload them then."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
         for name, loaded in list(sys.modules.items()):
             if os.path.dirname(getattr(loaded, "__file__", None) or "") == folder:
                 del sys.modules[name]
-    shutil.rmtree(folder)  # after an error it stays, for its lines are shown with that
