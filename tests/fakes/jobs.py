@@ -10,7 +10,7 @@ from typing import Any
 from google.cloud import aiplatform_v1 as v1
 from google.rpc import code_pb2, status_pb2
 
-from tests.fakes import batch_rows, checks, rules
+from tests.fakes import batch_rows, checks
 from tests.fakes.checks import require
 from tests.fakes.resources import Ids, Methods, check_account, check_new, with_numbers
 from tests.fakes.script import Script
@@ -54,17 +54,9 @@ class FakeJobs:
         methods: Methods = {
             "CreateCustomJob": (v1.CreateCustomJobRequest, self._create_custom_job),
             "GetCustomJob": (v1.GetCustomJobRequest, lambda ask: self._job_goes_on(self.custom_jobs, ask.name)),
-            "ListCustomJobs": (
-                v1.ListCustomJobsRequest,
-                self._lists(self.custom_jobs, v1.ListCustomJobsResponse, "custom_jobs"),
-            ),
             "CancelCustomJob": (v1.CancelCustomJobRequest, lambda ask: self._cancel(self.custom_jobs, ask.name)),
             "CreateHyperparameterTuningJob": (v1.CreateHyperparameterTuningJobRequest, self._create_tuning_job),
             "GetHyperparameterTuningJob": (v1.GetHyperparameterTuningJobRequest, self._get_tuning_job),
-            "ListHyperparameterTuningJobs": (
-                v1.ListHyperparameterTuningJobsRequest,
-                self._lists(self.tuning_jobs, v1.ListHyperparameterTuningJobsResponse, "hyperparameter_tuning_jobs"),
-            ),
             "CancelHyperparameterTuningJob": (
                 v1.CancelHyperparameterTuningJobRequest,
                 lambda ask: self._cancel(self.tuning_jobs, ask.name),
@@ -79,17 +71,6 @@ class FakeJobs:
         job.state, job.create_time = State.JOB_STATE_QUEUED, _now()
         kept[job.name] = job
         return job
-
-    def _lists(self, kept: dict[str, Any], response: Any, field: str) -> Callable[[Any], Any]:
-        """A method that lists the jobs of a parent that a filter finds."""
-
-        def listed(ask: Any) -> Any:
-            children = [job for name, job in kept.items() if name.startswith(f"{ask.parent}/")]
-            found = rules.matching(children, ask, ("state", "display_name", "create_time"))
-            page, token = rules.page(found, ask, self._script.page_size)
-            return response(**{field: page, "next_page_token": token})
-
-        return listed
 
     def _create_custom_job(self, ask: v1.CreateCustomJobRequest) -> v1.CustomJob:
         job = check_custom_job(ask.custom_job, ask.parent)

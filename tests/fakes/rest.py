@@ -278,7 +278,7 @@ class FakeRest:
         """Two metrics of an endpoint, aligned and reduced as asked: cloud.google.com/monitoring/api/ref_v3/rest."""
         if not self.project.monitored:
             raise Refused(403, "Permission monitoring.timeSeries.list denied")
-        (conditions,), groups = asked.query["filter"], asked.query["aggregation.groupByFields"]
+        (conditions,) = asked.query["filter"]
         if int(asked.one("aggregation.alignmentPeriod").removesuffix("s")) < 60:
             raise Refused(400, "The alignment period must be 60s at least")
         endpoint = re.search(r'resource\.labels\.endpoint_id="([^"]+)"', conditions)
@@ -288,10 +288,8 @@ class FakeRest:
         for deployed, requests in self.requests(endpoint[1]).items():
             labels = {"deployed_model_id": deployed}
             if "/response_count" in conditions:
-                by_code = "metric.labels.response_code" in groups  # what is not grouped by is summed up
-                for code, count in Counter(code if by_code else None for code, _ in requests).items():
-                    of_code = {"response_code": str(code)} if by_code else {}
-                    series.append((labels | of_code, {"int64Value": str(count)}))
+                for code, count in Counter(code for code, _ in requests).items():
+                    series.append((labels | {"response_code": str(code)}, {"int64Value": str(count)}))
             elif "/prediction_latencies" in conditions and 'latency_type="total"' in conditions and requests:
                 taken = sorted(milliseconds for _, milliseconds in requests)
                 series.append((labels, {"doubleValue": 1000 * taken[math.ceil(0.95 * len(taken)) - 1]}))

@@ -1,8 +1,7 @@
 """Rules that hold for every resource of Vertex AI, read from Google's own comments where they are written there."""
 
-import datetime
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import proto
@@ -79,28 +78,14 @@ def newest_first(kept: Mapping[str, Any], ask: Any) -> list[Any]:
     return sorted(found, key=lambda one: one.create_time, reverse=True)
 
 
-def matching(found: Iterable[Any], ask: Any, fields: Collection[str]) -> list[Any]:
-    """The resources that fulfil all conditions of a filter, joined by AND.
+def matching(found: Iterable[Any], ask: Any) -> list[Any]:
+    """The resources that a filter finds, of which the fake knows one: a label's value.
 
-    ``state``, ``display_name`` and labels "support =", ``create_time`` also > in RFC 3339 format, with the value in
-    double quotes (ListCustomJobsRequest.filter, ListPipelineJobsRequest.filter); google.aip.dev/160 has more.
+    Labels "support =", with the value in double quotes (ListPipelineJobsRequest.filter); google.aip.dev/160 has more.
     """
-    conditions = ask.filter.split(" AND ") if ask.filter else []
-    kept = list(found)
-    for condition in conditions:
-        parts = re.fullmatch(r'(labels\.)?([\w-]+)(=|>)"([^"\\]*)"', condition)
-        require(parts and (parts[1] or parts[2] in fields), f"filter {ask.filter!r} is not understood")
-        assert parts
-        label, name, sign, value = parts.groups()
-        require(sign == "=" or name == "create_time", f"filter {ask.filter!r}: {name} has no {sign}")
-        kept = [one for one in kept if _holds(one, label, name, value)]
-    return kept
-
-
-def _holds(one: Any, label: str | None, name: str, value: str) -> bool:
-    if label:
-        return bool(one.labels.get(name) == value)
-    if name == "create_time":
-        return bool(one.create_time > datetime.datetime.fromisoformat(value))
-    found = getattr(one, name)
-    return bool((found.name if name == "state" else found) == value)
+    if not ask.filter:
+        return list(found)
+    condition = re.fullmatch(r'labels\.([\w-]+)="([^"\\]*)"', ask.filter)
+    require(condition, f"filter {ask.filter!r} is not understood")
+    assert condition
+    return [one for one in found if one.labels.get(condition[1]) == condition[2]]

@@ -1,4 +1,4 @@
-"""TensorBoards and persistent resources of the fake Vertex AI: what stands, and is paid for, until it is deleted.
+"""TensorBoards of the fake Vertex AI, which stand and are paid for until they are deleted.
 
 They are listed and read only; tests put them there, as somebody else has made them.
 """
@@ -20,7 +20,6 @@ class FakeStanding:
     Attributes:
         tensorboards, experiments, runs: By resource name, which has the project's number.
         sizes: Bytes in a TensorBoard, by its name.
-        persistent_resources: By resource name.
     """
 
     def __init__(self, canonical: Callable[[str], str], script: Script):
@@ -30,7 +29,6 @@ class FakeStanding:
         self.experiments: dict[str, v1.TensorboardExperiment] = {}
         self.runs: dict[str, v1.TensorboardRun] = {}
         self.sizes: dict[str, int] = {}
-        self.persistent_resources: dict[str, v1.PersistentResource] = {}
 
     def services(self) -> dict[str, Methods]:
         """Request type and answer, by method, by service."""
@@ -49,12 +47,6 @@ class FakeStanding:
                     self._lists(self.runs, v1.ListTensorboardRunsResponse, "tensorboard_runs"),
                 ),
                 "ReadTensorboardSize": (v1.ReadTensorboardSizeRequest, self._read_size),
-            },
-            "PersistentResourceService": {
-                "ListPersistentResources": (
-                    v1.ListPersistentResourcesRequest,
-                    self._lists(self.persistent_resources, v1.ListPersistentResourcesResponse, "persistent_resources"),
-                ),
             },
         }
 

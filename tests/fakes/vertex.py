@@ -49,7 +49,7 @@ class FakeVertex:
         operations: Long-running operations.
         jobs: Training, tuning and batch jobs.
         serving: Models, endpoints and predictions.
-        standing: TensorBoards and persistent resources.
+        standing: TensorBoards.
         children: Contexts in a context.
     """
 
@@ -249,7 +249,7 @@ class FakeVertex:
         return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=next(self._numbers))
 
     def _list_pipeline_jobs(self, ask: v1.ListPipelineJobsRequest) -> v1.ListPipelineJobsResponse:
-        found = rules.matching(rules.newest_first(self.pipeline_jobs, ask), ask, ("display_name", "create_time"))
+        found = rules.matching(rules.newest_first(self.pipeline_jobs, ask), ask)
         jobs, token = rules.page(found, ask, self.script.page_size)
         jobs = [v1.PipelineJob(job) for job in jobs]
         for job in jobs:

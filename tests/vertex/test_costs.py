@@ -13,7 +13,7 @@ from google.cloud import aiplatform_v1 as v1
 
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.endpoints.registry import Registry
-from tests.fakes.google_cloud import BUCKET, NUMBER, GoogleCloud
+from tests.fakes.google_cloud import BUCKET, NUMBER, REGION, GoogleCloud
 from tests.vertex.serving import ENDPOINT
 
 pytestmark = pytest.mark.slow  # each starts Python anew with Google's clients
@@ -22,62 +22,67 @@ OLD = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=90)
 
 
 @pytest.fixture
-def idle_endpoint(cloud, there: GoogleCloud) -> v1.Endpoint:
-    """An endpoint with one version, which nobody asks."""
+def unused_endpoint(cloud, there: GoogleCloud) -> v1.Endpoint:
+    """An endpoint with one version and no traffic."""
     serving = ServingEndpoint(cloud, ENDPOINT)
     serving.create({}, None)
     container = v1.ModelContainerSpec(image_uri="europe-docker.pkg.dev/p/r/i:1")
-    key = serving.deploy(Registry(cloud, "flights").add("gs://m/1", "gs://b/1", container, {}, "", None))
+    serving.deploy(Registry(cloud, "flights").add("gs://m/1", "gs://b/1", container, {}, "", None))
     endpoint = there.vertex.serving.endpoints[serving.name]
-    endpoint.traffic_split, endpoint.deployed_models[0].create_time = {key: 100}, OLD
+    endpoint.traffic_split, endpoint.deployed_models[0].create_time = {}, OLD
     return endpoint
 
 
-def test_nothing_idle_is_said_and_no_error(runner):
+def test_without_unused_resources_the_list_is_empty_and_the_exit_code_0(runner):
     code, text = runner("costs")
     assert code == 0, text
-    assert text == (
-        "the pipeline flights in demo, us-central1, gs://demo-bucket: not used for 30 days\n\nnothing idle\n"
-    )
+    assert text == "not used by flights for 30 days in demo, us-central1:\n\nnothing\n"
 
 
-def test_what_is_idle_is_a_table_with_a_total_and_a_command_each(runner, idle_endpoint, there: GoogleCloud):
-    name = f"flights/artifacts/{NUMBER}/flights-1/Trainer_1/b"
-    there.storage.bucket(BUCKET).blob(name).upload_from_string(b"x" * (1 << 20), content_type="text/plain")
-    objects = there.buckets.buckets[BUCKET]
-    objects[name] = replace(objects[name], updated=OLD)
+def test_unused_resources_are_a_table_with_a_total_and_a_command_each(runner, unused_endpoint, there: GoogleCloud):
+    for key in ("flights-1", "flights-2"):
+        name = f"flights/artifacts/{NUMBER}/{key}/Trainer_1/b"
+        there.storage.bucket(BUCKET).blob(name).upload_from_string(b"x", content_type="text/plain")
+        objects = there.buckets.buckets[BUCKET]
+        objects[name] = replace(objects[name], updated=OLD)
+        job = f"projects/{NUMBER}/locations/{REGION}/pipelineJobs/{key}"
+        moment = OLD + datetime.timedelta(hours=int(key[-1]))
+        state = v1.PipelineState.PIPELINE_STATE_SUCCEEDED
+        there.vertex.pipeline_jobs[job] = v1.PipelineJob(name=job, state=state, create_time=moment)
     code, text = runner("costs", "--days=7")
     assert code == 0, text
     first, second, total = re.findall(r"^ .*? (\S+)$", text.partition("what ends them")[0], re.MULTILINE)[1:]
-    assert (second, total) == ("<0.01", first)
-    assert re.search(r"^ +1 endpoint late-flights, flights-1 +no requests in 7 days, 1 x n2-standard-4 ", text, re.M)
-    assert re.search(r"^ +2 artifacts of flights, run flights-1 +1\.0 MiB, written 90 days ago ", text, re.M)
+    assert (second, total) == ("0.00", first)
+    assert re.search(r"^ +1 +flights-1 on the endpoint late-flights: no traffic, 1 x n2-standard-4 ", text, re.M)
+    assert re.search(r"^ +2 +artifacts of the run flights-1: 0\.00 GiB, ", text, re.M)
     assert re.search(r"^  1 gcloud ai endpoints undeploy-model late-flights --deployed-model-id=\d+ ", text, re.M)
     assert f"\n  2 gcloud storage rm --recursive gs://{BUCKET}/flights/artifacts/{NUMBER}/flights-1/\n" in text
-    assert len(there.files()) == 1
+    assert len(there.files()) == 2
     assert there.vertex.serving.deployed() == ["1"]
 
 
-def test_control_codes_in_names_are_shown_and_not_obeyed(runner, idle_endpoint, there: GoogleCloud):
-    idle_endpoint.display_name = "late\x1b[2J\nflights"
-    there.rest.project.monitored = False
+def test_control_codes_in_names_are_shown_and_not_obeyed(runner, unused_endpoint, there: GoogleCloud):
+    unused_endpoint.display_name = "late\x1b[2J\nflights"
     code, text = runner("costs")
     assert code == 0, text
     assert "\x1b" not in text
-    assert r"the requests to the endpoint late\x1b[2J flights: Permission monitoring" in text
-    assert "nothing idle in what could be looked at" in text
-    there.rest.project.monitored = True
+    assert r"flights-1 on the endpoint late\x1b[2J\nflights: no traffic" in text
+
+
+def test_what_may_not_be_read_is_a_line_with_the_role(runner, there: GoogleCloud):
+    there.rest.project.denied.add(("storage.objects.list", f"buckets/{BUCKET}"))
     code, text = runner("costs")
-    assert r"endpoint late\x1b[2J\nflights, flights-1" in text
+    assert code == 0, text
+    assert "\nnothing in what could be checked\n" in text
+    assert re.search(r"^not checked: artifacts: .*denied.*; it needs roles/storage.objectViewer$", text, re.M)
 
 
-def test_a_price_that_is_not_known_is_said_and_left_out_of_the_total(runner, idle_endpoint):
-    idle_endpoint.deployed_models[0].dedicated_resources.machine_spec.machine_type = "c3-standard-5"
+def test_a_price_that_is_not_known_is_left_out_of_the_total(runner, unused_endpoint):
+    unused_endpoint.deployed_models[0].dedicated_resources.machine_spec.machine_type = "c3-standard-5"
     code, text = runner("costs")
     assert code == 0, text
     assert re.search(r"1 x c3-standard-5 +unknown$", text, re.M)
-    assert re.search(r"^ +total +without 1 whose price is unknown +0\.00$", text, re.M)
-    assert "price unknown: configs/prices.toml has no machine type 'c3-standard-5'" in text
+    assert re.search(r"total of the known prices +0\.00$", text, re.M)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ COMMANDS = {
         (*BUCKET, "endpoint"),
     ),
     "costs": Command(
-        "idle",
+        "unused",
         "list what is paid for and not used, with its price a month and the command that ends it",
-        (*BUCKET, "machines", "endpoint"),
+        (*BUCKET, "machines"),
         BUCKET,
     ),
 }
@@ -171,9 +171,6 @@ def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
     parsers["costs"].add_argument(
         "--days", type=_days, default=30, help="days without use after which something is listed (%(default)s)"
     )
-    parsers["costs"].add_argument(
-        "--all", action="store_true", help="look at all of the project, region and bucket, not only at this pipeline's"
-    )
 
 
 def _add_arguments_of_advise(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +214,6 @@ def _cron(text: str) -> str:
 
 
 def _days(text: str) -> int:
-    # Cloud Monitoring keeps 24 months: cloud.google.com/monitoring/quotas#data_retention_policy
     if not text.isdecimal() or not 1 <= int(text) <= 730:
         raise argparse.ArgumentTypeError(f"expected whole days from 1 to 730, got {text!r}")
     return int(text)

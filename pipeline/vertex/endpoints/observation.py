@@ -14,7 +14,7 @@ from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format, struct_pb2
 
 from pipeline.errors import UserError
-from pipeline.vertex.cloud import PASSING, SECONDS, Cloud, first_line
+from pipeline.vertex.cloud import PASSING, SECONDS, first_line
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 
 METRIC = "aiplatform.googleapis.com/prediction/online"
@@ -74,10 +74,9 @@ def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
     """
     key = "deployed_model_id"
     try:
-        cloud, endpoint = serving.cloud, serving.name
-        counts = _series(cloud, endpoint, since, "response_count", "REDUCE_SUM", (key, "response_code"))
+        counts = _series(serving, since, "response_count", "REDUCE_SUM", (key, "response_code"))
         total = 'latency_type="total"'
-        latencies = _series(cloud, endpoint, since, "prediction_latencies", "REDUCE_PERCENTILE_95", (key,), total)
+        latencies = _series(serving, since, "prediction_latencies", "REDUCE_PERCENTILE_95", (key,), total)
     except (exceptions.GoogleAPICallError, *PASSING) as error:
         raise UserError(
             f"the errors and latencies of {serving.name} cannot be read ({first_line(error)}); "
@@ -98,39 +97,16 @@ def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
     }
 
 
-def requests_since(cloud: Cloud, endpoint: str, since: float) -> dict[str, int]:
-    """Return how many requests each deployed model has answered, well or not, from Cloud Monitoring.
-
-    Args:
-        cloud: Project and region.
-        endpoint: Resource name.
-        since: In seconds since the epoch.
-
-    Raises:
-        GoogleAPICallError: Cloud Monitoring may not be read, or does not answer.
-    """
-    requests: dict[str, int] = collections.Counter()
-    for labels, values in _series(cloud, endpoint, since, "response_count", "REDUCE_SUM", ("deployed_model_id",)):
-        requests[labels.get("deployed_model_id", "")] += int(sum(values))
-    return requests
-
-
 def _series(
-    cloud: Cloud,
-    endpoint: str,
-    since: float,
-    metric: str,
-    reducer: str,
-    by: Sequence[str],
-    only: str | None = None,
+    serving: ServingEndpoint, since: float, metric: str, reducer: str, by: Sequence[str], only: str | None = None
 ) -> list[tuple[Mapping[str, str], list[float]]]:
     """Return labels and values of a metric's time series: cloud.google.com/monitoring/api/metrics_gcp, aiplatform."""
     now = time.time()
-    _, project, _, _, _, endpoint_id = endpoint.split("/")
+    _, project, _, _, _, endpoint = serving.name.split("/")
     conditions = [
         f'metric.type="{METRIC}/{metric}"',
         'resource.type="aiplatform.googleapis.com/Endpoint"',
-        f'resource.labels.endpoint_id="{endpoint_id}"',
+        f'resource.labels.endpoint_id="{endpoint}"',
         *([f"metric.labels.{only}"] if only else []),
     ]
     query = {
@@ -142,7 +118,7 @@ def _series(
         "aggregation.crossSeriesReducer": reducer,
         "aggregation.groupByFields": [f"metric.labels.{name}" for name in by],
     }
-    pages = cloud.pages("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
+    pages = serving.cloud.pages("monitoring", f"v3/projects/{project}/timeSeries?{urlencode(query, doseq=True)}")
     return [
         (series.get("metric", {}).get("labels", {}), [_number(point["value"]) for point in series.get("points", [])])
         for page in pages

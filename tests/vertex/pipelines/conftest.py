@@ -1,14 +1,44 @@
-"""Preflight on the fake Google Cloud, by thing and by account."""
+"""Preflight on the fake Google Cloud, by thing and by account, and the search for what is not used."""
 
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.costs.prices import read_prices
 from pipeline.settings.config import Data
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.pipelines.preflight import Finding, check
-from tests.fakes.google_cloud import PROJECT, REGION, GoogleCloud
+from pipeline.vertex.pipelines.unused import Scope
+from tests.fakes.google_cloud import BUCKET, PROJECT, REGION, GoogleCloud
+
+PRICES = Path(__file__).resolve().parents[3] / "configs/prices.toml"
+
+
+def ago(days: float) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+
+
+@pytest.fixture
+def scope(cloud, config, vertex) -> Scope:
+    """The pipeline "flights" and its bucket, over 30 days."""
+    return Scope(cloud, config, vertex, read_prices(PRICES), ago(30))
+
+
+@pytest.fixture
+def write(there: GoogleCloud) -> Callable[..., None]:
+    """Write an object that is some days old."""
+
+    def written(name: str, days: float, size: int = 1 << 20, **properties: Any) -> None:
+        there.storage.bucket(BUCKET).blob(name).upload_from_string(b"x" * size)
+        objects = there.buckets.buckets[BUCKET]
+        found = objects[name]
+        objects[name] = replace(found, updated=ago(days), properties={**found.properties, **properties})
+
+    return written
 
 
 @pytest.fixture

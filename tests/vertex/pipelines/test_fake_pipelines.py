@@ -124,6 +124,16 @@ def test_a_list_has_pages_and_no_details(cloud: Cloud, there: GoogleCloud):
     assert there.vertex.count("ListPipelineJobs") == 3
 
 
+def test_jobs_are_listed_by_label_and_another_filter_is_refused(cloud: Cloud):
+    client = cloud.client(v1.PipelineServiceClient)
+    names = [create_job(cloud, job_of({"A": {}}, labels={"team": name})).name for name in "ab"]
+    request = {"parent": cloud.parent, "filter": 'labels.team="a"'}
+    assert [job.name for job in client.list_pipeline_jobs(request=request)] == names[:1]
+    for condition in ("labels.team=a", 'pipeline_spec="x"', 'labels.team>"a"'):
+        with pytest.raises(exceptions.InvalidArgument, match="filter"):
+            list(client.list_pipeline_jobs(request=request | {"filter": condition}))
+
+
 def test_a_schedule_is_paused_once_and_resumed_only_then(cloud: Cloud, there: GoogleCloud):
     client, name = cloud.client(v1.ScheduleServiceClient), create_schedule(cloud).name
     with pytest.raises(exceptions.InvalidArgument, match="the schedule is ACTIVE"):

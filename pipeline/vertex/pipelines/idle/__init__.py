@@ -1,1 +1,0 @@
-"""Find what is paid for on Google Cloud and not used."""
