@@ -18,10 +18,9 @@ from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE
 from pipeline.settings.target import Vertex
-from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line, is_googles
+from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import push_of, shares
-from pipeline.vertex.pipelines import permissions
-from pipeline.vertex.pipelines.capacity import check_machines, check_quota
+from pipeline.vertex.pipelines import requirements
 from pipeline.vertex.pipelines.finding import Finding
 from pipeline.vertex.pipelines.images import Image, read_image
 
@@ -73,13 +72,13 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
         return Checked([Finding("wrong", text, remedy, "credentials")], vertex)
     pinned: dict[str, str] = {}
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
-        "permissions": lambda: permissions.check_caller(vertex, cloud),
+        "permissions": lambda: requirements.check_caller(config, vertex, cloud),
         "APIs": lambda: _apis(config, vertex, cloud),
         "bucket": lambda: _bucket(vertex, cloud),
-        "service account": lambda: permissions.check_service_account(config, vertex, cloud),
+        "service account": lambda: requirements.check_service_account(config, vertex, cloud),
         "image": lambda: _images(vertex, cloud, pinned),
-        "machines": lambda: check_machines(vertex, cloud),
-        "quota": lambda: check_quota(vertex, cloud),
+        "machines": lambda: requirements.check_machines(vertex, cloud),
+        "quota": lambda: requirements.check_quota(vertex, cloud),
         "data": lambda: _data(config, cloud),
         "endpoint": lambda: _endpoint(vertex, cloud),
         "webhook": lambda: _webhook(vertex, cloud),
@@ -132,18 +131,7 @@ def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[
 
 
 def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
-    needed = ["aiplatform", "storage", "compute"]
-    if vertex.endpoint:
-        needed.append("monitoring")
-    if vertex.webhook_secret:
-        needed.append("secretmanager")
-    # gcr.io is Artifact Registry, too: cloud.google.com/artifact-registry/docs/transition/transition-from-gcr
-    if any(is_googles(f"https://{image}") for image in images_of(vertex)):
-        needed.append("artifactregistry")
-    if vertex.dataflow:
-        needed.append("dataflow")
-    if config.data.query_source:
-        needed.append("bigquery")
+    needed = list(dict.fromkeys(need.api for need in requirements.needs_of(config, vertex) if need.api))
     parent = f"projects/{vertex.project}"
     names = "&".join(f"names={parent}/services/{name}.googleapis.com" for name in needed)
     services = cloud.request("serviceusage", f"v1/{parent}/services:batchGet?{names}").get("services", [])

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Job, Machines
-from pipeline.vertex.pipelines import capacity
+from pipeline.vertex.pipelines import requirements
 from tests.fakes.google_cloud import GoogleCloud
 
 pytestmark = pytest.mark.slow
@@ -57,10 +57,10 @@ def test_the_endpoint_s_machines_must_be_in_the_region_and_within_the_quota(all_
 )
 def test_quotas_have_google_s_names(job, metric, vertex, cloud, there: GoogleCloud):
     there.rest.project.quota = {metric: 8}
-    (finding,) = capacity.check_quota(replace(vertex, machines=Machines(training=job)), cloud)
+    (finding,) = requirements.check_quota(replace(vertex, machines=Machines(training=job)), cloud)
     assert finding.state == "ok", finding
     there.rest.project.quota_regions = ("europe-west4",)
-    (finding,) = capacity.check_quota(replace(vertex, machines=Machines(training=job)), cloud)
+    (finding,) = requirements.check_quota(replace(vertex, machines=Machines(training=job)), cloud)
     assert finding.text.startswith(f"{metric} is 0 in us-central1, the job takes ")
 
 

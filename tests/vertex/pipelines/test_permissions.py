@@ -171,9 +171,9 @@ def test_dataflow_and_bigquery_need_their_apis_and_roles(checked, about_account,
     assert findings["machines"].text == "n2-standard-4"
     assert findings["data"].text == "BigQuery: Not found: Table demo.flights.all"
     assert about_account(Data("bigquery://demo.flights.all"), dataflow=dataflow)[:3] == [
-        f"no role in the project lets {ACCOUNT} run queries",
         f"no role in the project lets {ACCOUNT} be a Dataflow worker",
         f"no role in the project lets {ACCOUNT} start Dataflow jobs",
+        f"no role in the project lets {ACCOUNT} run queries",
     ]
     there.rest.project.denied.add(("bigquery.jobs.create", "project"))
     assert checked(data=Data("bigquery://demo.flights.all"))["data"].state == "unsure"
