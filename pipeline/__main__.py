@@ -1,18 +1,17 @@
 """Run one of the commands: python -m pipeline COMMAND --help."""
 
-import signal
+from pipeline.cli import interruption
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports below there is nothing to say or to keep
+if __name__ == "__main__":
+    interruption.end_quietly()
 
 import difflib
 import importlib
 import sys
 
-from pipeline.cli.command_line import FAILED, INTERRUPTED, WRONG_ARGUMENTS, until_enough_read
-from pipeline.cli.interruption import catch_ctrl_c
+from pipeline.cli import startup
+from pipeline.cli.command_line import WRONG_ARGUMENTS
 from pipeline.cli.printing import say
-from pipeline.errors import UserError
 
 # In the order in which a user needs them; each is a module of pipeline.cli with a function main(argv).
 COMMANDS = {
@@ -28,9 +27,10 @@ COMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
-    catch_ctrl_c()
+    interruption.catch_ctrl_c()
     name, *rest = argv or ["--help"]
-    return until_enough_read(lambda: _run(name, rest))
+    program = f"pipeline {name}" if name in COMMANDS else "pipeline"
+    return startup.run(program, lambda: _run(name, rest))
 
 
 def _run(name: str, rest: list[str]) -> int:
@@ -42,14 +42,7 @@ def _run(name: str, rest: list[str]) -> int:
         hint = f"; did you mean {close[0]}?" if close else ""
         say(f"pipeline: no command {name!r}{hint}\n\n{_help()}", error=True)
         return WRONG_ARGUMENTS
-    try:
-        return int(importlib.import_module(f"pipeline.cli.{name}").main(rest))
-    except UserError as error:
-        say(f"pipeline {name}: {error}", error=True)
-        return FAILED
-    except KeyboardInterrupt:
-        say(f"pipeline {name}: interrupted", error=True)
-        return INTERRUPTED
+    return int(importlib.import_module(f"pipeline.cli.{name}").main(rest))
 
 
 def _help() -> str:

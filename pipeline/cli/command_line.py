@@ -2,14 +2,10 @@
 
 import argparse
 import difflib
-import gc
-import os
 import re
 import resource
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -17,7 +13,6 @@ from typing import get_args
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.packaging.user_code import read_module
-from pipeline.processes import GARBAGE
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig, TuningMode, load_config
 from pipeline.settings.names import shortened
@@ -28,25 +23,6 @@ PIPELINE = "flights"
 SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 # Address space after the imports of a run (VmPeak), and what a run of a small table gets on with.
 IMPORTED, LEAST_MEMORY = int(2.1 * 2**30), 4 << 30
-ENOUGH_READ = 128 + signal.SIGPIPE  # the exit code of Unix tools
-
-
-def until_enough_read(command: Callable[[], int]) -> int:
-    """Run a command; end it quietly when whoever reads its output, such as head, has seen enough.
-
-    The objects of TensorFlow and TFX, hundreds of thousands, are never garbage. To look for garbage among them while
-    they are imported and when Python ends takes two of seven seconds.
-    """
-    gc.set_threshold(GARBAGE)
-    try:
-        try:
-            return command()
-        finally:
-            gc.freeze()
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ENOUGH_READ
 
 
 def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note: str = "") -> argparse.ArgumentParser:

@@ -15,6 +15,12 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + by
 
 
+def end_quietly() -> None:
+    """Let Ctrl-C end this process without a traceback, as suits its imports: there is nothing to report or to keep."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def catch_signals() -> None:
     """Let each of the signals raise Interrupted, wherever this process is.
 

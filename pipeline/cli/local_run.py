@@ -9,7 +9,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,23 +26,15 @@ from pipeline.processes import Processes, collect_rarely
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY
-from pipeline.settings.target import Target
 
 if TYPE_CHECKING:
     from tfx.orchestration.pipeline import Pipeline
 
-    from pipeline.data.sample import Sample
     from pipeline.runs.record import Record
     from pipeline.runs.results import Results
     from pipeline.runs.step import Step
 
 VERDICT = "verdict.json"
-# Folder of the runs on a sample, in the output folder of the runs on all rows.
-SAMPLE = "sample"
-# Name of the step that reads all rows, to distinguish it from the step that takes the sample.
-ALL_ROWS = "(all rows)"
-# Two trials show that a search works. Values found on a sample are not useful, so more trials only take time.
-TRIALS = 2
 
 
 def load_libraries() -> None:
@@ -270,34 +262,3 @@ class LocalRun:
             file = page.write(run, processes)
         index.write(self.output, records)
         return file
-
-
-def for_sample(config: PipelineConfig) -> PipelineConfig:
-    """Return the config for a sample: its search has at most ``TRIALS`` trials."""
-    return replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
-
-
-def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen) -> Sample:
-    """Read all rows on the target of the runs on all rows, unless an earlier run has read them; show the sample.
-
-    Raises:
-        StepFailed: the rows cannot be read.
-    """
-    from pipeline.data.sample import Sample, count, shares
-    from pipeline.graph import create_pipeline
-    from pipeline.runs.run_graph import run_graph
-    from pipeline.runs.store import SAMPLED
-
-    def on_end(step: Step) -> None:
-        screen.step_ends(replace(step, name=ALL_ROWS))
-        interruption.check()
-
-    run_id, first = f"{SAMPLED}{datetime.now().isoformat()}", "ExampleGen"
-    step = run_graph(create_pipeline(config, whole), run_id, screen.step_starts, on_end, last=first)[first]
-    sample = Sample(step.outputs["examples"][0].uri, rows, made=str(step.made))
-    there = count(sample.examples)
-    taken = shares(there, rows)
-    by_split = ", ".join(f"{split} {number:,}" for split, number in taken.items())
-    screen.note(f"  a sample of {sum(taken.values()):,} of {sum(there.values()):,} rows: {by_split}")
-    screen.note(f"  a search has at most {TRIALS} trials")
-    return sample

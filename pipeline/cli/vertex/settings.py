@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pipeline.costs.prices import TABLE, read_prices
-from pipeline.errors import UserError
+from pipeline.errors import UserError, WrongArgument
 from pipeline.packaging import fingerprints
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.endpoint import Endpoint, load_endpoint
@@ -142,7 +142,7 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
         root: Folder of the repository, for configs/machines.py.
 
     Raises:
-        UserError: settings are missing or wrong; a line for each.
+        WrongArgument: settings are missing or wrong; a line for each.
     """
     values = {setting.name: (getattr(arguments, setting.name, None) or "").strip() or None for setting in SETTINGS}
     problems = [
@@ -200,7 +200,10 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
             endpoint=endpoint,
         )
     if problems:
-        raise UserError("\n".join(dict.fromkeys(_as_flag(problem) for problem in problems)))
+        lines = [*dict.fromkeys(_as_flag(problem) for problem in problems)]
+        if any(" is missing: " in line for line in lines):
+            lines.append("To try without Google Cloud, run: python vertex_runner.py rehearse")
+        raise WrongArgument("\n".join(lines))
     return vertex
 
 

@@ -1,0 +1,50 @@
+"""Run a command of vertex_runner.py."""
+
+import argparse
+import importlib
+from datetime import datetime
+from pathlib import Path
+
+from pipeline.cli import command_line, terminal
+from pipeline.cli.vertex.arguments import COMMANDS
+from pipeline.cli.vertex.session import Session
+from pipeline.data.location import check_data, prepare
+from pipeline.errors import UserError
+from pipeline.filesystem import is_remote
+from pipeline.settings.config import PipelineConfig
+from pipeline.settings.target import Vertex
+
+
+def read_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
+    """Read the config; check its data and module file, without TensorFlow, if the command compiles the graph."""
+    if not COMMANDS[arguments.command].graph:
+        return command_line.chosen_config(arguments, root)
+    config = command_line.configured(arguments, root)
+    command_line.check_memory()
+    command_line.check_files(config)
+    prepare(config)
+    if not is_remote(config.data.path):
+        check_data(config)
+    return config
+
+
+def run(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex, root: Path) -> int:
+    """Run the command with its output in a log file and its own lines on the terminal."""
+    vertex.machines.check_strategy(config.training.strategy)
+    run_id = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    output = command_line.output_folder(arguments, root, config)
+    folder = output / "vertex" / run_id
+    log = folder / "log"
+    if arguments.command == "compile":
+        folder = Path(arguments.out).absolute()
+        if folder.is_file():
+            raise UserError(f"OUT must be a folder, and {folder} is a file")
+        log = folder / "compile.log"
+    elif arguments.command == "rehearse":
+        folder = output / "rehearsal"
+        log = folder / "logs" / f"{run_id}.log"
+    with terminal.redirect_output(log) as screen:
+        # With the log in place: TensorFlow and TFX take seconds and print a lot.
+        module = importlib.import_module(f"pipeline.cli.vertex.{COMMANDS[arguments.command].module}")
+        command = getattr(module, arguments.command.replace("-", "_"))
+        return command(Session(arguments, config, vertex, output, folder, run_id, screen))
