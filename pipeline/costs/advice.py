@@ -1,331 +1,253 @@
-"""Compare machines for a pipeline's training: hours, price, what limits them, and which to take."""
+"""Estimate what a run takes and costs on other machines: from its times here, published speeds, and prices."""
 
+import dataclasses
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from pipeline.costs.estimate import START
-from pipeline.costs.measured import Measured
-from pipeline.costs.performance import (
-    LAUNCH_SECONDS,
-    Hardware,
-    Line,
-    StepTime,
-    Trainings,
-    line_of,
-    reached,
-    trainer_rest,
-)
+from pipeline.costs.estimate import FROM_HERE, FROM_VERTEX, START, Times, estimate
 from pipeline.costs.prices import Prices
-from pipeline.costs.rates import DISK, DISK_GIB, Rates, task_machine, task_per_hour
+from pipeline.costs.rates import SEARCH, Rates
 from pipeline.errors import UserError
-from pipeline.settings.machines import TASKS, WAITING, Resources, check_accelerator, is_tpu
+from pipeline.settings.machines import HYPERDISK_ONLY, TASKS, TOPOLOGIES, Disk, Job, Machines, is_tpu
 
-# Seconds in which a task gets its machine with the image, and in which a job with accelerators does: assumptions of the
-# estimate, the likely and the most.
-TASK_START, JOB_START = START[1], START[2]
-# The factor by which a prediction may be off. Here: what benchmarks/advice.py allows at worst. Elsewhere: the cores of
-# another machine and the share of an accelerator's peak that a model reaches are not known; the published ones that
-# performance.py takes its shares from differ by less than this.
-HERE, ELSEWHERE = 1.35, 2.0
-# Predictions of other machines do not tell times apart that differ by less than this share.
-TIE = 0.05
-# Replicas are worth their price when they save this share of the time.
-WORTH_SAVING = 0.25
-TRAINING_STEPS = ("Trainer", "Tuner")
-CPU_TYPES = (
-    *(f"n1-standard-{cpus}" for cpus in (4, 8, 16, 32)),
-    *(f"n2-standard-{cpus}" for cpus in (4, 8, 16, 32)),
+TRAINER, HERE = "Trainer", "this machine"
+# An estimate from less than this share of the rows starts with a warning.
+LEAST_SHARE = 0.01
+CHOICES = (
+    *(f"{family}-standard-{cpus}" for family in ("n1", "n2") for cpus in (4, 8, 16, 32)),
+    *("n1-standard-8+NVIDIA_TESLA_T4", "g2-standard-8", "n1-standard-8+NVIDIA_TESLA_V100", "a2-highgpu-1g"),
+    "ct5lp-hightpu-1t",
 )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Machines that train.
+class Measured:
+    """Times of a finished run on this machine.
 
     Attributes:
-        machine_type: Of every replica.
-        accelerator: Added to it; None: none, or those of the type.
-        accelerators: How many are added.
-        replicas: Machines that train together.
-        job: Whether they are those of a job, which a task of the pipeline starts and waits for; else the task trains.
+        run: Its name.
+        rows: By split.
+        cores: Those that it could use.
+        seconds: By step.
+        examples_per_second: Of each epoch of the network; empty where the module file keeps no history.
+        accelerated: Whether it trained on an accelerator.
     """
 
-    machine_type: str
-    accelerator: str | None = None
-    accelerators: int = 0
-    replicas: int = 1
-    job: bool = True
+    run: str
+    rows: Mapping[str, int]
+    cores: int
+    seconds: Mapping[str, float]
+    examples_per_second: tuple[float, ...] = ()
+    accelerated: bool = False
 
-    def __str__(self) -> str:
-        short = (self.accelerator or "").removeprefix("NVIDIA_").removeprefix("TESLA_")
-        added = f" + {self.accelerators} {short}" if self.accelerator else ""
-        where = "" if self.job else ", in the task"
-        return f"{f'{self.replicas} x ' if self.replicas > 1 else ''}{self.machine_type}{added}{where}"
+    @property
+    def all_rows(self) -> int:
+        """Return the rows of all splits together."""
+        return sum(self.rows.values())
 
-
-CHOICES = (
-    *(Choice(name) for name in CPU_TYPES),
-    *(Choice("n1-standard-8", "NVIDIA_TESLA_T4", count) for count in (1, 2)),
-    Choice("g2-standard-8"),
-    Choice("n1-standard-8", "NVIDIA_TESLA_V100", 1),
-    Choice("a2-highgpu-1g"),
-    *(Choice(f"ct5lp-hightpu-{chips}t") for chips in (1, 4)),
-)
+    @property
+    def speed(self) -> float | None:
+        """Return the examples/s of an epoch in the middle, as the first one compiles; None where none was measured."""
+        return statistics.median(self.examples_per_second) if self.examples_per_second else None
 
 
 @dataclass(frozen=True)
 class Question:
-    """Training to advise on, and its place.
+    """A training to estimate.
 
     Attributes:
         rows: Of all splits together.
         epochs: Passes over the train split.
-        batch_size: Examples per replica.
-        region: Of the prices.
-        rates: What the other steps run on, and what that costs.
+        kind: Of its data, by which the table of prices has speeds.
+        precision: ``training.precision``.
+        epochs_here: Passes that the config asks for.
+        search_rows: Most rows of the train split in a trial of a search; None: all.
     """
 
     rows: int
     epochs: int
-    batch_size: int
-    region: str
-    rates: Rates
+    kind: str
+    precision: str
+    epochs_here: int
+    search_rows: int | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A choice with its prediction.
+    """An estimate for one choice of machines.
 
     Attributes:
-        choice: The machines.
-        parts: In how many parts a batch is computed; None: the training does not fit into memory.
-        seconds: Of the whole pipeline.
-        training_seconds: Of them, those in which the machines of the choice are paid for.
-        factor: By which the seconds may be off, either way.
-        dollars: Of the whole run on demand; None: there is no such price.
-        spot_dollars: The same with the machines of the choice on spot; those of a task never are.
-        limit: What takes most of the time.
-        unpriced: Why there is no price, on demand or else on spot; "": there are both.
+        machine: In words.
+        hours: Least, likely, most; None: no speed of the accelerator is published.
+        dollars: Of the whole run on demand; None: not known.
+        spot_dollars: The same with a job on spot machines, which tasks never are; None: not known.
+        job: Whether the machines belong to a job, or else to the Trainer's task.
+        missing: Sentences on what is not known.
     """
 
-    choice: Choice
-    parts: int | None
-    seconds: float = math.inf
-    training_seconds: float = math.inf
-    factor: float = ELSEWHERE
+    machine: str
+    hours: tuple[float, float, float] | None
     dollars: float | None = None
     spot_dollars: float | None = None
-    limit: str = "memory"
-    unpriced: str = ""
+    job: bool = True
+    missing: tuple[str, ...] = ()
 
-    def price(self, spot: bool) -> float:
-        """Return the price that counts; infinite where there is none."""
-        dollars = self.spot_dollars if spot else self.dollars
-        return math.inf if dollars is None else dollars
+    def price(self, spot: bool) -> float | None:
+        """Return the price that counts."""
+        return self.spot_dollars if spot else self.dollars
 
 
 class Advisor:
-    """Predictions for one measured pipeline.
+    """Estimates from one measured run.
 
     Args:
-        measured: The pipeline.
-        prices: Machines and their prices.
-        question: What is to be trained.
-
-    Raises:
-        UserError: the training was not measured.
+        measured: The run.
+        question: What to estimate.
+        prices: Machines, prices and speeds.
+        rates: Returns the prices of a run with a table of machines.
     """
 
-    def __init__(self, measured: Measured, prices: Prices, question: Question):
-        if measured.training is None:
-            raise UserError(measured.why_not_measured)
-        self._measured, self._prices, self._question = measured, prices, question
-        self._trainings = Trainings(measured.training)
-        self._rest = trainer_rest(measured, self._trainings)
-        self._lines = {
-            name: line_of([replace(run, rows=self._counted(name, run.rows)) for run in runs])
-            for name, runs in measured.steps.items()
-        }
-        total = sum(measured.rows.values())
-        self._rows = (
-            max(1, round(question.rows * measured.rows["train"] / total)),
-            round(question.rows * measured.rows["eval"] / total),
-        )
-
-    @property
-    def data_seconds(self) -> float:
-        """Return the seconds of all steps but the training and the search."""
-        return sum(self._seconds(name) for name in self._lines if name not in TRAINING_STEPS)
-
-    def steps_here(self) -> dict[str, float]:
-        """Return the predicted seconds of each step of the graph on this machine."""
-        hardware = Hardware(self._trainings.cores_here, math.inf)
-        epochs, _, _ = self._epochs(hardware, 1)
-        steps = {name: self._seconds(name) for name in self._lines}
-        return {**steps, "Trainer": self._rest.at(self._question.rows) + epochs}
+    def __init__(
+        self, measured: Measured, question: Question, prices: Prices, rates: Callable[[Machines], Rates]
+    ) -> None:
+        self._measured, self._question, self._prices, self._rates = measured, question, prices, rates
+        growth = question.rows / measured.all_rows
+        self._others = {name: growth * seconds for name, seconds in measured.seconds.items() if name != TRAINER}
+        if SEARCH in self._others and question.search_rows:
+            train = measured.rows["train"]
+            searched = min(question.search_rows, growth * train) / min(question.search_rows, train)
+            self._others[SEARCH] = searched * measured.seconds[SEARCH]
+        trainer, train = measured.seconds[TRAINER], measured.rows["train"]
+        if measured.speed:
+            epoch = train / measured.speed
+            self._epochs = growth * question.epochs * epoch
+            self._rest = growth * max(0.0, trainer - len(measured.examples_per_second) * epoch)
+        else:
+            self._epochs, self._rest = growth * trainer * question.epochs / question.epochs_here, 0.0
 
     def here(self) -> Answer:
-        """Return the prediction for this machine."""
-        steps = self.steps_here()
-        training = sum(steps.get(name, 0.0) for name in TRAINING_STEPS)
-        hardware = Hardware(self._trainings.cores_here, math.inf)
-        epochs, step, _ = self._epochs(hardware, 1)
-        limit = self._limit(0.0, training - epochs, epochs, step)
-        return Answer(Choice("this machine"), 1, sum(steps.values()), training, HERE, limit=limit)
+        """Return the estimate for this machine."""
+        hours = (sum(self._others.values()) + self._epochs + self._rest) / 3600
+        return Answer(HERE, (hours * FROM_VERTEX[0], hours, hours * FROM_VERTEX[1]), job=False)
 
-    def choice_of(self, resources: Resources) -> Choice:
-        """Return the machine that a task with these resources gets.
+    def answer(self, machines: Machines) -> Answer:
+        """Return the estimate for a table of machines.
 
         Raises:
-            UserError: none has them, or none that has them has a price.
+            UserError: the table of prices lacks a machine type.
         """
-        name = task_machine(resources, self._prices, self._question.region)
-        added = resources.accelerator if self._prices.machine(name).accelerator is None else None
-        return Choice(name, added, resources.accelerators if added else 0, job=False)
-
-    def answer(self, choice: Choice) -> Answer:
-        """Return the prediction for a choice.
-
-        Raises:
-            UserError: a machine, an accelerator or its price is unknown.
-        """
-        hardware, question = self._hardware(choice), self._question
-        parts = self._trainings.parts_that_fit(hardware, question.batch_size, self._rows[0])
-        if parts is None:
-            return Answer(choice, None)
-        epochs, step, loading = self._epochs(hardware, choice.replicas, parts)
-        here = self._epochs(Hardware(self._trainings.cores_here, math.inf), 1)[0]
-        # The search trains the same model in the same way.
-        search = self._lines.get("Tuner", Line(0.0, 0.0))
-        searching = search.start + search.row * question.rows * epochs / here
-        work = self._rest.at(question.rows) + search.start
-        steps = sum(name in self._lines for name in TRAINING_STEPS)
-        starting = steps * (JOB_START if choice.job else TASK_START)
-        training = starting + work + loading + searching - search.start + epochs
-        # The tasks that start the jobs have to get their own machines before.
-        tasks = (len(TASKS) - len(TRAINING_STEPS) + (steps if choice.job else 0)) * TASK_START
-        limit = self._limit(starting + tasks, work + loading, epochs + searching - search.start, step)
-        waiting = training + steps * TASK_START if choice.job else 0.0
-        (dollars, problem), (on_spot, spot_problem) = (
-            self._dollars(choice, training, waiting, spot) for spot in (False, True)
+        job = machines.training
+        trainer = self._trainer(machines)
+        if trainer is None:
+            return Answer(label(machines), None, job=bool(job), missing=(self._why_unknown(machines),))
+        on_demand, on_spot = (
+            self._rates(dataclasses.replace(machines, training=job and dataclasses.replace(job, spot=spot)))
+            for spot in (False, True)
         )
         return Answer(
-            choice,
-            parts,
-            training + self.data_seconds + tasks,
-            training,
-            dollars=dollars,
-            spot_dollars=on_spot,
-            limit=limit,
-            unpriced=problem or spot_problem,
+            label(machines),
+            self._hours(trainer, on_demand, machines),
+            self._dollars(trainer, on_demand),
+            self._dollars(trainer, on_spot),
+            bool(job),
+            on_demand.unpriced or on_spot.unpriced,
         )
 
-    def _seconds(self, name: str) -> float:
-        return self._lines[name].at(self._counted(name, self._question.rows))
+    def _hardware(self, machines: Machines) -> tuple[int, str | None, int]:
+        """Return the vCPUs of the training, its accelerator and how many of them."""
+        job = machines.training
+        if job is None:
+            task = machines.task(TRAINER)
+            return task.cpu, task.accelerator, task.accelerators
+        machine = self._prices.machine(job.machine_type)
+        accelerator, count = job.accelerator or machine.accelerator, job.accelerators or machine.accelerators
+        return job.replicas * machine.cpus, accelerator, job.replicas * count
 
-    def _counted(self, name: str, rows: int) -> int:
-        """Return how many of so many rows a step works on."""
-        return min(rows, self._measured.most_rows.get(name, rows))
+    def _policy(self, accelerator: str) -> str:
+        if self._question.precision != "auto":
+            return self._question.precision
+        return "mixed_bfloat16" if accelerator.startswith("TPU") else "float32"
 
-    def _epochs(self, hardware: Hardware, replicas: int, parts: int = 1) -> tuple[float, StepTime, float]:
-        """Return the seconds of all epochs, the time of a training step, and the seconds to load the examples."""
-        question, trainings = self._question, self._trainings
-        batch_size = min(question.batch_size, max(1, self._rows[0] // (max(1, hardware.accelerators) * replicas)))
-        step = trainings.step(hardware, batch_size, replicas, parts, self._rows[0])
-        epoch = trainings.epoch(step, hardware, batch_size, replicas, self._rows)
-        # What is loaded here is in the rest of the Trainer: more cores load it faster.
-        here = Hardware(trainings.cores_here, math.inf)
-        loading = trainings.loading(hardware, self._rows[0]) - trainings.loading(here, self._rows[0])
-        return question.epochs * epoch, step, loading
+    def _trainer(self, machines: Machines) -> Times | None:
+        """Return the Trainer's seconds with their interval; None where they cannot be known."""
+        here, (cpus, accelerator, count) = self._measured.cores, self._hardware(machines)
+        if self._measured.accelerated:
+            return None
+        if accelerator is None:
+            # What other cores change was not measured: from nothing to all, in proportion to their number. The likely
+            # seconds are the geometric mean of both.
+            ratio = math.sqrt(here / cpus)
+            low, high = FROM_HERE[0] * min(ratio, 1 / ratio), FROM_HERE[1] * max(ratio, 1 / ratio)
+            return Times("", {TRAINER: ratio * (self._epochs + self._rest)}, low=low, high=high)
+        speeds = self._prices.speeds.get(self._question.kind, {})
+        speed, core = speeds.get(accelerator, {}).get(self._policy(accelerator)), speeds.get("vcpu", {}).get("float32")
+        if not speed or not core or not self._measured.speed:
+            return None
+        gain = count * speed / (here * core)
+        return Times("", {TRAINER: self._epochs / gain + self._rest})
 
-    def _limit(self, starting: float, work: float, epochs: float, step: StepTime) -> str:
-        """Return what takes most of the time."""
-        parts = {"start-up": starting, "data steps": self.data_seconds, "export": work, step.limit: epochs}
-        return max(parts, key=lambda name: parts[name])
+    def _why_unknown(self, machines: Machines) -> str:
+        if self._measured.accelerated:
+            return "the run trained on an accelerator of this machine, and its type is not recorded"
+        accelerator = str(self._hardware(machines)[1])
+        if not self._measured.speed:
+            return f"the run has no history of its training, so nothing is known about {accelerator}"
+        kind = self._question.kind
+        which = f"{accelerator} in {self._policy(accelerator)}" if kind in self._prices.speeds else "accelerators"
+        return f"{self._prices.path} has no published training speed of {which} for {kind}"
 
-    def _hardware(self, choice: Choice) -> Hardware:
-        machine = self._prices.machine(choice.machine_type)
-        name, count = machine.accelerator or choice.accelerator, machine.accelerators or choice.accelerators
-        memory = machine.memory_gib * 2**30
-        if not name:
-            return Hardware(machine.cpus, memory)
-        accelerator = self._prices.accelerator(name)
-        assert self._measured.training is not None
-        policy = self._measured.training.precision
-        if policy == "auto":
-            policy = "mixed_bfloat16" if is_tpu(choice.machine_type) else "float32"
-        return Hardware(
-            machine.cpus,
-            memory,
-            count,
-            accelerator.memory_gib * 2**30,
-            accelerator.bandwidth,
-            reached(accelerator.flops, policy),
-            0.0 if is_tpu(choice.machine_type) else LAUNCH_SECONDS,
+    def _hours(self, trainer: Times, rates: Rates, machines: Machines) -> tuple[float, float, float]:
+        """Return the hours of the whole run: each task gets its machine, and a job gets its own after that."""
+        tasks = [task for task in TASKS if task != SEARCH or task in self._others]
+        shares = {rate.task: rate.share for rate in rates.rates}
+        others = sum(self._others.get(task, 0.0) * shares.get(task, 1.0) for task in tasks)
+        machines_to_get = len(tasks) + bool(machines.training) + bool(machines.tuning and SEARCH in tasks)
+        least, likely, most = (
+            (machines_to_get * start + others * factor + trainer.seconds[TRAINER] * factor_of_trainer) / 3600
+            for start, factor, factor_of_trainer in zip(
+                START, (FROM_HERE[0], 1.0, FROM_HERE[1]), (trainer.low, 1.0, trainer.high), strict=True
+            )
         )
+        return least, likely, most
 
-    def _dollars(self, choice: Choice, training: float, waiting: float, spot: bool) -> tuple[float | None, str]:
-        """Return the price of the whole run, or None and why it is not known.
-
-        Args:
-            choice: The machines.
-            training: Seconds in which they are paid for.
-            waiting: Seconds in which tasks wait for them.
-            spot: Whether they are spot machines; the tasks of a pipeline never are.
-        """
-        prices, region, rates = self._prices, self._question.region, self._question.rates
-        added = (choice.accelerator, choice.accelerators)
-        try:
-            machine = prices.per_hour(choice.machine_type, *added, region=region, spot=spot and choice.job)
-            machine += prices.disk_per_hour(DISK, DISK_GIB, region=region)
-            # Where the task trains, nothing waits.
-            task = task_per_hour(WAITING, prices, region) if choice.job else 0.0
-        except UserError as error:
-            return None, str(error)
-        others = sum(
-            rate.per_hour * (TASK_START + rate.share * (self._seconds(rate.task) if rate.task in self._lines else 0.0))
-            for rate in rates.rates
-            if rate.task not in TRAINING_STEPS
-        )
-        return rates.run_fee + (choice.replicas * machine * training + task * waiting + others) / 3600, ""
+    def _dollars(self, trainer: Times, rates: Rates) -> float | None:
+        """Return the price of the whole run as ``check`` estimates it; None where a part has no price."""
+        if rates.unpriced:
+            return None
+        # A step without a time, such as the Pusher of a model that was not blessed, has to get its machine as well.
+        return estimate(rates, [trainer, Times("", {**dict.fromkeys(TASKS, 0.0), **self._others})]).price
 
 
-def with_replicas(answers: Sequence[Answer], advisor: Advisor) -> list[Answer]:
-    """Return answers for 2 and 4 replicas of the fastest machine without a TPU, as long as each step saves time."""
-    alone = [answer for answer in answers if answer.parts and not is_tpu(answer.choice.machine_type)]
-    fastest = min(alone, key=lambda answer: answer.seconds, default=None)
-    found: list[Answer] = []
-    while fastest and fastest.choice.replicas < 4:
-        more = advisor.answer(replace(fastest.choice, replicas=2 * fastest.choice.replicas))
-        if more.seconds > (1 - WORTH_SAVING) * fastest.seconds:
-            break
-        found.append(more)
-        fastest = more
-    return found
+def label(machines: Machines) -> str:
+    """Return the machines of the training in words."""
+    job, task = machines.training, machines.task(TRAINER)
+    name = job.machine_type if job else f"the task, {task.cpu} vCPUs"
+    short = ((job or task).accelerator or "").removeprefix("NVIDIA_").removeprefix("TESLA_")
+    replicas = f"{job.replicas} x " if job and job.replicas > 1 else ""
+    return f"{replicas}{name}{f' + {(job or task).accelerators} {short}' if short else ''}"
 
 
 def cheapest(answers: Sequence[Answer], spot: bool, within: float = math.inf) -> Answer | None:
-    """Return the answer with the least price that ends within some seconds; of equal ones the fastest."""
-    possible = [each for each in answers if each.parts and each.seconds <= within and each.price(spot) < math.inf]
-    return min(possible, key=lambda each: (each.price(spot), each.seconds), default=None)
+    """Return the answer with the least price that likely ends within some hours; of equal ones the fastest."""
+    possible = [
+        (price, each.hours[1], place)
+        for place, each in enumerate(answers)
+        if each.hours and each.hours[1] <= within and (price := each.price(spot)) is not None
+    ]
+    return answers[min(possible)[2]] if possible else None
 
 
-def fastest(answers: Sequence[Answer], spot: bool) -> Answer | None:
-    """Return the cheapest of the answers with the fewest hours; a difference of ``TIE`` is none."""
-    possible = [each for each in answers if each.parts and each.price(spot) < math.inf]
-    least = min((each.seconds for each in possible), default=0.0)
-    return cheapest(possible, spot, (1 + TIE) * least)
+def fastest(answers: Sequence[Answer]) -> Answer | None:
+    """Return the answer that likely ends first."""
+    likely = [(each.hours[1], place) for place, each in enumerate(answers) if each.hours]
+    return answers[min(likely)[1]] if likely else None
 
 
-def has_accelerator(answer: Answer, prices: Prices) -> bool:
-    """Return whether the machines of an answer have accelerators."""
-    return bool(answer.choice.accelerator or prices.machine(answer.choice.machine_type).accelerator)
-
-
-def parse_choice(text: str, prices: Prices) -> Choice:
-    """Return the choice of TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT.
+def job_of(text: str, prices: Prices) -> Job:
+    """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT.
 
     Raises:
         UserError: a name is unknown, or the machine does not take the accelerator.
@@ -337,10 +259,15 @@ def parse_choice(text: str, prices: Prices) -> Choice:
             f"n1-standard-8+NVIDIA_TESLA_T4x2, got {text!r}"
         )
     machine = prices.machine(found[1])
-    if found[2] is None:
-        return Choice(machine.name)
-    name = prices.accelerator(found[2]).name
-    of_the_type = machine.accelerator == name
-    count = int(found[3] or (machine.accelerators if of_the_type else 1))
-    check_accelerator(machine.name, name, count)
-    return Choice(machine.name) if of_the_type else Choice(machine.name, name, count)
+    accelerator, count = (None, 0) if is_tpu(machine.name) else (machine.accelerator, machine.accelerators)
+    if found[2]:
+        accelerator = prices.accelerator(found[2]).name
+        count = int(found[3] or (count if machine.accelerator == accelerator else 1))
+    disk: Disk = "hyperdisk-balanced" if re.fullmatch(HYPERDISK_ONLY, machine.name) else "pd-ssd"
+    return Job(machine.name, accelerator, count, TOPOLOGIES.get(machine.name), boot_disk_type=disk)
+
+
+def with_job(machines: Machines, job: Job) -> Machines:
+    """Return a table of machines whose Trainer runs as a job."""
+    tasks = {name: resources for name, resources in machines.tasks.items() if name != TRAINER}
+    return dataclasses.replace(machines, tasks=tasks, training=job)

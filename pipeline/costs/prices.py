@@ -1,4 +1,4 @@
-"""Read the dated table of machines, accelerators and prices: configs/prices.toml.
+"""Read the dated table of machines, accelerators, prices and speeds: configs/prices.toml.
 
 Google bills resources, so the table has prices of resources: an hour of a vCPU, of a GiB and of an accelerator, by
 region. What a machine costs is computed from them, with the fee that Vertex AI adds.
@@ -6,6 +6,7 @@ region. What a machine costs is computed from them, with the fee that Vertex AI 
 
 import datetime
 import difflib
+import functools
 import math
 import re
 import tomllib
@@ -30,16 +31,10 @@ class Accelerator:
 
     Attributes:
         name: As Vertex AI names it, such as "NVIDIA_TESLA_T4".
-        memory_gib: Its memory.
-        bandwidth: Bytes/s of its memory.
-        flops: Peak FLOP/s by Keras policy: "float32", "mixed_float16", "mixed_bfloat16", those that it has.
         with_host: Whether its price includes the CPUs and the memory of its host.
     """
 
     name: str
-    memory_gib: float
-    bandwidth: float
-    flops: Mapping[str, float]
     with_host: bool = False
 
 
@@ -85,6 +80,7 @@ class Prices:
         machines: By name.
         accelerators: By name.
         resources: Price by resource, such as "n1.vcpu" or "NVIDIA_L4", then by region.
+        speeds: Training speed by kind of data, then hardware ("vcpu" or an accelerator), then Keras policy.
         path: Of the file, for messages.
     """
 
@@ -93,9 +89,10 @@ class Prices:
     machines: Mapping[str, Machine]
     accelerators: Mapping[str, Accelerator]
     resources: Mapping[str, Mapping[str, Price]] = field(repr=False)
+    speeds: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     path: str = TABLE
 
-    @property
+    @functools.cached_property
     def regions(self) -> tuple[str, ...]:
         """Return the regions in which something has a price."""
         return tuple(sorted({region for by_region in self.resources.values() for region in by_region}))
@@ -234,15 +231,25 @@ def _parsed(table: Mapping[str, Any], path: str) -> Prices:
         for cpus in values["vcpus"]
     }
     machines |= {name: Machine(name, *values) for name, values in table["types"].items()}
-    accelerators = {
-        name: Accelerator(name, values["memory_gib"], values["bandwidth"], values["flops"], values.get("host", False))
-        for name, values in table["accelerators"].items()
-    }
+    accelerators = {name: Accelerator(name, with_host) for name, with_host in table["accelerators"].items()}
     date = table["date"]
     if not isinstance(date, datetime.date) or date > datetime.date.today() + datetime.timedelta(days=1):
         raise ValueError(f"date must be a day such as 2026-09-08 and not in the future, got {date}")
     resources = dict(_resources(table["prices"]))
-    return Prices(date, table["fees"], machines, accelerators, resources, path)
+    return Prices(date, table["fees"], machines, accelerators, resources, _speeds(table["speeds"]), path)
+
+
+def _speeds(kinds: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the speeds of each kind of data, without their sources."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for kind, sections in kinds.items():
+        for name, section in sections.items():
+            speeds = {policy: speed for policy, speed in section.items() if policy != "source"}
+            for policy, speed in speeds.items():
+                if not isinstance(speed, (int, float)) or not 0 < speed < math.inf:
+                    raise ValueError(f"speeds.{kind}.{name}.{policy} must be a number above 0, got {speed!r}")
+            found.setdefault(kind, {})[name] = speeds
+    return found
 
 
 def _resources(sections: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, dict[str, Price]]]:

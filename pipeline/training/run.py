@@ -19,7 +19,7 @@ import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.model import background
-from pipeline.training import answers, predictions, probe, strategy
+from pipeline.training import answers, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
 from pipeline.training.blocks import on_any_device
@@ -102,11 +102,6 @@ def run(
     logger.info("Hyperparameters: %s", hyperparameters.values)
     if settings.warm_start:
         start_from(getattr(fn_args, "base_model", None), model, transform_output, features)
-
-    if settings.probe:
-        training = probe.Training(model, train, evaluate, settings, distribution, seed, augment)
-        probe.write(training, decoder, fn_args.train_files, settings.probe)
-        return
 
     checkpoints = checkpoint_folder(fn_args)
     of_trees = for_trees, train, evaluate, settings

@@ -21,7 +21,6 @@ class Settings(Training):
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
         images: ``settings.images``, where one of the raw features is an image.
-        probe: File for a measurement of the training, which then ends there; None: it is trained to the end.
         spin: Whether the training ends with the network, and nothing is made of it and exported.
     """
 
@@ -35,7 +34,6 @@ class Settings(Training):
     threshold: Threshold = 0.5
     coverage: float | None = None
     images: dict[str, Any] | None = None
-    probe: str | None = None
     spin: bool = False
 
     def __post_init__(self, profile_steps: tuple[int, int] | None) -> None:

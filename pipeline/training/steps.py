@@ -133,16 +133,6 @@ class Steps:
             meanwhile()
             compiling.result()
 
-    def graph_of_one_step(self, batch_size: int) -> tf.Graph:
-        """Return the graph of one training step on rows at hand, for counting its work; it is not run."""
-
-        @tf.autograph.experimental.do_not_convert
-        def step(rows: tf.Tensor) -> None:
-            _, gradients, _, read = self._strategy.run(self._gradients, args=(rows,))
-            self._strategy.run(self._apply, args=(gradients, read))
-
-        return tf.function(step).get_concrete_function(tf.TensorSpec([batch_size, self._rows.words], WORD)).graph
-
     def feed(self, chunks: tf.data.Dataset) -> None:
         """Take the training batches from a dataset from now on, as ``Split.training`` makes it."""
         spec = chunks.element_spec

@@ -16,7 +16,7 @@ SMALL = Prices(
     DAY,
     {"training": 0.0, "prediction": 0.0},
     {"n1-standard-8": Machine("n1-standard-8", 8, 30)},
-    {name: Accelerator(name, 16, 1.0, {}) for name in ("T4", "A100", "V100")},
+    {name: Accelerator(name) for name in ("T4", "A100", "V100")},
     {
         **{name: {"here": Price(0.0)} for name in ("n1.vcpu", "n1.gib")},
         **{name: {"here": Price(price)} for name, price in (("T4", 0.35), ("A100", 2.70), ("V100", 2.48))},

@@ -83,7 +83,13 @@ def test_the_table_has_every_accelerator_and_tpu_host_that_the_settings_allow() 
         assert any(re.fullmatch(pattern, machine) for machine in PRICES.machines), pattern
 
 
-def test_each_price_names_its_source_and_the_day_of_it() -> None:
+def test_speeds_are_of_accelerators_that_there_are_and_compare_with_a_core() -> None:
+    for by_hardware in PRICES.speeds.values():
+        assert by_hardware["vcpu"]["float32"]
+        assert set(by_hardware) - {"vcpu"} <= set(PRICES.accelerators)
+
+
+def test_each_price_and_each_speed_names_its_source_and_the_day_of_it() -> None:
     import tomllib
 
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
@@ -93,6 +99,8 @@ def test_each_price_names_its_source_and_the_day_of_it() -> None:
         return own.union(*(named(inner) for inner in sections.values() if "source" not in inner))
 
     assert named(table["prices"]) <= set(table["sources"])
+    speeds = [section for sections in table["speeds"].values() for section in sections.values()]
+    assert {section["source"] for section in speeds} <= set(table["sources"])
     assert all(isinstance(source["day"], datetime.date) for source in table["sources"].values())
 
 
@@ -142,6 +150,10 @@ def test_prices_of_more_than_90_days_are_a_warning() -> None:
             r"\.spot must be US dollars, 0 or more, got 'cheap'",
         ),
         (TABLE.read_bytes().replace(b"on_demand", b"ondemand"), "unexpected keyword argument 'ondemand'"),
+        (
+            TABLE.read_bytes().replace(b"float32 = 412", b"float32 = 0"),
+            "speeds.images.NVIDIA_TESLA_V100.float32 must be a number above 0, got 0",
+        ),
     ],
 )
 def test_a_file_that_is_not_the_table_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:

@@ -145,8 +145,9 @@ def test_no_step_makes_anything_as_large_as_the_table(pattern):
     size = 50_021
     model = network(training.embedding(size, WIDTH), keras.optimizers.Adam(), numbers=size)
     train, evaluate = (read([pattern], DECODER, cache="memory", on_cpu=True) for _ in range(2))
-    steps = Fit(model, train, evaluate, dataclasses.replace(SETTINGS, clip_norm=1.0), ONE_DEVICE, seed=1).steps
-    graph = steps.graph_of_one_step(20)
+    fit = Fit(model, train, evaluate, dataclasses.replace(SETTINGS, clip_norm=1.0), ONE_DEVICE, seed=1)
+    fit.steps.feed(train.training(20, fit.part, 1))
+    graph = fit.steps._train.get_concrete_function(*fit.steps._arguments(0, 0.0)).graph
     graphs = [graph, *(function.graph for function in graph._functions.values())]
     outputs = [tensor for one in graphs for operation in one.get_operations() for tensor in operation.outputs]
     assert len(outputs) > 100

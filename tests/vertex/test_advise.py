@@ -14,14 +14,14 @@ from tests.fakes.google_cloud import PROJECT, GoogleCloud
 pytestmark = pytest.mark.slow
 
 
-def test_prices_are_brought_up_to_date_before_anything_is_predicted(there: GoogleCloud, tmp_path: Path):
+def test_prices_are_brought_up_to_date_before_anything_is_estimated(there: GoogleCloud, tmp_path: Path):
     clone = copy_repository(tmp_path / "clone")
     there.rest.project.skus = {COMPUTE_ENGINE: skus_like(clone / "configs/prices.toml"), VERTEX_AI: []}
     # There is no run to advise on, but the prices were asked for.
     done = run(clone, "advise", "--refresh", "--project", PROJECT, runner="vertex_runner.py")
     assert done.code == 1
     assert "configs/prices.toml has the prices of" in done.text, done.text
-    assert "there is no run below" in done.text
+    assert "there is no finished run below" in done.text
     assert read_prices(clone / "configs/prices.toml").date == datetime.date.today()
 
 

@@ -53,7 +53,7 @@ COMMANDS = {
     "compile": Command("run", "write the job and its files to a folder, without credentials", JOB, BUCKET, True),
     "rehearse": Command("rehearse", "run the compiled job here, without Google Cloud", MACHINES, (), True),
     "advise": Command(
-        "advise", "measure the pipeline here, and say what it takes and costs where", (*PLACE, "machines"), ()
+        "advise", "estimate hours and price on other machines from the last run here", (*PLACE, "machines"), ()
     ),
     "watch": Command("run", "wait for a job that was submitted before"),
     "schedule": Command("run", "start the pipeline at given times", JOB, BUCKET, True),
@@ -175,9 +175,8 @@ def _add_own_arguments(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
 
 def _add_arguments_of_advise(parser: argparse.ArgumentParser) -> None:
     positive = command_line.positive
-    parser.add_argument("--rows", type=positive, help="rows of all splits to predict for (those of the last run)")
+    parser.add_argument("--rows", type=positive, help="rows of all splits to estimate for (those of the last run)")
     parser.add_argument("--epochs", type=positive, help="passes over the train split (the config's)")
-    parser.add_argument("--batch-size", type=positive, help="examples per replica and step (the config's)")
     parser.add_argument("--within", metavar="TIME", type=_seconds, help="deadline, such as 8h or 90m")
     parser.add_argument(
         "--machine",
@@ -186,13 +185,11 @@ def _add_arguments_of_advise(parser: argparse.ArgumentParser) -> None:
         help="ask about this one, such as n1-standard-8+NVIDIA_TESLA_T4x2; several times: about several",
     )
     parser.add_argument("--spot", action="store_true", help="judge by the prices of spot machines")
-    parser.add_argument("--measure", action="store_true", help="measure anew, also when nothing has changed")
     parser.add_argument(
         "--refresh",
         action="store_true",
         help="bring configs/prices.toml up to date first, from Google's Cloud Billing Catalog: needs a project",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the predictions to a file, too")
 
 
 def _seconds(text: str) -> float:
