@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 
 from pipeline import filesystem
@@ -11,14 +10,6 @@ from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
 from pipeline.report.run import FinishedRun
 from pipeline.training.history import DIAGNOSIS_FILE, EPOCHS_FILE, MEMBERS_FILE, STEPS_FILE
-
-# Shares of processors and accelerators by epoch, and the lines' names.
-BUSY = {
-    "cpu_used": "this process",
-    "machine_cpu_used": "machine",
-    "accelerator_used": "accelerators",
-    "accelerator_memory_used": "their memory",
-}
 
 
 def tuning(run: FinishedRun) -> list[Block]:
@@ -55,7 +46,7 @@ def tuning(run: FinishedRun) -> list[Block]:
 
 
 def training(run: FinishedRun) -> list[Block]:
-    """Return where the time went, and charts of metrics, learning rate, throughput, waiting and utilisation."""
+    """Return where the time went, and charts of metrics, learning rate, throughput and waiting."""
     folder = run.folder_of("Trainer", "model_run")
     if folder is None:
         return [Text("The run has not come as far as training.")]
@@ -73,16 +64,13 @@ def training(run: FinishedRun) -> list[Block]:
     for name in ("examples_per_second", "share_waited_for_input"):
         if name in epochs:
             figures.append(_chart(name, "epoch", numbers, {name: epochs[name]}))
-    busy = {line: epochs[name] for name, line in BUSY.items() if name in epochs}
-    if busy:
-        figures.append(_chart("share used", "epoch", numbers, busy))
     if filesystem.exists(f"{folder}/{STEPS_FILE}"):
         steps = _columns(_read(folder, STEPS_FILE))
         for name in ("loss", "learning_rate"):
             figures.append(_chart(name, "step", steps["step"], {name: steps[name]}, 20))
     header = ("Epoch", *epochs)
     rows = [(str(n), *(short(values[place]) for values in epochs.values())) for place, n in enumerate(numbers)]
-    return [*members, *_time(folder), *_utilisation(epochs), Figures(figures), Table(header, rows, "Every epoch", True)]
+    return [*members, *_time(folder), Figures(figures), Table(header, rows, "Every epoch", True)]
 
 
 def _time(folder: str) -> list[Block]:
@@ -97,34 +85,6 @@ def _time(folder: str) -> list[Block]:
     svg = charts.bars(shares, title, "% of the time", dict.fromkeys(shares, 0.0))
     rows = [(part, f"{value:.1f} s", f"{shares[part]:.1f} %") for part, value in seconds.items()]
     return [Text(diagnosis["sentence"]), Figures([Figure(svg, title, Table(("Part", "Time", "Share"), rows))])]
-
-
-def _utilisation(epochs: Mapping[str, Sequence[float]]) -> list[Block]:
-    """Return a sentence on how busy the machine was; nothing where it was not measured."""
-
-    def known(name: str) -> list[float]:
-        return [value for value in epochs.get(name, ()) if not math.isnan(value)]
-
-    def mean(name: str) -> str:
-        values = known(name)
-        return f"{100 * sum(values) / len(values):.0f} %"
-
-    if not known("cpu_used"):
-        return []
-    taken, left = max(known("memory_bytes")) / 2**30, min(known("memory_bytes_free")) / 2**30
-    text = (
-        f"While it trained, the process used {mean('cpu_used')} of the cores it may use (at most "
-        f"{100 * max(known('cpu_used_peak')):.0f} %), all of the machine together {mean('machine_cpu_used')}; it took "
-        f"up to {taken:.1f} GiB of memory, and {left:.1f} GiB or more were left."
-    )
-    if known("accelerator_used"):
-        text += (
-            f" The accelerators were busy {mean('accelerator_used')} of the time (at most "
-            f"{100 * max(known('accelerator_used_peak')):.0f} %)"
-        )
-        full = known("accelerator_memory_used")
-        text += f", their memory {100 * max(full):.0f} % full at most." if full else "."
-    return [Text(text)]
 
 
 def _chart(

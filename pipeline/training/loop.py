@@ -16,14 +16,27 @@ from pipeline.training.balance import class_weights_of
 from pipeline.training.building import build
 from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
-from pipeline.training.diagnosis import BETWEEN, CALLBACKS, CHECKPOINTS, COMPILING, EVALUATION, LOADING, STEPS
+from pipeline.training.diagnosis import (
+    BETWEEN,
+    CALLBACKS,
+    COMPILING,
+    EVALUATION,
+    LOADING,
+    SAVING,
+    SAVING_WITHIN_EPOCHS,
+    STEPS,
+    SUMMING,
+    Measured,
+    diagnose,
+)
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
 from pipeline.training.history import Journal
 from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, steps_per_epoch
-from pipeline.training.observation import Observation, Trace
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
+from pipeline.training.stopwatch import Stopwatch
 from pipeline.training.strategy import Distribution
+from pipeline.training.trace import Trace
 from pipeline.training.workers import warn_of_slow_worker
 
 logger = logging.getLogger("pipeline.training")
@@ -69,8 +82,7 @@ class Fit:
         tensorboard: str | None = None,
         checkpoints: str | None = None,
     ):
-        self.observation = Observation()
-        self.stopwatch = self.observation.stopwatch
+        self.stopwatch = Stopwatch()
         self.model = model
         self.train = train
         self.evaluate = evaluate
@@ -103,7 +115,6 @@ class Fit:
         chief = distribution.is_chief
         tensorboard = tensorboard or logs
         self.logs = logs
-        self.watched = settings.profile != "off" and logs is not None
         self.journal = Journal(logs if chief else None, tensorboard if chief else None)
         self.trace = Trace(settings.profile, tensorboard if chief else None)
         self.callbacks = [early_stopping(settings), *callbacks]
@@ -125,9 +136,8 @@ class Fit:
         Raises:
             TrainingError: the loss is not finite, or one example does not fit into memory.
         """
-        with self.observation.sampling(self.watched and self.distribution.is_chief):
-            self._run()
-        if self.watched:
+        self._run()
+        if self.logs is not None and self.settings.profile != "off":
             self._diagnose()
         names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
@@ -187,7 +197,7 @@ class Fit:
 
     def _diagnose(self) -> None:
         """Say where the time went; the chief writes it."""
-        diagnosis = self.observation.diagnose(self)
+        diagnosis = diagnose(Measured.of(self))
         if self.distribution.is_chief:
             logger.log(logging.WARNING if diagnosis.stands_out else logging.INFO, diagnosis.sentence)
             diagnosis.write(str(self.logs))
@@ -208,7 +218,6 @@ class Fit:
             started = time.perf_counter()
             with self.stopwatch.measure(STEPS):
                 records = self._call(count)
-            self.observation.calls += 1
             took = time.perf_counter() - started
             self.seconds, self.seconds_in_steps = self.seconds + took, self.seconds_in_steps + took
             self.journal.add_steps(first, self.epoch, records)
@@ -313,10 +322,10 @@ class Fit:
             "examples_per_second": examples / seconds,
             "share_waited_for_input": min(1.0, (self.seconds_waited + sum(row[5] for row in steps)) / seconds),
         }
-        metrics |= self.observation.columns()
         if self.distribution.workers > 1:
-            own = self.seconds_in_steps - self.steps.waited_for_others()
-            warn_of_slow_worker(self.distribution, self.epoch, own)
+            waited = self.steps.waited_for_others()
+            self.stopwatch.move(waited, STEPS, SUMMING)
+            warn_of_slow_worker(self.distribution, self.epoch, self.seconds_in_steps - waited)
         self.seconds = self.seconds_waited = self.seconds_in_steps = 0.0
         self.journal.add_epoch(metrics)
         logger.info("Epoch %d: %s", self.epoch, ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
@@ -343,8 +352,7 @@ class Fit:
         if not self.checkpoints:
             return
         within = int(self.steps.done) != self.epoch * self.steps_per_epoch
-        self.observation.saves = [self.observation.saves[0] + 1, self.observation.saves[1] + within]
-        with self.stopwatch.measure(CHECKPOINTS):
+        with self.stopwatch.measure(SAVING_WITHIN_EPOCHS if within else SAVING):
             self.checkpoints.save(
                 {
                     "epoch": self.epoch,
@@ -353,7 +361,7 @@ class Fit:
                     "micro_batches": self.steps.micro_batches,
                     "stop_training": bool(self.model.stop_training),
                     "journal": self.journal.state(),
-                    "observation": self.observation.state(),
+                    "stopwatch": self.stopwatch.state(),
                     "callbacks": list(map(state_of, self.callbacks, self.callbacks_at_start)),
                 }
             )
@@ -372,7 +380,7 @@ class Fit:
         self.seconds_waited += state["seconds_waited"]
         self.model.stop_training = state["stop_training"]
         self.journal.set_state(state["journal"])
-        self.observation.add(state.get("observation", {}))
+        self.stopwatch.add(state.get("stopwatch", {}))
         for callback, values in zip(self.callbacks, state["callbacks"], strict=True):
             vars(callback).update(values)
         if state["micro_batches"] != self.steps.micro_batches:

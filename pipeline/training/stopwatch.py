@@ -2,7 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 # Part of what no other part is about.
 PYTHON = "python"
@@ -13,16 +15,19 @@ class Stopwatch:
 
     Attributes:
         part: The part that runs now.
+        times: How often each part began.
     """
 
     def __init__(self) -> None:
         self.part = PYTHON
+        self.times: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     @contextlib.contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Count the time of a block as that of a part, without what a block inside it measures as another."""
+        """Count the time of a block for a part, without what a block inside it measures for another part."""
+        self.times[part] += 1
         before = self._switch(part)
         try:
             yield
@@ -34,15 +39,29 @@ class Stopwatch:
         self._switch(self.part)
         return dict(self._seconds)
 
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Add the seconds of the same training in a process before this one."""
-        for part, more in seconds.items():
-            self._seconds[part] = self._seconds.get(part, 0.0) + more
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"seconds": self.seconds(), "times": dict(self.times)}
+
+    def add(self, state: dict[str, Any]) -> None:
+        """Add the state of the same training in a process before this one."""
+        self.times.update(state.get("times", {}))
+        for part, seconds in state.get("seconds", {}).items():
+            self._add(part, seconds)
+
+    def move(self, seconds: float, part: str, to: str) -> None:
+        """Count seconds of a part, which another clock measured, as those of another part."""
+        seconds = min(seconds, self._seconds.get(part, 0.0))
+        self._add(part, -seconds)
+        self._add(to, seconds)
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
 
     def _switch(self, part: str) -> str:
         """Let another part run; return the one before."""
         now = time.perf_counter()
         before = self.part
-        self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
+        self._add(before, now - self._since)
         self.part, self._since = part, now
         return before

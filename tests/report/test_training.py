@@ -39,26 +39,15 @@ def test_the_training_has_a_chart_for_each_metric_and_every_epoch_behind_it(tmp_
     assert len(table.rows) == 2
 
 
-def test_the_training_says_where_its_time_went_and_how_busy_the_machine_was(tmp_path):
-    columns = "cpu_used,cpu_used_peak,machine_cpu_used,memory_bytes,memory_bytes_free,accelerator_used"
-    (tmp_path / "history.csv").write_text(
-        f"epoch,loss,val_loss,{columns},accelerator_used_peak,accelerator_memory_used\n"
-        "0,0.5,0.6,0.5,0.9,0.6,1073741824,4294967296,0.2,0.9,0.4\n1,0.4,0.5,,,,,,,,\n"
-    )
+def test_the_training_says_where_its_time_went(tmp_path):
+    (tmp_path / "history.csv").write_text("epoch,loss,val_loss\n0,0.5,0.6\n1,0.4,0.5\n")
     seconds = {"waiting for examples": 41.0, "computing <b>": 59.0}
     sentence = 'The model waits 41 % for decoding: training.cache="disk" would save about 35 %.'
     (tmp_path / "diagnosis.json").write_text(json.dumps({"sentence": sentence, "seconds": seconds}))
 
-    said, parts, busy, figures, _ = training(SimpleNamespace(folder_of=lambda step, output: str(tmp_path)))
+    said, parts, _, _ = training(SimpleNamespace(folder_of=lambda step, output: str(tmp_path)))
 
     assert said.text == sentence
     (chart,) = parts.figures
     assert chart.table.rows[0] == ("waiting for examples", "41.0 s", "41.0 %")
     assert "<b>" not in chart.svg
-    assert busy.text == (
-        "While it trained, the process used 50 % of the cores it may use (at most 90 %), all of the machine together "
-        "60 %; it took up to 1.0 GiB of memory, and 4.0 GiB or more were left. The accelerators were busy 20 % of the "
-        "time (at most 90 %), their memory 40 % full at most."
-    )
-    (used,) = (figure for figure in figures.figures if figure.caption == "share used by epoch")
-    assert used.table.header == ("Epoch", "this process", "machine", "accelerators", "their memory")

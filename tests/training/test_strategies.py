@@ -1,5 +1,6 @@
 """One device, two mirrored ones and two workers learn the same, through the project's own module file."""
 
+import json
 import re
 import subprocess
 import sys
@@ -69,6 +70,8 @@ def test_two_workers_learn_what_one_device_learns_and_export_one_model(transform
     assert finish(*workers) == [0, 0], logs(folders[0]) + logs(folders[1])
     np.testing.assert_allclose(losses(folders[0])[:50], one_device[:50], atol=1e-4)
     assert answers(folders[0] / "serving")
+    diagnosis = json.loads((folders[0] / "Trainer/model_run/7/diagnosis.json").read_text())
+    assert diagnosis["seconds"]["summing gradients over the workers"] > 0
     # The second worker writes nothing that stays: no model, no history, no TensorBoard files, no checkpoint.
     assert not [file for file in folders[1].rglob("*") if file.is_file()]
 
