@@ -154,7 +154,6 @@ def one(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, Any]:
         strategy="one_device",
         seed=1,
         steps_per_call=STEPS_PER_CALL,
-        profile="off",
     )
     process = psutil.Process()
     before, most = process.memory_info().rss, 0

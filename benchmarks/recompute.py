@@ -107,7 +107,6 @@ def one(way: str, blocks: int, width: int, batch_size: int) -> dict[str, Any]:
         seed=1,
         steps_per_call=4,
         recompute=way == "recompute",
-        profile="off",
     )
 
     class Clock(keras.callbacks.Callback):

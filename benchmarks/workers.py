@@ -110,7 +110,6 @@ def one(rows: str, logs: str) -> None:
         schedule="constant",
         warmup_epochs=0.0,
         seed=1,
-        profile="off",
     )
     distribution = strategy.choose("auto")
     spec = {"x": tf.io.FixedLenFeature([COLUMNS], tf.float32), "y": tf.io.FixedLenFeature([1], tf.int64)}

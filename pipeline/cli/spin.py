@@ -282,7 +282,7 @@ def _train(executor: Any, inputs: Artifacts, outputs: Artifacts, properties: dic
     from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
 
     settings = json.loads(properties["custom_config"])
-    settings |= {"spin": True, "profile": "off", "epochs": min(settings["epochs"], MOST_EPOCHS)}
+    settings |= {"spin": True, "profile": None, "epochs": min(settings["epochs"], MOST_EPOCHS)}
     settings["batch_size"] = min(settings["batch_size"], max(1, rows // LEAST_STEPS))
     properties["custom_config"] = json.dumps(settings)
     run_fn = udf_utils.get_fn(properties, "run_fn")

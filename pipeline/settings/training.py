@@ -17,12 +17,12 @@ Norm = Annotated[float, number("above 0, or None to clip nothing", lambda value:
 
 def _is_profile(value: Any) -> bool:
     is_range = isinstance(value, tuple) and len(value) == 2 and all(type(step) is int for step in value)
-    return 0 <= value[0] < value[1] if is_range else value in ("auto", "off")
+    return is_range and 0 <= value[0] < value[1]
 
 
 Profile = Annotated[
-    str | tuple[int, int],
-    Rule('"auto", "off", or the first step to trace and the one after the last, such as (100, 110)', _is_profile),
+    tuple[int, int],
+    Rule("the first step to trace and the one after the last, such as (100, 110), or None", _is_profile),
 ]
 
 
@@ -53,9 +53,8 @@ class Training:
         seed: Of initial weights, dropout and order; None takes another one in every run.
         steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
         checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
-        profile: "auto" measures where the time goes and how busy the machine is, and says in a sentence what would make
-            the training faster; "off" does not. The first step and the one after the last, such as (100, 110), also
-            write a trace of these steps for TensorBoard.
+        profile: The first step to trace for TensorBoard and the one after the last, such as (100, 110); None traces
+            none.
         sequence_length: Values kept of a feature whose number varies, such as the words of a text; fewer are filled up.
         backbone_weights: For ``training.backbone``: "imagenet", a .weights.h5 file, or the folder of a pushed model
             whose backbone is taken; here or gs://. Others make the Tuner and the Trainer run again.
@@ -94,7 +93,7 @@ class Training:
     seed: int | None = 1
     steps_per_call: Count = 32
     checkpoint_steps: Count | None = 1000
-    profile: Profile = "auto"
+    profile: Profile | None = None
     sequence_length: Count = 128
     backbone_weights: str | None = None
     head_epochs: Annotated[int, number("0 or more", lambda value: value >= 0)] = 0

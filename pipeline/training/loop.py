@@ -137,7 +137,7 @@ class Fit:
             TrainingError: the loss is not finite, or one example does not fit into memory.
         """
         self._run()
-        if self.logs is not None and self.settings.profile != "off":
+        if self.logs is not None and not self.settings.spin:
             self._diagnose()
         names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
         return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}

@@ -11,12 +11,12 @@ class Trace:
     """Writes a trace of some steps.
 
     Args:
-        steps: The first step to trace and the one after the last; a text traces none.
+        steps: The first step to trace and the one after the last; None traces none.
         folder: Of the TensorBoard files; None writes no trace.
     """
 
-    def __init__(self, steps: str | tuple[int, int], folder: str | None):
-        self.stops = () if isinstance(steps, str) or not folder else steps
+    def __init__(self, steps: tuple[int, int] | None, folder: str | None):
+        self.stops = steps if steps and folder else ()
         self._folder = folder
         self._runs = self._begun = False
 
