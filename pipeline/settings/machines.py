@@ -240,7 +240,7 @@ class Machines:
                 f'training.strategy is "multi_worker" and {where} is one process; give it training=Job(replicas=2) or '
                 'more, or take the strategy "auto"'
             )
-        if strategy in ("one_device", "mirrored", "split", "tpu") and replicas > 1:
+        if strategy in ("one_device", "mirrored", "tpu") and replicas > 1:
             raise ConfigError(
                 f"training.strategy is {strategy!r} and {where} has {replicas} processes, which would each train a "
                 'model of their own; take "auto" or "multi_worker", or replicas=1'

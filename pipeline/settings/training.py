@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pipeline.settings.checks import ConfigError, Count, Rule, check_settings, number
 
 Schedule = Literal["cosine", "constant"]
-StrategyName = Literal["auto", "one_device", "mirrored", "split", "multi_worker", "tpu"]
+StrategyName = Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"]
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Cache = Literal["auto", "memory", "disk", "none"]
 Members = Literal["network", "trees", "both"]
@@ -43,10 +43,7 @@ class Training:
         objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
             after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
         strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
-            the environment names one, "mirrored" with two or more GPUs, else "one_device". "split" puts the layers of
-            ``training.blocks`` onto all GPUs of the machine, for a model that is too large for one.
-        recompute: Keep of each layer of ``training.blocks`` what goes into it, and compute the rest once more for the
-            gradients: less memory, for up to half as much time again.
+            the environment names one, "mirrored" with two or more GPUs, else "one_device".
         precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
         cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
             fit into.
@@ -87,7 +84,6 @@ class Training:
     clip_norm: Norm | None = None
     objective: str | None = None
     strategy: StrategyName = "auto"
-    recompute: bool = False
     precision: Precision = "auto"
     cache: Cache = "auto"
     seed: int | None = 1
@@ -106,10 +102,21 @@ class Training:
     train_steps: Count | None = None
     eval_steps: Count | None = None
     profile_steps: InitVar[tuple[int, int] | None] = None  # its name until ``profile`` took it in
+    recompute: InitVar[bool | None] = None  # removed
 
-    def __post_init__(self, profile_steps: tuple[int, int] | None) -> None:
+    def __post_init__(self, profile_steps: tuple[int, int] | None, recompute: bool | None) -> None:
         if profile_steps is not None:
             raise ConfigError(f"training.profile_steps is now training.profile: write profile={profile_steps!r}")
+        if recompute is not None:
+            raise ConfigError(
+                "training.recompute was removed; delete the setting and use tf.recompute_grad in build_model: "
+                'docs/training.md, "Models that need more memory"'
+            )
+        if self.strategy == "split":
+            raise ConfigError(
+                'training.strategy "split" was removed; take "auto" and the ways to use less memory in '
+                'docs/training.md, "Models that need more memory"'
+            )
         check_settings("training.", self)
         if self.class_weight and self.calibration == "temperature":
             raise ConfigError(

@@ -11,11 +11,10 @@ no TFX orchestration, no Google Cloud.
 """
 
 from pipeline.training.backbone import backbone
-from pipeline.training.blocks import Blocks as blocks
 from pipeline.training.embedding import embedding
 from pipeline.training.features import Features
 from pipeline.training.images import decode_image
 from pipeline.training.run import BuildModel, run
 from pipeline.training.tuning import tune
 
-__all__ = ["BuildModel", "Features", "backbone", "blocks", "decode_image", "embedding", "run", "tune"]
+__all__ = ["BuildModel", "Features", "backbone", "decode_image", "embedding", "run", "tune"]

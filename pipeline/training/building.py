@@ -2,25 +2,22 @@
 
 import keras
 
-from pipeline.training.blocks import prepare
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import Rows
-from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
 
 
-def build(model: keras.Model, rows: Rows, batch_size: int, settings: Settings, distribution: Distribution) -> None:
+def build(model: keras.Model, rows: Rows, batch_size: int, distribution: Distribution) -> None:
     """Create all variables of a compiled model, its metrics and its optimizer.
 
     Args:
         model: As build_model returns it.
         rows: Of the train split.
         batch_size: Examples of a replica's step.
-        settings: Of the training.
-        distribution: Its devices.
+        distribution: The devices of the training.
 
     Raises:
-        TrainingError: it is no model or not compiled, or a setting does not fit it.
+        TrainingError: it is no model or not compiled, or has metrics that ignore weights of rows.
     """
     if not isinstance(model, keras.Model):
         raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
@@ -34,7 +31,6 @@ def build(model: keras.Model, rows: Rows, batch_size: int, settings: Settings, d
             "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
             "them as weighted_metrics=[...]"
         )
-    prepare(model, settings, distribution)
     with distribution.strategy.scope():
         model._symbolic_build(data_batch=rows.batch_spec(batch_size))
         if not model.optimizer.built:

@@ -7,9 +7,8 @@ import keras
 import tensorflow as tf
 
 from pipeline.training.errors import TrainingError
-from pipeline.training.strategy import HOST, devices_here
 
-Placement = Literal["table", "split", "hashed", "compositional"]
+Placement = Literal["table", "hashed", "compositional"]
 
 # An odd number near 2^64 divided by the golden ratio: the upper bits of its multiples are spread evenly (Knuth, The Art
 # of Computer Programming, volume 3, 6.4).
@@ -35,11 +34,10 @@ def embedding(
     Args:
         size: How many different numbers there are.
         width: Of the vector of a number.
-        placement: "table": a row for each number. "split": the same, a part of the rows on each device of
-            ``training.strategy="split"``. "hashed": ``megabytes`` of rows, which numbers that meet by chance share
-            (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). "compositional": two tables
-            of together at most ``megabytes``, for the quotient and the remainder of a number; its vector is the product
-            of both, and no two are the same (Shi et al. 2020, "Compositional Embeddings Using Complementary
+        placement: "table": a row for each number. "hashed": ``megabytes`` of rows, which numbers that meet by chance
+            share (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). "compositional": two
+            tables of together at most ``megabytes``, for the quotient and the remainder of a number; its vector is the
+            product of both, and no two are the same (Shi et al. 2020, "Compositional Embeddings Using Complementary
             Partitions").
         megabytes: Of 10^6 bytes, of the weights in float32, for "hashed" and "compositional". The optimizer keeps one
             (Adagrad, momentum) or two (Adam) more of the same size while it trains.
@@ -55,29 +53,26 @@ def embedding(
         raise TrainingError(
             f"training.embedding has no placement {placement!r}; expected one of {', '.join(get_args(Placement))}"
         )
-    has_all_rows = placement in ("table", "split")
+    has_all_rows = placement == "table"
     if has_all_rows != (megabytes is None):
         needs = "has a row for each number and takes no megabytes" if has_all_rows else "needs megabytes=…"
         raise TrainingError(f'training.embedding(placement="{placement}") {needs}')
     rows = size if megabytes is None else min(size, int(megabytes * 1e6) // (4 * width))
     compositional = placement == "compositional" and rows < size
-    parts = min(size, len(devices_here())) if placement == "split" else 1
-    return Embedding(size, width, rows, compositional, parts, mask_zero=mask_zero, name=name)
+    return Embedding(size, width, rows, compositional, mask_zero=mask_zero, name=name)
 
 
 class Embedding(keras.layers.Layer):
     """See ``embedding``.
 
     Attributes:
-        tables: Of rows; several where these are divided.
-        devices: Of the parts; empty: where all else is.
+        tables: Of rows; two where these are multiplied.
 
     Args:
         size: How many different numbers there are.
         width: Of the vector of a number.
         rows: At most, in all tables.
         compositional: Quotient and remainder, instead of rows that numbers share, where rows are fewer than ``size``.
-        parts: Tables that the rows of all numbers are divided into, in their order.
         mask_zero: The number 0 is padding.
         settings: Of any layer.
 
@@ -91,16 +86,14 @@ class Embedding(keras.layers.Layer):
         width: int,
         rows: int,
         compositional: bool,
-        parts: int = 1,
         *,
         mask_zero: bool = False,
         **settings: Any,
     ):
         super().__init__(**settings)
-        self.size, self.width, self.rows, self.compositional, self.parts = size, width, rows, compositional, parts
+        self.size, self.width, self.rows, self.compositional = size, width, rows, compositional
         self.mask_zero = self.supports_masking = mask_zero
         self.tables: list[keras.Variable] = []
-        self.devices: tuple[str, ...] = ()
         least = 2 * math.isqrt(size - 1) + 2 if compositional else 1
         if rows < least:
             raise TrainingError(
@@ -110,12 +103,6 @@ class Embedding(keras.layers.Layer):
 
     def build(self, input_shape: Any = None) -> None:
         """Create the tables."""
-        if self.parts > 1:
-            # As tf.nn.embedding_lookup divides them: the first parts have a row more.
-            sizes = [self.rows // self.parts + (part < self.rows % self.parts) for part in range(self.parts)]
-            with tf.device(HOST):  # from where each is moved to its device
-                self.tables = [self._table(f"embeddings_{part}", rows, _uniform()) for part, rows in enumerate(sizes)]
-            return
         if not self.compositional:
             self.tables = [self._table("embeddings", self.rows, _uniform())]
             return
@@ -141,8 +128,6 @@ class Embedding(keras.layers.Layer):
             found = self._rows(0, numbers % remainders) * self._rows(1, numbers // remainders)
         elif self.rows < self.size:
             found = self._rows(0, hashed(numbers) % self.rows)
-        elif self.parts > 1:
-            found = tf.nn.embedding_lookup([table.value for table in self.tables], numbers)
         else:
             found = self._rows(0, numbers)
         return tf.cast(found, self.compute_dtype)
@@ -162,7 +147,7 @@ class Embedding(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments."""
-        names = ("size", "width", "rows", "compositional", "parts", "mask_zero")
+        names = ("size", "width", "rows", "compositional", "mask_zero")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 

@@ -145,7 +145,7 @@ class Fit:
     def _compile(self, augment: Augment | None) -> None:
         """Create the model's variables and compile its training step."""
         rows = self.train.rows
-        build(self.model, rows, self.batch_size, self.settings, self.distribution)
+        build(self.model, rows, self.batch_size, self.distribution)
         if augment:
             check_augmentation(augment, rows.batch_spec(self.batch_size)[:2])
         self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)

@@ -22,7 +22,6 @@ from pipeline.model import background
 from pipeline.training import answers, predictions, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
-from pipeline.training.blocks import on_any_device
 from pipeline.training.cache import estimate, find
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.conformal import rank_of
@@ -140,7 +139,7 @@ def run(
         logger.info("Members, %s.", members)
     decided = answers.fit(model, decoder, evaluate, settings, ensemble)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
-    with tempfile.TemporaryDirectory() as scratch, on_any_device(model):
+    with tempfile.TemporaryDirectory() as scratch:
         folders = fn_args.serving_model_dir, fn_args.model_run_dir
         exported, kept = folders if distribution.is_chief else (f"{scratch}/model", f"{scratch}/run")
         export(

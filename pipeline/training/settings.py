@@ -36,7 +36,7 @@ class Settings(Training):
     images: dict[str, Any] | None = None
     spin: bool = False
 
-    def __post_init__(self, profile_steps: tuple[int, int] | None) -> None:
+    def __post_init__(self, profile_steps: tuple[int, int] | None, recompute: bool | None) -> None:
         """Check nothing: the config was checked, and a trial may have fewer epochs than the warm-up."""
 
     @classmethod

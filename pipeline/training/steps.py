@@ -310,7 +310,7 @@ class Steps:
         loss, gradients = accumulated(self._micro_batch_gradients, batch, self.micro_batches)
         present = [gradient for gradient in gradients if gradient is not None]
         sums = [loss, *present]
-        if self._replicas > 1:  # of one, it would gather the gradients of a split model on its first device
+        if self._replicas > 1:
             sums = summed_over_replicas(sums, self._waited)
         reduced = iter(sums)
         loss = next(reduced)

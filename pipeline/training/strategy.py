@@ -3,7 +3,7 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import tensorflow as tf
 
@@ -11,8 +11,6 @@ from pipeline.errors import first_line
 from pipeline.settings.training import StrategyName
 from pipeline.training.errors import TrainingError
 
-# The processors, with the memory of the machine.
-HOST = "/CPU:0"
 # Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
 TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
 
@@ -52,7 +50,6 @@ class Distribution:
         worker: Number of this process, from 0; the chief is 0.
         workers: Processes that train together.
         tpu: Whether it trains on TPU cores, which take static shapes only.
-        split: The devices over which one copy of the model is split; empty: each copy has one device.
     """
 
     strategy: tf.distribute.Strategy
@@ -60,7 +57,6 @@ class Distribution:
     worker: int = 0
     workers: int = 1
     tpu: bool = False
-    split: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -75,7 +71,7 @@ class Distribution:
     @property
     def fed_devices(self) -> tuple[str, ...]:
         """Return the devices that get the examples."""
-        return self.split[:1] or self.strategy.extended.worker_devices
+        return self.strategy.extended.worker_devices
 
     @property
     def on_cpu(self) -> bool:
@@ -109,9 +105,8 @@ def choose(name: str, *, alone: bool = False) -> Distribution:
     """Return the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
 
     Args:
-        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "split": one model over the same; "multi_worker":
-            the processes that TF_CONFIG names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored
-            from two GPUs on, one_device.
+        name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG
+            names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
         alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
             another, and its workers share them out.
 
@@ -131,18 +126,10 @@ def choose(name: str, *, alone: bool = False) -> Distribution:
     return _one_machine(name)
 
 
-def devices_here() -> list[Any]:
-    """Return the devices of this machine on which a model may be: its GPUs; without any, the processors."""
-    return tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-
-
 def _one_machine(name: str) -> Distribution:
-    gpus, devices = tf.config.list_logical_devices("GPU"), devices_here()
+    gpus = tf.config.list_logical_devices("GPU")
+    devices = gpus or tf.config.list_logical_devices("CPU")
     counted = f"{len(devices)} {devices[0].device_type}{'s' if len(devices) > 1 else ''}"
-    if name == "split":
-        # TensorFlow's default strategy: all others decide on which device a variable is.
-        split = tuple(device.name for device in devices)
-        return Distribution(tf.distribute.get_strategy(), f"Training split over {counted}: asked for.", split=split)
     if name == "mirrored" or (name == "auto" and len(gpus) > 1):
         strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
         reason = "asked for" if name == "mirrored" else f"{len(gpus)} GPUs are visible"

@@ -122,7 +122,7 @@ def _rows_of(layer: Any) -> int | None:
     """Return how many numbers an embedding has a row of its own for, in one table; None of others."""
     if isinstance(layer, keras.layers.Embedding):
         return int(layer.input_dim)
-    is_whole = isinstance(layer, Embedding) and layer.rows == layer.size and layer.parts == 1
+    is_whole = isinstance(layer, Embedding) and layer.rows == layer.size
     return layer.size if is_whole else None
 
 

@@ -68,6 +68,8 @@ def config(**changes) -> PipelineConfig:
         (lambda: Training(profile=(1, 2, 3)), r"training.profile must be the first step .*, got \(1, 2, 3\)"),
         (lambda: Training(profile="auto"), r"training.profile must be the first step .*, or None, got 'auto'"),
         (lambda: Training(profile_steps=(3, 9)), r"is now training.profile: write profile=\(3, 9\)"),
+        (lambda: Training(recompute=True), r"recompute was removed; .* use tf.recompute_grad in build_model: docs/tra"),
+        (lambda: Training(strategy="split"), r'strategy "split" was removed; take "auto" and the ways to use less mem'),
         (lambda: Training(checkpoint_steps=0), r"training.checkpoint_steps must be a whole number of 1 or more"),
         (lambda: Training(train_steps=0), r"training.train_steps must be a whole number of 1 or more, got 0"),
         (lambda: Training(eval_steps=2.5), r"training.eval_steps must be a whole number of 1 or more, got 2.5"),

@@ -197,7 +197,10 @@ def test_padding_is_masked():
     ("call", "message"),
     [
         (lambda: training.embedding(0, 8), "size and width are whole numbers from 1 on"),
-        (lambda: training.embedding(10, 8, "tabel"), "no placement 'tabel'; expected one of table, split, hashed"),
+        (
+            lambda: training.embedding(10, 8, "split"),
+            "no placement 'split'; expected one of table, hashed, compositional",
+        ),
         (lambda: training.embedding(10, 8, "hashed"), "needs megabytes=…"),
         (lambda: training.embedding(10, 8, megabytes=1), "takes no megabytes"),
         (lambda: training.embedding(10**7, 64, "hashed", megabytes=1e-5), "0 rows fit .* at least 1 are needed"),

@@ -40,14 +40,8 @@ def test_mirrored_with_nothing_to_mirror_is_fine():
     assert chosen.reason == "Training mirrored on 1 CPU: asked for."
 
 
-def test_a_model_may_be_split_over_one_device():
-    chosen = strategy.choose("split")
-    assert (chosen.replicas, chosen.split, chosen.on_cpu) == (1, ("/device:CPU:0",), True)
-    assert chosen.reason == "Training split over 1 CPU: asked for."
-
-
 def test_an_unknown_name_is_refused():
-    with pytest.raises(TrainingError, match="no strategy 'gpu'; expected one of auto, one_device, mirrored, split, mu"):
+    with pytest.raises(TrainingError, match="no strategy 'gpu'; expected one of auto, one_device, mirrored, mu"):
         strategy.choose("gpu")
 
 

@@ -75,7 +75,7 @@ def test_layers_within_layers_start_from_the_earlier_ones_too(tmp_path):
     models = []
     for _ in range(2):
         inputs = {"x": keras.Input((2,), name="x")}
-        hidden = training.blocks([keras.layers.Dense(2), keras.layers.BatchNormalization()])(Stack()(inputs["x"]))
+        hidden = keras.Sequential([keras.layers.Dense(2), keras.layers.BatchNormalization()])(Stack()(inputs["x"]))
         models.append(keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.1)(hidden))))
     earlier, model = models
     start(save(earlier, tmp_path / "earlier", "a b"), model, transform(tmp_path, "a b"))

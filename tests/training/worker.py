@@ -49,7 +49,7 @@ class KillAt(keras.callbacks.Callback):
 
 
 class SaveWeights(keras.callbacks.Callback):
-    """Writes the final weights, and the device of every variable."""
+    """Writes the final weights."""
 
     def __init__(self, file: str):
         super().__init__()
@@ -57,9 +57,6 @@ class SaveWeights(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         np.savez(self.file, *self.model.get_weights())
-        variables = [*self.model.variables, *self.model.optimizer.variables]
-        devices = {variable.path: variable.value.device for variable in variables}
-        Path(self.file).with_name("devices.json").write_text(json.dumps(devices))
 
 
 class FitsUpTo(keras.layers.Layer):
@@ -156,44 +153,10 @@ def tables(hp: keras_tuner.HyperParameters, features: training.Features) -> kera
     return model
 
 
-def split_table(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
-    """A model with a table that is divided over the devices there are, whose rows are the same for any number."""
-    inputs, size = features.inputs(), features.categories["carrier"]
-    layer = training.embedding(size, 4, "split", name="carriers")
-    hidden = [keras.layers.Flatten()(layer(inputs["carrier"])), *(inputs[name] for name in features.numbers)]
-    keras.utils.set_random_seed(1)  # for what comes after: parts have drawn other numbers than a whole
-    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(keras.layers.Concatenate()(hidden)))
-    rows, start = np.random.default_rng(1).normal(0, 0.05, (size, 4)), 0
-    for table in layer.tables:
-        table.assign(rows[start : start + table.shape[0]])
-        start += table.shape[0]
-    assert start == size
-    model.compile(keras.optimizers.Adam(1e-2), "binary_crossentropy", metrics=["auc"])
-    return model
-
-
-def in_blocks(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
-    """A deep model, with all kinds of state in its blocks."""
-    inputs = features.inputs()
-    layers = [
-        keras.Sequential(
-            [keras.layers.Dense(width, "relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
-        )
-        for width in (32, 32, 16, 16)
-    ]
-    hidden = training.blocks(layers)(keras.layers.Concatenate()([inputs[name] for name in features.numbers]))
-    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid", dtype="float32")(hidden))
-    model.compile(keras.optimizers.Adam(1e-2), "binary_crossentropy", metrics=["auc"])
-    return model
-
-
-OTHERS = {"tables": tables, "split table": split_table, "blocks": in_blocks}
-
-
 def other_model(kind: str) -> Any:
-    """A Sequential or a subclassed model, or one of the functions above."""
-    if kind in OTHERS:
-        return OTHERS[kind]
+    """A Sequential or a subclassed model, or one with tables."""
+    if kind == "tables":
+        return tables
 
     def build_model(hp: keras_tuner.HyperParameters, features: training.Features) -> keras.Model:
         sequential = [Numbers(), keras.layers.Dense(1, "sigmoid")]
@@ -234,7 +197,7 @@ def main(job: dict[str, Any]) -> None:
     )
     kind = job.get("model")
     build_model = (
-        other_model(kind) if kind in ("sequential", "subclassed", *OTHERS) else small_model(job.get("slow", 0.0))
+        other_model(kind) if kind in ("sequential", "subclassed", "tables") else small_model(job.get("slow", 0.0))
     )
     if job.get("tune"):
         result = training.tune(fn_args, build_model)

@@ -100,7 +100,6 @@ def test_a_tensorboard_without_a_service_account_is_refused():
         ("multi_worker", Machines(), r'"multi_worker" and the Trainer\'s task is one process; give it training=Job'),
         ("multi_worker", Machines(training=Job()), r"replicas=1\) is one process"),
         ("one_device", Machines(training=Job(replicas=2)), r"has 2 processes, which would each train a model of their"),
-        ("split", Machines(training=Job(replicas=2)), r"has 2 processes, which would each train a model of their"),
         ("mirrored", Machines(training=Job(replicas=2)), r"'mirrored' and .* has 2 processes"),
         ("tpu", Machines(training=Job()), r"'tpu' and .* has no TPU; take a TPU host"),
         ("mirrored", Machines(training=TPU), r'\'mirrored\' and .* has a TPU; take "auto" or "tpu"'),
