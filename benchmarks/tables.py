@@ -42,9 +42,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.boosting import Boosting, random_settings, with_categories  # noqa: E402
 from pipeline.data.tfrecord_files import read_records  # noqa: E402
 from pipeline.filesystem import write  # noqa: E402
-from tests.e2e.gauntlet_tables import from_packages  # noqa: E402
-from tests.e2e.gauntlet_tables.table import package_file  # noqa: E402
 from tests.e2e.run import copy_repository  # noqa: E402
+from tests.gauntlet.tables import from_packages  # noqa: E402
+from tests.gauntlet.tables.table import package_file  # noqa: E402
 
 RESAMPLES = 1000
 DEFAULT, TUNED = "boosting", "tuned boosting"

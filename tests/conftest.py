@@ -56,7 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Files that take minutes, the longest first: one that begins last keeps a process busy when the other has nothing left.
-LONGEST_FIRST = ("vertex/rehearsal/test_rehearsal.py", "e2e/test_stock_module.py", "e2e", "faults", "training")
+LONGEST_FIRST = (
+    "vertex/rehearsal/test_rehearsal.py",
+    "e2e/test_stock_module.py",
+    "e2e",
+    "gauntlet",
+    "faults",
+    "training",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

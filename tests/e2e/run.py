@@ -25,6 +25,9 @@ CODE = (
     "vertex_runner.py",
 )
 
+# Only a command that hangs takes as long.
+SECONDS = 1800
+
 # The pipelines of this repository.
 SHIPPED = ("digits", "flights")
 
@@ -103,14 +106,18 @@ def with_few_features(repository: Path) -> Path:
     return repository
 
 
+def users_environment() -> dict[str, str]:
+    """Return the variables of a user's shell: without the one that tensorflow_transform sets when it is imported."""
+    return {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+
+
 def call(repository: Path, *command: str | Path, preloaded: bool = True) -> Run:
     """Calls Python there; a runner in a process that has TFX imported already, unless not wanted.
 
     There ``tf.keras`` may be Keras 2, as tensorflow_transform is imported before anybody asks for it.
     """
     script, *arguments = map(str, command)
-    # tensorflow_transform sets it where a test imports it; a user's shell does not have it.
-    environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    environment = users_environment()
     if script in ("local_runner.py", "vertex_runner.py") and preloaded:
         process = Preloaded(script, arguments, repository, environment)
         with process.stdout:
@@ -122,6 +129,7 @@ def call(repository: Path, *command: str | Path, preloaded: bool = True) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        timeout=SECONDS,
         check=False,
     )
     return Run(done.returncode, done.stdout)

@@ -1,4 +1,4 @@
-"""The README's "Make it yours" as it is, with its search, on taxi trips; other tables are in test_gauntlet.py."""
+"""The README's "Make it yours" as it is, with its search, on taxi trips; tests/gauntlet takes other tables."""
 
 import json
 import re

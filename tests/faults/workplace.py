@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from pipeline.filesystem import digests
 from pipeline.model.versions import Versions, changed_since_push
-from tests.e2e.gauntlet_tables import from_packages
 from tests.e2e.run import copy_repository
+from tests.gauntlet.tables import from_packages
 from tests.preloaded import Preloaded
 
 NAME = "tumours"

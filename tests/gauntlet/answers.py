@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from tests.e2e.gauntlet_outcome import Failure
-from tests.e2e.gauntlet_tables import Table
+from tests.gauntlet.outcome import Failure
+from tests.gauntlet.tables import Table
 
 ROWS_ASKED = 50
 JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")

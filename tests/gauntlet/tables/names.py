@@ -1,6 +1,6 @@
 """Names of columns that break programs."""
 
-from tests.e2e.gauntlet_tables.table import Content, named, table
+from tests.gauntlet.tables.table import Content, named, table
 
 
 @table("class", "two")

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
-from tests.e2e.gauntlet_tables.table import Content, labelled, people, scaled, split_in_two, table
+from tests.gauntlet.tables.table import Content, labelled, people, scaled, split_in_two, table
 
 
 @table("wanted", "two", file="{name}.parquet")

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from tests.e2e.gauntlet_tables.table import Content, people, scaled, split_in_two, table, with_gaps
+from tests.gauntlet.tables.table import Content, people, scaled, split_in_two, table, with_gaps
 
 
 @table("wanted", "two", reach=0.8)

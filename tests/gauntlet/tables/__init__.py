@@ -5,8 +5,8 @@ label of a table that no package brings depends on its columns so strongly that 
 above `reach`.
 """
 
-from tests.e2e.gauntlet_tables import files, from_packages, hostile, labels, names, parquet, shapes, values
-from tests.e2e.gauntlet_tables.table import MARKER, TABLES, Table
+from tests.gauntlet.tables import files, from_packages, hostile, labels, names, parquet, shapes, values
+from tests.gauntlet.tables.table import MARKER, TABLES, Table
 
 __all__ = [
     "MARKER",

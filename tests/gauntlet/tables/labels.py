@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.e2e.gauntlet_tables.table import Content, labelled, people, split_in_two, table
+from tests.gauntlet.tables.table import Content, labelled, people, split_in_two, table
 
 
 @table("wanted", "two")

@@ -1,27 +1,12 @@
-"""Outcome of a command, and of a table that went through all of them."""
+"""Outcome of a table that went through all commands."""
 
 from dataclasses import dataclass, field
 
-from tests.e2e.gauntlet_tables import Table
+from tests.gauntlet.tables import Table
 
 
 class Failure(Exception):
     """Reason why a table did not come through; the message is the line that is printed."""
-
-
-@dataclass(frozen=True)
-class Called:
-    """Output of a command and its exit code."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def tail(self) -> str:
-        """Its last lines."""
-        lines = [line for line in (self.stdout + "\n" + self.stderr).splitlines() if line.strip()]
-        return "\n".join(lines[-12:])
 
 
 @dataclass

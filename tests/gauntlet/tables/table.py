@@ -24,7 +24,6 @@ class Table:
     """A table, how a newcomer asks for it, and what must come of it."""
 
     name: str
-    why: str
     label: str
     kind: str
     """The label: "two", "several" or "number"."""
@@ -59,7 +58,7 @@ def table(label: str, kind: str = "two", **settings) -> Callable[[Callable[[], C
 
     def enter(make: Callable[[], Content]) -> Callable[[], Content]:
         name = make.__name__
-        TABLES[name] = Table(name, (make.__doc__ or "").rstrip("."), label, kind, make, **settings)
+        TABLES[name] = Table(name, label, kind, make, **settings)
         return make
 
     return enter

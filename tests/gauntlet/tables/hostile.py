@@ -1,6 +1,6 @@
 """Cells and names that try to run as code, as HTML or on a terminal."""
 
-from tests.e2e.gauntlet_tables.table import MARKER, TABLES, Content, named, table
+from tests.gauntlet.tables.table import MARKER, TABLES, Content, named, table
 
 
 def _code(start: str, end: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import sklearn.datasets
 
-from tests.e2e.gauntlet_tables.table import Content, package_file, table
+from tests.gauntlet.tables.table import Content, package_file, table
 
 
 def _sklearn(bunch, label: str = "target") -> pd.DataFrame:

@@ -3,7 +3,7 @@
 import io
 import zipfile
 
-from tests.e2e.gauntlet_tables.table import Content, labelled, table
+from tests.gauntlet.tables.table import Content, labelled, table
 
 
 @table("wanted", expected="refused: (?i)name|header")
