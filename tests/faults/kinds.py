@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.model.versions import changed_since_push
+from tests.e2e.run import Run
 from tests.faults.servers import STRIKES as SERVER_STRIKES
-from tests.faults.workplace import EMPTY, END, NAME, START, Broken, Ended, Strike, Workplace, readable, send
+from tests.faults.workplace import EMPTY, END, NAME, START, Broken, Strike, Workplace, readable, send
 from tests.programs import require
 
 # Exit codes of a run that a fault may end, or not.
@@ -37,11 +38,20 @@ class Fault:
     kind: str
     name: str
     moment: str
-    strike: Callable[[Workplace], Ended | None]
-    judge: Callable[[Workplace], Ended] = Workplace.check_next_run
+    strike: Callable[[Workplace], Run | None]
+    judge: Callable[[Workplace], Run] = Workplace.check_next_run
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}"
+
+    def attempt(self, workplace: Workplace) -> Run:
+        """Do it, and return the run that shows what must hold afterwards; raise Broken if something does not hold."""
+        workplace.restore(self.moment)
+        if ended := self.strike(workplace):
+            readable(ended)
+        if self.kind != "pushed version":
+            workplace.check_versions()
+        return self.judge(workplace)
 
 
 def faults(workplace: Workplace, seed: int = 1) -> list[Fault]:
@@ -50,7 +60,7 @@ def faults(workplace: Workplace, seed: int = 1) -> list[Fault]:
     return [fault for maker in makers for fault in maker(workplace, random.Random(seed))]
 
 
-def expecting(ended: Ended, *codes: int, words: str = "") -> Ended:
+def expecting(ended: Run, *codes: int, words: str = "") -> Run:
     """Raise Broken unless a command has ended with one of these codes, and with a sentence with these words."""
     readable(ended)
     if ended.code not in codes:
@@ -63,7 +73,7 @@ def expecting(ended: Ended, *codes: int, words: str = "") -> Ended:
 def kills(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
     """Killed at the beginning of each step, and at any instant; the longer a step, the more often."""
 
-    def killed(after: str, seconds: float) -> Callable[[Workplace], Ended]:
+    def killed(after: str, seconds: float) -> Callable[[Workplace], Run]:
         strike = Strike(after, seconds, lambda process: send(process, signal.SIGKILL, group=True))
         return lambda workplace: expecting(workplace.run(strike=strike), -signal.SIGKILL, 0)
 
@@ -90,7 +100,7 @@ def instant(workplace: Workplace, share: float) -> tuple[str, float]:
 
 
 def signals(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
-    """Told to end in the middle of each step: says so, and how to go on."""
+    """Send signals in the middle of each step: the run prints that it was interrupted, and how to go on."""
     told = {signal.SIGINT: (True, INTERRUPTED), signal.SIGTERM: (False, 143), signal.SIGHUP: (True, 129)}
     steps = list(workplace.steps)
     for before, step in itertools.pairwise(steps):
@@ -103,7 +113,7 @@ def signals(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
                 number: signal.Signals = number,
                 group: bool = group,
                 code: int = code,
-            ) -> Ended:
+            ) -> Run:
                 half = workplace.steps[step] / 2
                 ended = workplace.run(strike=Strike(before, half, lambda process: send(process, number, group)))
                 return expecting(ended, code, 0, words="" if ended.code == 0 else "run again")
@@ -113,7 +123,7 @@ def signals(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
 
         def strike_report(
             workplace: Workplace, number: signal.Signals = number, group: bool = group, code: int = code
-        ) -> Ended:
+        ) -> Run:
             ended = workplace.run(strike=Strike(steps[-1], 0.2, lambda process: send(process, number, group)))
             pushed = workplace.verdict().get("pushed_to")
             if bool(pushed) != (workplace.verdict()["exit_code"] == 0):
@@ -128,7 +138,7 @@ def full_disks(workplace: Workplace, instants: random.Random) -> Iterator[Fault]
     steps = list(workplace.steps)
     for before, step in itertools.pairwise(steps):
 
-        def strike(workplace: Workplace, before: str = before) -> Ended:
+        def strike(workplace: Workplace, before: str = before) -> Run:
             with small_disk(workplace) as fill:
                 ended = workplace.run(strike=Strike(before, 0, lambda process: fill()))
             return expecting(ended, FAILED, 0)
@@ -163,7 +173,7 @@ def small_disk(workplace: Workplace) -> Iterator[Callable[[], None]]:
 
 
 def files(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
-    """Of each artifact a file is lost, another truncated, one changed, and a strange one beside one."""
+    """Lose a file of each artifact, truncate another, change one, and add a strange one."""
     artifacts = workplace.folder / "moments" / END / "artifacts"
     for folder in sorted(artifacts.glob("[!_]*/[!.]*/*")):
         found = [path.relative_to(artifacts) for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -189,7 +199,7 @@ def changed(file: Path) -> None:
 
 
 def added(file: Path) -> None:
-    """Lay a copy beside it."""
+    """Put a copy next to it."""
     shutil.copy(file, file.with_name(f"{file.stem}-copy{file.suffix}"))
 
 
@@ -197,15 +207,15 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "lost": Path.unlink,
     "truncated": truncated,
     "changed": changed,
-    "copied beside it": added,
+    "copied next to it": added,
 }
 
 
 def stores(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
     """The metadata store is damaged, moved away, or an older copy is put back."""
 
-    def refused(damage: Callable[[Path], object]) -> Callable[[Workplace], Ended]:
-        def strike(workplace: Workplace) -> Ended:
+    def refused(damage: Callable[[Path], object]) -> Callable[[Workplace], Run]:
+        def strike(workplace: Workplace) -> Run:
             store = workplace.output / "metadata.sqlite"
             damage(store)
             ended = expecting(workplace.run(), FAILED, words="move it away")
@@ -235,7 +245,7 @@ def stores(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
 
 @contextlib.contextmanager
 def read_only(path: Path) -> Iterator[None]:
-    """Mount a file or folder over itself, so that nobody may write to it, root neither."""
+    """Mount a file or folder over itself, so that no one may write to it, not even root."""
     subprocess.run(["mount", "--bind", str(path), str(path)], check=True, capture_output=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], check=True, capture_output=True)
@@ -254,7 +264,7 @@ def permissions(workplace: Workplace, instants: random.Random) -> Iterator[Fault
         (f"serving/{NAME}", END),
     ):
 
-        def strike(workplace: Workplace, name: str = name) -> Ended:
+        def strike(workplace: Workplace, name: str = name) -> Run:
             with read_only(workplace.output / name):
                 return expecting(workplace.run(), FAILED, 0)
 
@@ -270,9 +280,9 @@ def servers(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
 def together(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
     """Something else is done while it runs."""
 
-    def meanwhile(*arguments: str, codes: tuple[int, ...]) -> Callable[[Workplace], Ended]:
-        def strike(workplace: Workplace) -> Ended:
-            others: list[Ended] = []
+    def meanwhile(*arguments: str, codes: tuple[int, ...]) -> Callable[[Workplace], Run]:
+        def strike(workplace: Workplace) -> Run:
+            others: list[Run] = []
             act = Strike("Transform", 0.5, lambda process: others.append(workplace.command(*arguments)))
             ended = expecting(workplace.run(strike=act), 0)
             expecting(others[0], *codes)
@@ -290,28 +300,28 @@ def together(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
 def surroundings(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
     """Odd paths, things in the way, little memory, a clock that is put back."""
 
-    def at(name: str) -> Callable[[Workplace], Ended]:
-        def strike(workplace: Workplace) -> Ended:
+    def at(name: str) -> Callable[[Workplace], Run]:
+        def strike(workplace: Workplace) -> Run:
             odd = workplace.folder / name
             try:
                 first = expecting(workplace.run("--output", odd), 0)
                 if second := expecting(workplace.run("--output", odd), 0).ran:
-                    raise Broken(f"{second} steps ran again")
+                    raise Broken(f"executed again: {', '.join(sorted(second))}")
             finally:
                 shutil.rmtree(odd, ignore_errors=True)
             return first
 
         return strike
 
-    def refused(workplace: Workplace) -> Ended:
+    def refused(workplace: Workplace) -> Run:
         return expecting(workplace.run("--output", workplace.folder / "[brackets]*"), FAILED, words="for a pattern")
 
     yield Fault("path", "[brackets]*", START, refused)
     for name in ("with space", "ümläut-名前", "50%", "dash -- and 'quote'"):
         yield Fault("path", name, START, at(name))
 
-    def in_the_way(name: str, make: Callable[[Path], object], words: str) -> Callable[[Workplace], Ended]:
-        def strike(workplace: Workplace) -> Ended:
+    def in_the_way(name: str, make: Callable[[Path], object], words: str) -> Callable[[Workplace], Run]:
+        def strike(workplace: Workplace) -> Run:
             there = workplace.output / name
             shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
             make(there)
@@ -334,8 +344,8 @@ def surroundings(workplace: Workplace, instants: random.Random) -> Iterator[Faul
         moment = "Evaluator" if name == "serving" else END
         yield Fault("in the way", f"{name} is a {thing}", moment, in_the_way(name, make, name))
 
-    def limited(what: int, limit: int) -> Callable[[Workplace], Ended]:
-        def strike(workplace: Workplace) -> Ended:
+    def limited(what: int, limit: int) -> Callable[[Workplace], Run]:
+        def strike(workplace: Workplace) -> Run:
             return expecting(
                 workplace.run(preexec_fn=lambda: resource.setrlimit(what, (limit, limit))), FAILED, 0, -signal.SIGABRT
             )
@@ -346,7 +356,7 @@ def surroundings(workplace: Workplace, instants: random.Random) -> Iterator[Faul
         yield Fault("memory", f"{gigabytes} GB", START, limited(resource.RLIMIT_AS, gigabytes << 30))
     yield Fault("open files", "64", START, limited(resource.RLIMIT_NOFILE, 64))
 
-    def tomorrow(workplace: Workplace) -> Ended:
+    def tomorrow(workplace: Workplace) -> Run:
         # For all of the process: gRPC waits by the system's clock until times that it takes from Python's.
         program = require("faketime", "faketime")
         variables = subprocess.run([program, "-f", "+1d", "env"], check=True, capture_output=True, text=True).stdout
@@ -374,20 +384,20 @@ def pushed(workplace: Workplace, instants: random.Random) -> Iterator[Fault]:
 
             def strike(
                 workplace: Workplace, name: Path = name, damage: Callable[[Path], object] = damage
-            ) -> Ended | None:
+            ) -> Run | None:
                 there = workplace.versions.path(workplace.versions.resolve())
                 damage(there / name)
-                if damage is added:  # which is none of the model's
+                if damage is added:  # the model does not have that file
                     workplace.check_versions()
                     return None
                 if name.name == "manifest.json":
                     return None
                 if not changed_since_push(there):
-                    raise Broken("nobody notices")
+                    raise Broken("the damage goes unnoticed")
                 config = ("--config", f"configs/{NAME}.py", "--output", workplace.output, "--port", "0")
                 return expecting(workplace.command("-m", "pipeline", "serve", *config), FAILED)
 
-            def judge(workplace: Workplace) -> Ended:
+            def judge(workplace: Workplace) -> Run:
                 return expecting(workplace.run(), FAILED, 0)
 
             yield Fault("pushed version", f"{name} {what}", END, strike, judge)

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.model.versions import MANIFEST, Versions
-from tests.faults.workplace import NAME, Broken, Ended, Workplace, readable
+from tests.e2e.run import Run
+from tests.faults.workplace import NAME, Broken, Workplace, readable
 
 # A server looks for versions every second; a model takes seconds to load.
 SECONDS_TO_NOTICE = 8.0
@@ -25,7 +26,7 @@ ROWS = 5
 
 
 def second_version(versions: Versions) -> Path:
-    """Publish a copy of the newest version as a version of its own; return its folder."""
+    """Publish a copy of the newest version as a new version; return its folder."""
     newest = versions.resolve()
     with versions.staging() as staging:
         staged = staging / str(newest + 1)
@@ -34,7 +35,7 @@ def second_version(versions: Versions) -> Path:
 
 
 class Server:
-    """A server of the workplace's model in a process of its own, asked all the time.
+    """A server of the workplace's model in a separate process, with requests all the time.
 
     Attributes:
         wrong: What it answered that was not right, at most a few.
@@ -75,7 +76,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(workplace: Workplace) -> Iterator[Server]:
-    """Start a server and ask it until the end, when it is told to end; raise Broken if it does not as it must."""
+    """Start a server, send requests until the end of the block, then SIGTERM; raise Broken if an answer is wrong."""
     config = ("--config", f"configs/{NAME}.py", "--output", workplace.output, "--port", "0")
     with workplace.start("-m", "pipeline", "serve", *config) as process:
         lines: list[str] = []
@@ -96,7 +97,7 @@ def serving(workplace: Workplace) -> Iterator[Server]:
             process.send_signal(signal.SIGTERM)
             process.wait()
         rest.join()
-    ended = Ended(process.returncode, "".join(lines))
+    ended = Run(process.returncode, "".join(lines))
     readable(ended)
     if ended.code:
         raise Broken(f"the server ended with {ended.code}\n{ended.text}")
@@ -105,7 +106,7 @@ def serving(workplace: Workplace) -> Iterator[Server]:
 
 
 def while_served(act: Callable[[Workplace, Path], object]) -> Callable[[Workplace], None]:
-    """Return a strike: with two versions, a server is asked before, while and after ``act`` does something to them.
+    """Return a strike: with two versions, a server gets requests before, while and after ``act`` changes them.
 
     ``act`` gets the folder of the newer one.
     """
@@ -161,7 +162,7 @@ def rolled_back(workplace: Workplace, newer: Path) -> None:
 def everything_at_once(workplace: Workplace, newer: Path) -> None:
     """A run, a clean and a rollback."""
     config = ("--config", f"configs/{NAME}.py", "--output", workplace.output)
-    others: list[Ended] = []
+    others: list[Run] = []
     threads = [
         threading.Thread(target=lambda command=command: others.append(workplace.command(*command)))
         for command in (
@@ -197,6 +198,6 @@ STRIKES: dict[str, Callable[[Workplace], None]] = {
     "the newest version is deleted": while_served(lambda workplace, newer: shutil.rmtree(newer)),
     "the newest version's manifest is halved": while_served(manifest_halved),
     "rolled back and restored": while_served(rolled_back),
-    "a run, a clean and a rollback at once": while_served(everything_at_once),
+    "a run, a clean and a rollback at the same time": while_served(everything_at_once),
     "killed and started again": killed,
 }

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from pipeline.filesystem import digests
 from pipeline.model.versions import Versions, changed_since_push
-from tests.e2e.run import copy_repository
+from tests.e2e.run import Run, copy_repository, users_environment
 from tests.gauntlet.tables import from_packages
 from tests.preloaded import Preloaded
 
@@ -47,19 +47,6 @@ CONFIG = PipelineConfig(
 
 class Broken(Exception):
     """After a fault something is not as it must be."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Exit code of a command, negative of a signal, and its output."""
-
-    code: int
-    text: str
-
-    @property
-    def ran(self) -> int:
-        """The number of steps that were executed."""
-        return len(re.findall(r"^  \w+ +ran +[\d.]+ s", self.text, re.MULTILINE))
 
 
 @dataclass
@@ -160,7 +147,7 @@ class Workplace:
         strike: Strike | None = None,
         on_line: Callable[[Any, str], None] = lambda process, line: None,
         **options: Any,
-    ) -> Ended:
+    ) -> Run:
         """Run the pipeline to its end, whatever happens to it meanwhile."""
         if "--output" not in arguments:
             arguments = ("--output", self.output, *arguments)
@@ -173,19 +160,19 @@ class Workplace:
                     time.sleep(strike.seconds)
                     strike.act(process)
                     strike = None
-        return Ended(process.returncode, "".join(lines))
+        return Run(process.returncode, "".join(lines))
 
-    def command(self, *arguments: str | Path, **options: Any) -> Ended:
+    def command(self, *arguments: str | Path, **options: Any) -> Run:
         """Call Python in the repository, to its end."""
         with self.start(*arguments, **options) as process:
             text = process.stdout.read()
-        return Ended(process.returncode, text)
+        return Run(process.returncode, text)
 
     @contextlib.contextmanager
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any) -> Iterator[Any]:
-        """Start Python in the repository, in a group of processes of its own; kill what hangs.
+        """Start Python in the repository, in a separate group of processes; kill what hangs.
 
-        The runner is started with its packages imported, unless it needs an environment or options of its own.
+        The runner is started with its packages imported, unless it needs another environment or options.
 
         Raises:
             Broken: it has not ended after SECONDS.
@@ -200,8 +187,7 @@ class Workplace:
             if then:
                 then()
 
-        inherited = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-        variables = {**inherited, "TMPDIR": str(self.scratch), **(environment or {})}
+        variables = {**users_environment(), "TMPDIR": str(self.scratch), **(environment or {})}
         words = list(map(str, arguments))
         if words[0] == "local_runner.py" and not environment and not options and then is None:
             process: Any = Preloaded(words[0], words[1:], self.copy, variables)
@@ -247,7 +233,6 @@ class Workplace:
         if key not in self._answers:
             rows = pd.read_csv(self.copy / f"data/{NAME}.csv")
             signature = tf.saved_model.load(str(version)).signatures["serving_default"]
-            given = {name: tf.constant(rows[name].to_numpy("float32")) for name in rows if name != "diagnosis"}
             names = {column.replace(" ", "_"): column for column in rows}
             given = {
                 argument: tf.constant(rows[names[argument]].to_numpy("float32"))
@@ -257,7 +242,7 @@ class Workplace:
         return self._answers[key]
 
     def check_versions(self) -> None:
-        """Raise Broken unless every visible version is whole, loads, and answers as that of the first run."""
+        """Raise Broken unless every visible version is whole, loads, and answers as the version of the first run."""
         for number in self.versions._folders():
             version = self.versions.path(number)
             if changed := changed_since_push(version):
@@ -265,8 +250,8 @@ class Workplace:
             if not np.allclose(self.answers_of(version), self.answers, atol=1e-6):
                 raise Broken(f"version {number} answers otherwise")
 
-    def check_next_run(self) -> Ended:
-        """Run again; raise Broken unless model and metrics are those of the first run, and nothing is left over."""
+    def check_next_run(self) -> Run:
+        """Run again; raise Broken unless model and metrics are as in the first run, and nothing is left over."""
         done = self.run()
         readable(done)
         if done.code:
@@ -282,7 +267,7 @@ class Workplace:
         return done
 
 
-def readable(ended: Ended) -> None:
+def readable(ended: Run) -> None:
     """Raise Broken if a user finds a traceback or a line of a kilobyte instead of a sentence."""
     if "Traceback (most recent call last)" in ended.text:
         raise Broken(f"a traceback\n{ended.text}")
