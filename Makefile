@@ -45,7 +45,7 @@ format: setup ## Put the code in shape
 	$(BIN)/ruff format .
 
 bench: run ## Measure again the numbers in the README
-	@for file in $(filter-out $(patsubst %,benchmarks/%.py,mutations mutants reference),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out benchmarks/reference.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 tensorboard: setup ## Show the training of all runs: make tensorboard ARGS="--port 7007"
 	$(BIN)/tensorboard --logdir output $(ARGS)
@@ -57,8 +57,7 @@ faults: setup ## Break runs in 256 ways and look whether the next one is right, 
 	$(BIN)/python -m tests.faults $(ARGS)
 
 mutants: setup ## Change lines of important behaviour and look whether tests notice: make mutants ARGS="canary --sample 20"
-	$(BIN)/python benchmarks/mutations.py
-	$(BIN)/python benchmarks/mutants.py $(ARGS)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 image: setup ## Build and push the images of the Vertex tasks: IMAGE=registry/name:tag, VARIANT=gpu
 	$(BIN)/python tools/build_image.py $(ARGS)
