@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from google.cloud import aiplatform_v1 as v1
 from google.longrunning import operations_pb2
-from google.protobuf import empty_pb2, json_format, struct_pb2
+from google.protobuf import json_format, struct_pb2
 
 from tests.fakes import checks, rules
 from tests.fakes.checks import require
@@ -98,13 +98,10 @@ class FakeServing:
             "ModelService": {
                 "UploadModel": (v1.UploadModelRequest, self._upload_model),
                 "GetModel": (v1.GetModelRequest, self._get_model),
-                "ListModels": (v1.ListModelsRequest, self._list_models),
                 "ListModelVersions": (v1.ListModelVersionsRequest, self._list_versions),
                 "UpdateModel": (v1.UpdateModelRequest, self._update_model),
                 "MergeVersionAliases": (v1.MergeVersionAliasesRequest, self._merge_aliases),
                 "ImportModelEvaluation": (v1.ImportModelEvaluationRequest, self._import_evaluation),
-                "DeleteModel": (v1.DeleteModelRequest, self._delete_model),
-                "DeleteModelVersion": (v1.DeleteModelVersionRequest, self._delete_version),
             },
             "EndpointService": {
                 "CreateEndpoint": (v1.CreateEndpointRequest, self._create_endpoint),
@@ -113,7 +110,6 @@ class FakeServing:
                 "UpdateEndpoint": (v1.UpdateEndpointRequest, self._update_endpoint),
                 "DeployModel": (v1.DeployModelRequest, self._deploy_model),
                 "UndeployModel": (v1.UndeployModelRequest, self._undeploy_model),
-                "DeleteEndpoint": (v1.DeleteEndpointRequest, self._delete_endpoint),
             },
             "PredictionService": {"Predict": (v1.PredictRequest, self._predict)},
         }
@@ -170,11 +166,6 @@ class FakeServing:
 
     def _get_model(self, ask: v1.GetModelRequest) -> v1.Model:
         return self._shown(self.model(ask.name))
-
-    def _list_models(self, ask: v1.ListModelsRequest) -> v1.ListModelsResponse:
-        newest = {key.partition("@")[0]: one for key, one in self.models.items()}
-        found, token = rules.page(list(newest.values()), ask, self._script.page_size)
-        return v1.ListModelsResponse(models=list(map(self._shown, found)), next_page_token=token)
 
     def _list_versions(self, ask: v1.ListModelVersionsRequest) -> v1.ListModelVersionsResponse:
         found = self._versions_of(ask.name.partition("@")[0])
@@ -265,38 +256,6 @@ class FakeServing:
         self.evaluations.setdefault(f"{model.name}@{model.version_id}", []).append(evaluation)
         evaluation.name = f"{model.name}/evaluations/{self._ids.new()}"
         return evaluation
-
-    def _deployments_of(self, name: str) -> list[str]:
-        return [
-            one.id
-            for endpoint in self.endpoints.values()
-            for one in endpoint.deployed_models
-            if name in (one.model.partition("@")[0], f"{one.model.partition('@')[0]}@{one.model_version_id}")
-        ]
-
-    def _delete_model(self, ask: v1.DeleteModelRequest) -> operations_pb2.Operation:
-        # "A model cannot be deleted if any Endpoint resource has a DeployedModel based on the model": DeleteModel.
-        if not self._versions_of(ask.name):
-            raise KeyError(ask.name)
-        if self._deployments_of(ask.name):
-            raise Precondition(f"{ask.name} is deployed")
-        return self._start("DeleteModel", ask.name, lambda: self._forget(self.models, f"{ask.name}@"))
-
-    def _delete_version(self, ask: v1.DeleteModelVersionRequest) -> operations_pb2.Operation:
-        # "only ... if there are no DeployedModels created from it. Deleting the only version in the Model is not
-        # allowed": ModelService.DeleteModelVersion.
-        entry = self.model(ask.name).name
-        if self._deployments_of(ask.name):
-            raise Precondition(f"{ask.name} is deployed")
-        if len(self._versions_of(entry)) == 1:
-            raise Precondition(f"{ask.name} is the only version")
-        return self._start("DeleteModelVersion", entry, lambda: self._forget(self.models, ask.name))
-
-    @staticmethod
-    def _forget(kept: dict[str, Any], prefix: str) -> empty_pb2.Empty:
-        for name in [name for name in kept if name == prefix or (prefix.endswith("@") and name.startswith(prefix))]:
-            del kept[name]
-        return empty_pb2.Empty()
 
     def _start(self, method: str, resource: str, act: Callable[[], Any]) -> operations_pb2.Operation:
         return self._operations.start(method, renamed(resource, self.projects), act)
@@ -428,11 +387,6 @@ class FakeServing:
 
         require(not (traffic or dict(endpoint.traffic_split)).get(deployed), f"{deployed} has traffic")
         return self._start("UndeployModel", endpoint.name, undeploy)
-
-    def _delete_endpoint(self, ask: v1.DeleteEndpointRequest) -> operations_pb2.Operation:
-        if self.endpoints[ask.name].deployed_models:
-            raise Precondition(f"{ask.name} has deployed models")
-        return self._start("DeleteEndpoint", ask.name, lambda: self._forget(self.endpoints, ask.name))
 
     def _check_split(self, endpoint: v1.Endpoint, traffic: dict[str, int], new: str | None = None) -> None:
         # "must add up to 100, or map must be empty if the Endpoint is to not accept any traffic" (traffic_split).
