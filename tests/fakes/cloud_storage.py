@@ -138,8 +138,6 @@ class CloudStorage:
         target = r"/b/(?P<to_bucket>[^/]+)/o/(?P<to_name>[^/]+)"
         self._routes: dict[str, tuple[str, Callable[..., Answer]]] = {
             "POST /batch/storage/v1": (BATCH, self._batch),
-            "GET /storage/v1/b": (BUCKET, self._list_buckets),
-            "POST /storage/v1/b": (BUCKET, self._insert_bucket),
             f"(GET|PATCH|DELETE) /storage/v1{bucket}": (BUCKET, self._bucket),
             f"GET /storage/v1{bucket}/storageLayout": (BUCKET, self._layout),
             f"GET /storage/v1{bucket}/iam/testPermissions": (BUCKET, self._permissions),
@@ -218,18 +216,6 @@ class CloudStorage:
     def _resource(self, bucket: str) -> dict[str, Any]:
         own = self._bucket_properties[bucket]
         return {"kind": "storage#bucket", "id": bucket, "name": bucket, "projectNumber": "1", **own}
-
-    def _list_buckets(self, call: Call) -> Answer:
-        return Answer.json({"kind": "storage#buckets", "items": list(map(self._resource, sorted(self.buckets)))}, call)
-
-    def _insert_bucket(self, call: Call) -> Answer:
-        properties = json.loads(call.body)
-        name = properties.pop("name")
-        if name in self.buckets:
-            raise Refused(409, "The requested bucket name is not available.", "conflict")
-        self.create_bucket(name)
-        self._bucket_properties[name] |= {**properties, "location": properties.get("location", "US").upper()}
-        return Answer.json(self._resource(name), call)
 
     def _bucket(self, call: Call, bucket: str) -> Answer:
         if not self._bucket_reader:  # rule: roles
