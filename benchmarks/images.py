@@ -33,7 +33,7 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 from pipeline.data.images import facts_of
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.training import decode_image, input_pipeline, strategy
 from pipeline.training.decoding import Decoder
 from pipeline.training.input_pipeline import Split, read

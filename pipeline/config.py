@@ -17,7 +17,7 @@ from pipeline.settings.gates import FairnessGate as FairnessGate
 from pipeline.settings.gates import Gate as Gate
 from pipeline.settings.gates import ModelChecks as ModelChecks
 from pipeline.settings.gates import SliceGate as SliceGate
-from pipeline.settings.images import Images as Images
+from pipeline.settings.image_data import Images as Images
 from pipeline.settings.machines import Job as Job
 from pipeline.settings.machines import Machines as Machines
 from pipeline.settings.machines import Resources as Resources

@@ -81,7 +81,7 @@ def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
     """Do the same for images."""
     with silence_stderr():
         from pipeline.scaffold import image_files
-        from pipeline.scaffold.images import look
+        from pipeline.scaffold.image_inspection import look
 
         pictures = look(data, arguments.label, arguments.task)  # TensorFlow decodes, and prints what it looks for
     texts = (

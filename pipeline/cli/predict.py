@@ -24,7 +24,7 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote, new_file
 from pipeline.model.versions import Versions, model_at
 from pipeline.settings.config import BIGQUERY
-from pipeline.settings.images import ENDINGS
+from pipeline.settings.image_data import ENDINGS
 from pipeline.settings.repository import find_root, runner, shown
 from pipeline.settings.tasks import ANSWERS, LABEL_SET
 

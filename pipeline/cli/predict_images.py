@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.model.features import from_table
 from pipeline.model.inputs import IMAGE, Input
 from pipeline.model.signatures import Signature
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 from pipeline.settings.names import printable, shortened
 
 # Of images that are read together.

@@ -31,7 +31,7 @@ from pipeline.data import files, image_sources, shard_files, shards
 from pipeline.data.image_listings import holds_paths
 from pipeline.errors import UserError
 from pipeline.processes import Processes, processes
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ class ExampleGenSettings:
         label: Column of classes, in words or as numbers; written as numbers.
         classes: Number of a class by its value in the data; empty where the label is not a class.
         weight: Column of how much each row counts; None where all count the same.
-        images: ``pipeline.settings.images.Images`` as a mapping, where rows are images.
+        images: ``pipeline.settings.image_data.Images`` as a mapping, where rows are images.
         shard_mb: About the megabytes of a file of examples, as its rows lie in memory; None: by the bytes of its split.
     """
 

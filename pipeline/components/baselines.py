@@ -21,7 +21,7 @@ from pipeline.components.blocks import files_of
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.baselines import MOST_IMAGES, measure, rows_to_fit
 from pipeline.settings.config import Label
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
 from pipeline.validation import rows
 from pipeline.validation.statistics import image_column

@@ -26,7 +26,7 @@ from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.components.blocks import ReadBlocks, Spread, files_of
 from pipeline.data import kept
 from pipeline.data.decoded_blocks import BLOCK, read_blocks
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.validation.statistics import options_for
 
 # Compressed bytes up to which no workers elsewhere are asked: some 50,000 rows of 20 columns.

@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from pipeline import filesystem
 from pipeline.errors import UserError
-from pipeline.settings.images import ENDINGS
+from pipeline.settings.image_data import ENDINGS
 
 FORMATS = {"csv": ".csv", "parquet": ".parquet", "tfrecord": ".tfrecord"}
 EXPECTED = (

@@ -14,7 +14,7 @@ from pipeline.data.image_listings import Listing, address_of, check_columns
 from pipeline.data.images import BadImage, Facts, facts_of, too_many_bytes
 from pipeline.data.table import BadRow, Rows, single_values
 from pipeline.errors import UserError
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 
 # Files read and decoded at once; in a bucket, most of the time goes into waiting.
 THREADS = 8

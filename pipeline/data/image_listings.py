@@ -18,7 +18,7 @@ from pipeline import filesystem
 from pipeline.data import files, labels
 from pipeline.data.table import Rows, Unit, is_list
 from pipeline.errors import UserError, first_line
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 
 # Files whose sizes are looked at, at once some of them, to judge the others.
 WEIGHED, THREADS = 256, 8

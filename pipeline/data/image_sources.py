@@ -7,7 +7,7 @@ from pipeline import filesystem
 from pipeline.data import csv_files, files, parquet_files
 from pipeline.data.image_listings import address_of, holds_paths, list_table
 from pipeline.data.table import Unit
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 
 def in_tables(found: files.Files, images: Images) -> Iterator[tuple[str, str | None, str | None]]:

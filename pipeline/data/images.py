@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from pipeline.errors import first_line
-from pipeline.settings.images import FORMATS, Images
+from pipeline.settings.image_data import FORMATS, Images
 
 # Grey by ITU-R BT.601, as Pillow and TensorFlow weigh red, green and blue.
 GREY = (0.299, 0.587, 0.114)
@@ -30,7 +30,7 @@ class Facts:
     """Facts of one image.
 
     Attributes:
-        format: One of ``pipeline.settings.images.FORMATS``, by the content.
+        format: One of ``pipeline.settings.image_data.FORMATS``, by the content.
         width: In pixels, as people see it.
         height: The same.
         orientation: Of a JPEG file's EXIF data, 1 to 8; 1 where there is none.

@@ -10,7 +10,7 @@ from pipeline.data import files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 
 def find_files(data: Data) -> files.Files:

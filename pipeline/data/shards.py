@@ -13,7 +13,7 @@ from pipeline.data import csv_files, files, kept, parquet_files, splits, tfrecor
 from pipeline.data.image_listings import Listing, deal, list_folder, list_table, mean_bytes
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 # About what the rows of one shard take in memory: the measure of how finely work is split, and of the step's memory.
 SHARD_BYTES = 24 << 20

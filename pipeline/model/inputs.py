@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 EXAMPLES, IMAGE = "examples", "image"
 # A PNG file of one grey pixel.

@@ -25,7 +25,7 @@ from pipeline.model.outside_operations import check_inward
 from pipeline.model.packing import packed
 from pipeline.model.plain_rows import Converter, plain_rows
 from pipeline.model.versions import changed_since_push, not_signed
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 
 @dataclass(frozen=True)

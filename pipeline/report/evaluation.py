@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.components.artifacts import read_model_report
 from pipeline.evaluation import intervals
-from pipeline.report import charts, images
+from pipeline.report import charts, thumbnails
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number, short
 from pipeline.report.run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
@@ -109,7 +109,7 @@ def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         rows.append((label, _predicted(example["answer"], classes), *features))
     pictures: list[Block] = []
     if run.config.data.images:
-        pictures += images.most_wrong(examples, [row[0] for row in rows], [row[1] for row in rows])
+        pictures += thumbnails.most_wrong(examples, [row[0] for row in rows], [row[1] for row in rows])
     if pictures and not names:
         return pictures
     which = "Of each class the rows" if classes else "The rows"

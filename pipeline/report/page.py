@@ -15,7 +15,7 @@ from pipeline.data.sample import count
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.processes import Processes
 from pipeline.progress import Progress
-from pipeline.report import costs, data, evaluation, graph, images, overview, scoring, training
+from pipeline.report import costs, data, evaluation, graph, overview, scoring, thumbnails, training
 from pipeline.report.blocks import Block, Section, Text, write_page
 from pipeline.report.run import FinishedRun
 
@@ -57,7 +57,7 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     if run.record.cost:
         parts["costs"] = ("Costs", lambda: costs.costs(run))
     if run.config.data.images:
-        parts["images"] = ("Images", lambda: images.contact_sheet(run))
+        parts["images"] = ("Images", lambda: thumbnails.contact_sheet(run))
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))
     with ThreadPoolExecutor(1) as pool:
         drawn = pool.submit(processes.run, data.section, run, importance, name="report") if processes else None

@@ -15,10 +15,10 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.model.export_format import examples_signature, read_inputs, threshold_of
 from pipeline.model.outside_operations import check_inward
-from pipeline.report.images import thumbnail
+from pipeline.report.thumbnails import thumbnail
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.settings.tasks import ANSWERS, Task
 
 logger = logging.getLogger("pipeline.report")

@@ -17,9 +17,9 @@ from pipeline.scaffold.files import (
     rounded,
     tuple_text,
 )
-from pipeline.scaffold.images import Pictures
+from pipeline.scaffold.image_inspection import Pictures
 from pipeline.settings.config import SPLITS
-from pipeline.settings.images import FACTS, Images, facts
+from pipeline.settings.image_data import FACTS, Images, facts
 from pipeline.settings.names import SERVING, TRAINING, shortened
 from pipeline.validation.schema_text import to_text
 

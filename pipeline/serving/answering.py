@@ -19,7 +19,7 @@ from pipeline.model.signatures import Signature
 from pipeline.serving.batching import Overloaded
 from pipeline.serving.bodies import RETRY, Limits
 from pipeline.serving.current import Current, Served
-from pipeline.serving.images import facts_by_row, with_checked_images, without_images
+from pipeline.serving.image_inputs import facts_by_row, with_checked_images, without_images
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 

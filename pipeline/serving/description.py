@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.model.explanations import MOST_ROWS
 from pipeline.model.inputs import ANY, KINDS, Input
 from pipeline.model.signatures import Model
-from pipeline.settings.images import FORMATS
+from pipeline.settings.image_data import FORMATS
 from pipeline.settings.notations import described
 
 

@@ -23,7 +23,7 @@ from pipeline.settings.checks import (
     whole,
 )
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.settings.tasks import TASKS, Task, task_of
 from pipeline.settings.training import Training
 

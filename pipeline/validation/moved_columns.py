@@ -11,7 +11,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import (
     MEASURES,

@@ -14,7 +14,7 @@ from pipeline.data import decoded_blocks, kept, tfrecord_files
 from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384

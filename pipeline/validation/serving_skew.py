@@ -11,7 +11,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from pipeline import filesystem
 from pipeline.model.inputs import KINDS, Kind
 from pipeline.settings.config import Label, PipelineConfig
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
 from pipeline.validation import findings, predictions, wrong_notations

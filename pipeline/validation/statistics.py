@@ -10,7 +10,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
 from pipeline.settings.gates import DataChecks
-from pipeline.settings.images import facts
+from pipeline.settings.image_data import facts
 from pipeline.settings.names import TRAINING
 from pipeline.validation.findings import Finding
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.cli.backtest import config_of_window, windows_of
 from pipeline.errors import UserError
 from pipeline.settings.config import Data, Tuning, load_config
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

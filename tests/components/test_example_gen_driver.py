@@ -11,7 +11,7 @@ from pipeline.components.arrow_example_gen import ArrowExampleGen, ExampleGenDri
 from pipeline.components.example_gen import create_example_gen
 from pipeline.runs.run_graph import run_graph
 from pipeline.settings.config import Data
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.settings.target import Target
 from tests.data.test_image_files import config_of, picture, write
 from tests.example_gen_driver import written_on_vertex

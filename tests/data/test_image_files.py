@@ -22,7 +22,7 @@ from pipeline.data.table import Rows
 from pipeline.errors import UserError
 from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, load_config
 from pipeline.settings.gates import Evaluation, Gate
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.validation.schema_text import parse
 from tests.components.example_gen import records, run, values
 

@@ -12,7 +12,7 @@ from PIL import Image
 from pipeline.data.images import BadImage, facts_of
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import Data
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 from tests.encoded import encoded
 
 PICTURE = Image.fromarray(np.random.RandomState(0).randint(0, 256, (30, 20, 3), np.uint8))

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.data.images import facts_of
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.training.predictions import PREDICTIONS
 from tests.e2e.run import ROOT, Run, call, copy_repository
 from tests.training.processes import Data, finish, run, start, weights

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from PIL import Image
 
 from pipeline.data.images import BadImage, facts_of
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from tests.bounds import bounded
 from tests.encoded import encoded
 from tests.hostile.mutations import CASES, attempt, mutated

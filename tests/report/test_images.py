@@ -14,13 +14,13 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
 from pipeline.data.serialize import serialize
-from pipeline.report import evaluation, images, page, scoring
+from pipeline.report import evaluation, page, scoring, thumbnails
 from pipeline.report.blocks import Section, Table, Text, Thumbnails, write_page
 from pipeline.report.run import FinishedRun
 from pipeline.runs import record
 from pipeline.runs.step import Step
 from pipeline.settings.config import Data, Label, load_config
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.validation.serving_skew import statistics_of
 from tests.encoded import encoded
 from tests.validation.test_images import table
@@ -89,7 +89,7 @@ def model(folder: Path) -> str:
 @pytest.mark.slow
 def test_the_page_has_thumbnails_of_every_class_and_no_text_becomes_html(run):
     html = page.write(run).read_text()
-    (sheet,) = images.contact_sheet(run)
+    (sheet,) = thumbnails.contact_sheet(run)
     assert isinstance(sheet, Thumbnails)
     assert [(title, len(thumbnails)) for title, thumbnails in sheet.rows] == [(name, 8) for name in CLASSES]
     assert opened(sheet.rows[0][1][0].png).size == (8, 8)
@@ -109,11 +109,11 @@ def test_a_table_s_page_has_no_section_of_images(run):
 def test_a_thumbnail_shows_what_people_see():
     rotated = Image.Exif()
     rotated[0x0112] = 6
-    assert opened(images.thumbnail(picture((40, 20), format="JPEG", exif=rotated))).size == (20, 40)
-    assert opened(images.thumbnail(picture((4_000, 2_000), "CMYK", "JPEG"))).size == (64, 32)
+    assert opened(thumbnails.thumbnail(picture((40, 20), format="JPEG", exif=rotated))).size == (20, 40)
+    assert opened(thumbnails.thumbnail(picture((4_000, 2_000), "CMYK", "JPEG"))).size == (64, 32)
     deep = encoded(Image.fromarray(np.full((4, 4), 40_000, np.uint16)))
-    assert opened(images.thumbnail(deep)).getpixel((0, 0)) == (156, 156, 156)
-    assert images.thumbnail(b"no image") == ""
+    assert opened(thumbnails.thumbnail(deep)).getpixel((0, 0)) == (156, 156, 156)
+    assert thumbnails.thumbnail(b"no image") == ""
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_of_many_classes_the_most_confused_pairs_are_listed():
 
 def test_a_page_of_many_classes_stays_small(run, tmp_path):
     run = replace(run, config=replace(run.config, label=Label("label", tuple(f"c{number}" for number in range(500)))))
-    file = write_page(tmp_path / "page.html", "many", [Section("images", "Images", images.contact_sheet(run))])
+    file = write_page(tmp_path / "page.html", "many", [Section("images", "Images", thumbnails.contact_sheet(run))])
     assert file.stat().st_size < 1 << 20
     assert "The first 40 of 500 classes." in file.read_text()
 
@@ -172,7 +172,7 @@ def test_on_a_phone_nothing_sticks_out_and_thumbnails_and_confusion_are_seen(run
     sections = [
         Section("evaluation", "Evaluation", evaluation._curves(run, scores)),
         Section("wrong", "Most wrongly predicted", evaluation.wrong(run, scores)),
-        Section("images", "Images", images.contact_sheet(run)),
+        Section("images", "Images", thumbnails.contact_sheet(run)),
     ]
     context = browser.new_context(offline=True, viewport={"width": PHONE, "height": 844})
     shown = context.new_page()

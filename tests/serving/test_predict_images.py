@@ -13,7 +13,7 @@ from pipeline.cli import predict
 from pipeline.data.serialize import feature
 from pipeline.errors import UserError
 from pipeline.model.signatures import Model, load
-from tests.serving.test_images import b64, grey_image, save
+from tests.serving.test_image_inputs import b64, grey_image, save
 
 GREYS = {"dark/1.png": 10, "dark/2.jpg": 20, "light.bmp": 200}
 

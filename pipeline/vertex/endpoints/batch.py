@@ -8,7 +8,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
 from pipeline.settings.endpoint import Endpoint
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import Cloud, poll
 from pipeline.vertex.endpoints.endpoint import machine_spec

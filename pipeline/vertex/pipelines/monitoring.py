@@ -22,11 +22,11 @@ from tfx import version
 from pipeline import filesystem
 from pipeline.components.reviewed_schema import stage_schema
 from pipeline.errors import UserError
-from pipeline.serving.images import logged
+from pipeline.serving.image_inputs import logged
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.endpoint import Endpoint
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.settings.machines import MONITOR
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target

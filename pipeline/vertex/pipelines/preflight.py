@@ -21,8 +21,8 @@ from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import push_of, shares
 from pipeline.vertex.pipelines import requirements
+from pipeline.vertex.pipelines.container_images import Image, read_image
 from pipeline.vertex.pipelines.finding import Finding
-from pipeline.vertex.pipelines.images import Image, read_image
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"

@@ -16,14 +16,14 @@ from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.settings.config import Label
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from pipeline.vertex.endpoints import batch
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.endpoints.observation import predict
 from pipeline.vertex.endpoints.registry import Registry, Version
 from tests.components.test_model_probe import probe_images
 from tests.fakes.google_cloud import GoogleCloud
-from tests.serving.test_images import b64, grey_image
+from tests.serving.test_image_inputs import b64, grey_image
 from tests.vertex.serving import ENDPOINT, Pushes
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from pipeline.settings.target import Target
 from pipeline.validation import predictions, reference
 from pipeline.vertex.pipelines import monitoring, schedules
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
-from tests.serving.test_images import b64, grey_image
+from tests.serving.test_image_inputs import b64, grey_image
 from tests.vertex.serving import ENDPOINT, Pushes
 
 ROOT = Path(__file__).resolve().parents[3]

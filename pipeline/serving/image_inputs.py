@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from pipeline.data.images import BadImage, Facts, facts_of
 from pipeline.model.features import Columns, Refused
 from pipeline.model.inputs import IMAGE, Input
-from pipeline.settings.images import Images, facts
+from pipeline.settings.image_data import Images, facts
 
 
 def facts_by_row(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:

@@ -20,10 +20,10 @@ from pipeline.serving.app import create_app
 from pipeline.serving.batching import MAX_ROWS, Batcher
 from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
-from pipeline.serving.images import logged
+from pipeline.serving.image_inputs import logged
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
-from pipeline.settings.images import Images
+from pipeline.settings.image_data import Images
 from tests.encoded import encoded
 
 MAX_PIXELS, MAX_BYTES = 1_000_000, 20_000

@@ -15,7 +15,7 @@ from pipeline.data.table import Unit, single_values
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Text, Thumbnail, Thumbnails
 from pipeline.report.run import FinishedRun
-from pipeline.settings.images import FORMATS, facts
+from pipeline.settings.image_data import FORMATS, facts
 
 # Pixels of the longer side, and images of a class, fewer of many classes: a page is to stay below some megabytes.
 SIDE, OF_CLASS, IN_ALL, MOST_CLASSES = 64, 8, 160, 40

@@ -19,7 +19,7 @@ from pipeline.scaffold.columns import Column, describe
 from pipeline.scaffold.labels import label_of
 from pipeline.scaffold.table import FEWEST_ROWS, SHARES, SMALL, read_columns
 from pipeline.settings.config import SPLITS, Data, Label
-from pipeline.settings.images import ENDINGS, Images
+from pipeline.settings.image_data import ENDINGS, Images
 from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
 

@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from pipeline.errors import UserError
 from pipeline.packaging.user_code import read_module
 from pipeline.scaffold import image_files
-from pipeline.scaffold.images import look
+from pipeline.scaffold.image_inspection import look
 from pipeline.settings.checks import read_settings
 from pipeline.settings.config import PipelineConfig
 
