@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_sample_images
 
-from pipeline.data.images import facts_of
+from pipeline.data.image_checks import facts_of
 from pipeline.settings.image_data import Images
 from pipeline.training import decode_image, input_pipeline, strategy
 from pipeline.training.decoding import Decoder

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data.image_files import NOT_ONE, read_file
-from pipeline.data.image_listings import address_of
-from pipeline.data.images import BadImage, facts_of
+from pipeline.data.image_checks import BadImage, facts_of
+from pipeline.data.image_dataset import NOT_ONE, address_of, read_file
 from pipeline.data.table import Rows, single_values, type_name
 from pipeline.errors import UserError
 from pipeline.model.features import from_table

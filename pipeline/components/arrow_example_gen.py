@@ -27,8 +27,8 @@ from tfx.utils import proto_utils
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, FingerprintedComponent
 from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.data import files, image_sources, shard_files, shards
-from pipeline.data.image_listings import holds_paths
+from pipeline.data import files, image_dataset, shard_files, shards
+from pipeline.data.image_dataset import holds_paths
 from pipeline.errors import UserError
 from pipeline.processes import Processes, processes
 from pipeline.settings.image_data import Images
@@ -220,7 +220,7 @@ def fingerprint_of_images(exec_properties: dict[str, Any]) -> str:
     if not settings.images:
         return ""
     found = files.find(exec_properties["input_base"], settings.patterns, settings.last_spans, images=True)
-    return f",images:{image_sources.fingerprint(found, Images(**settings.images))}"
+    return f",images:{image_dataset.fingerprint(found, Images(**settings.images))}"
 
 
 class ArrowExampleGen(FingerprintedComponent, tfx_components.FileBasedExampleGen):

@@ -108,18 +108,18 @@ def check_data(config: PipelineConfig) -> None:
 
 def _check_image_column(paths: Sequence[str], format: str, images: Images) -> None:
     """Check that every file of a table has the column of images and none of their facts."""
-    from pipeline.data import csv_files, image_listings
+    from pipeline.data import csv_files, image_dataset
 
     for file in paths:
-        image_listings.holds_paths(file, format, images)
+        image_dataset.holds_paths(file, format, images)
         if format == "csv":
-            image_listings.check_columns(csv_files.read_header(file), file, images)
+            image_dataset.check_columns(csv_files.read_header(file), file, images)
 
 
 def _check_classes(found: files.Files, config: PipelineConfig) -> None:
     """Check that the folders of images are the classes."""
     from pipeline.data import labels
-    from pipeline.data.image_listings import classes_of
+    from pipeline.data.image_dataset import classes_of
 
     numbers = config.label.numbers
     present: set[int] = set()

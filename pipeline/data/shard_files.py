@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import decoded_blocks, examples, image_files, kept, labels, splits, weights
-from pipeline.data.image_listings import Listing
+from pipeline.data import decoded_blocks, examples, image_dataset, kept, labels, splits, weights
+from pipeline.data.image_dataset import Listing
 from pipeline.data.serialize import serialize
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
 from pipeline.data.table import BadRow, Rows, Unit, type_name
@@ -235,10 +235,10 @@ def _batches(unit: Unit, types: Mapping[str, str], job: Job) -> Iterator[Rows]:
     if job.images is None:
         yield from read(unit, types)
     elif isinstance(unit, Listing):
-        yield from image_files.read(unit, job.images)
+        yield from image_dataset.read(unit, job.images)
     else:
         for rows in read(unit, types):
-            yield from image_files.with_facts(rows, unit.file, job.folder, job.images)
+            yield from image_dataset.with_facts(rows, unit.file, job.folder, job.images)
 
 
 def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:

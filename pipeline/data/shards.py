@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
 from pipeline.data import csv_files, files, kept, parquet_files, splits, tfrecord_files
-from pipeline.data.image_listings import Listing, deal, list_folder, list_table, mean_bytes
+from pipeline.data.image_dataset import Listing, deal, list_folder, list_table, mean_bytes
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
 from pipeline.settings.image_data import Images

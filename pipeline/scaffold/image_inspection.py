@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from pipeline.data.files import format_of
-from pipeline.data.images import BadImage, facts_of
+from pipeline.data.image_checks import BadImage, facts_of
 from pipeline.errors import UserError
 from pipeline.scaffold.columns import Column, describe
 from pipeline.scaffold.labels import label_of

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from pipeline.data.images import BadImage, Facts, facts_of
+from pipeline.data.image_checks import BadImage, Facts, facts_of
 from pipeline.model.features import Columns, Refused
 from pipeline.model.inputs import IMAGE, Input
 from pipeline.settings.image_data import Images, facts

@@ -79,7 +79,7 @@ def export(
         decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
-        images: ``settings.images`` as a dictionary, where one of the raw features is an image.
+        images: ``pipeline.settings.image_data.Images`` as a dictionary, where one of the raw features is an image.
         background: Raw rows that explanations begin from, serialized tf.Examples; they travel with the model.
 
     Raises:

@@ -20,7 +20,7 @@ class Settings(Training):
         classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
-        images: ``settings.images``, where one of the raw features is an image.
+        images: ``pipeline.settings.image_data.Images``, where one of the raw features is an image.
         spin: Whether the training ends with the network, and nothing is made of it and exported.
     """
 

@@ -13,7 +13,7 @@ from pipeline.runs.run_graph import run_graph
 from pipeline.settings.config import Data
 from pipeline.settings.image_data import Images
 from pipeline.settings.target import Target
-from tests.data.test_image_files import config_of, picture, write
+from tests.data.test_image_dataset import config_of, picture, write
 from tests.example_gen_driver import written_on_vertex
 from tests.fakes.buckets import fake_buckets
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.data.images import facts_of
+from pipeline.data.image_checks import facts_of
 from pipeline.settings.image_data import Images
 from pipeline.training.predictions import PREDICTIONS
 from tests.e2e.run import ROOT, Run, call, copy_repository

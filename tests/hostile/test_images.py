@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import example, given
 from PIL import Image
 
-from pipeline.data.images import BadImage, facts_of
+from pipeline.data.image_checks import BadImage, facts_of
 from pipeline.settings.image_data import Images
 from tests.bounds import bounded
 from tests.encoded import encoded

@@ -14,7 +14,7 @@ from tfx.orchestration.pipeline import Pipeline
 
 from pipeline import filesystem
 from pipeline.costs.rates import Rates
-from pipeline.data import image_sources
+from pipeline.data import image_dataset
 from pipeline.data.files import Files
 from pipeline.data.location import find_files
 from pipeline.errors import UserError
@@ -134,7 +134,7 @@ def _images_in_tables(source: Files, data: Data) -> Iterator[str]:
     Raises:
         UserError: there is a bad row, and none is allowed.
     """
-    for row, path, file in image_sources.in_tables(source, data.images) if data.images else ():
+    for row, path, file in image_dataset.in_tables(source, data.images) if data.images else ():
         if file and Path(file).is_file():
             yield file
         elif not data.max_bad_rows:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.data.images import BadImage, facts_of
+from pipeline.data.image_checks import BadImage, facts_of
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import Data
 from pipeline.settings.image_data import Images, facts

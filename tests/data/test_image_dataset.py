@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.data import image_listings, shards
-from pipeline.data.image_listings import class_folder
+from pipeline.data import image_dataset, shards
+from pipeline.data.image_dataset import classes_of
 from pipeline.data.location import check_data, find_files
 from pipeline.data.table import Rows
 from pipeline.errors import UserError
@@ -282,11 +282,16 @@ def test_the_digits_become_the_columns_of_their_schema_the_same_bytes_twice(tmp_
         assert (example["image_width"], example["image_height"], example["image_format"]) == ([8], [8], [b"PNG"])
 
 
-def test_the_class_is_the_first_folder_below_the_fixed_part_of_the_pattern():
-    assert class_folder("cat/1.png", "**") == "cat"
-    assert class_folder("train/cat/deep/1.png", "train/**") == "cat"
-    assert class_folder("span-3/train/cat/1.png", "span-{SPAN}/train/**/*.png") == "cat"
-    assert class_folder("train/1.png", "train/**") is None
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("cat/1.png", "**"),
+        ("train/cat/deep/1.png", "train/**"),
+        ("span-3/train/cat/1.png", "span-{SPAN}/train/**/*.png"),
+    ],
+)
+def test_the_class_is_the_first_folder_below_the_fixed_part_of_the_pattern(path, pattern):
+    assert classes_of([f"/data/{path}"], "/data", pattern, {"cat": 0}) == ["cat"]
 
 
 def test_images_are_dealt_to_shards_of_about_the_same_size_each_once(folder, tmp_path, monkeypatch):
@@ -298,14 +303,14 @@ def test_images_are_dealt_to_shards_of_about_the_same_size_each_once(folder, tmp
 
 def test_rows_of_many_small_tables_are_spread_over_all_shards():
     listings = [
-        image_listings.Listing(
+        image_dataset.Listing(
             f"{place}.csv", "csv", rows=Rows(pa.table({"image": [f"{place}/{row}" for row in range(3)]}), np.arange(3))
         )
         for place in range(20)
     ]
     dealt = [
         [path for part in shard for path in part.rows.table["image"].to_pylist()]
-        for shard in image_listings.deal(listings, 10)
+        for shard in image_dataset.deal(listings, 10)
     ]
     assert [len(paths) for paths in dealt] == [6] * 10
     assert len({path for paths in dealt for path in paths}) == 60

@@ -1,4 +1,4 @@
-"""Learn the facts of one encoded image, within limits, and refuse what training could not decode."""
+"""Check one encoded image against the limits and the decoder of training, and return its facts."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ class Facts:
         format: One of ``pipeline.settings.image_data.FORMATS``, by the content.
         width: In pixels, as people see it.
         height: The same.
-        orientation: Of a JPEG file's EXIF data, 1 to 8; 1 where there is none.
+        orientation: Of a JPEG file's EXIF data, 1 to 8; 1 without one.
         brightness: Mean grey, 0 to 255; of an animated GIF, its first frame's.
     """
 
@@ -88,7 +88,7 @@ def _by_header(data: bytes, limits: Images) -> Facts:
 
 
 def too_many_bytes(number: int, limits: Images) -> str:
-    """Return the reason why an image with so many bytes is refused."""
+    """Return the reason why an image of this size is refused."""
     return f"it has {number:,} bytes; expected at most {limits.max_bytes:,} (data.images.max_bytes)"
 
 
@@ -126,7 +126,7 @@ def _with_brightness(data: bytes, facts: Facts) -> Facts:
     sums = pixels.numpy().sum(axis=(0, 1), dtype=np.uint64)
     height, width = pixels.shape[:2]
     facts = replace(facts, brightness=float(sums.astype(np.float64) @ GREY / (height * width)))
-    # TensorFlow takes the size of a GIF file's first frame, which may be less than that of its screen.
+    # TensorFlow takes the size of a GIF file's first frame, which may be smaller than its screen.
     return replace(facts, width=width, height=height) if facts.format == "GIF" else facts
 
 
