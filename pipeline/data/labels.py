@@ -1,4 +1,4 @@
-"""Encode the classes that files hold in words as the numbers that examples hold."""
+"""Encode labels as the numbers of their classes, and check the weights of rows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.table import BadRow, Rows, Unit, one_array
+from pipeline.data.table import BadRow, Rows, Unit, one_array, single_values, too_large, type_name
 from pipeline.errors import UserError
+from pipeline.settings.names import shortened
 
 SHOWN = 8
 
@@ -38,6 +39,40 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
         for at in np.flatnonzero(wrong).tolist()
     }
     return without(replace(rows, table=table), reasons, unit)
+
+
+def with_weights(rows: Rows, weight: str, unit: Unit) -> Rows:
+    """Return the rows with their weights as float64, in a column of scalars.
+
+    Args:
+        rows: Of one file.
+        weight: The column.
+        unit: Where the rows are from.
+
+    Returns:
+        The rows; a CSV row whose weight is missing, negative or not finite is among the bad ones.
+
+    Raises:
+        UserError: there is no such column, or it holds no numbers; or a row of another format has such a weight.
+    """
+    table = rows.table
+    if weight not in table.column_names:
+        raise UserError(
+            f"{unit.file} has no column {weight!r}, the weight; it has {shortened(table.column_names) or 'no columns'}"
+        )
+    values = single_values(table.column(weight))
+    if type_name(values.type) not in ("integers", "floats", "nothing"):
+        raise UserError(f"{unit.file}: the weight {weight!r} is {values.type}; expected numbers")
+    values = values.cast(pa.float64())
+    numbers = np.asarray(pc.fill_null(values, np.nan))
+    wrong = ~(np.isfinite(numbers) & (numbers >= 0)) | too_large(numbers)
+    rows = replace(rows, table=table.set_column(table.column_names.index(weight), weight, values))
+    reasons = {
+        at: f"the weight {weight!r} is {'missing' if values[at].as_py() is None else numbers[at]}; expected "
+        "a number of 0 or more in every row"
+        for at in np.flatnonzero(wrong).tolist()
+    }
+    return without(rows, reasons, unit)
 
 
 def without(rows: Rows, reasons: Mapping[int, str], unit: Unit) -> Rows:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import decoded_blocks, examples, image_dataset, kept, labels, splits, weights
+from pipeline.data import decoded_blocks, examples, image_dataset, kept, labels, splits
 from pipeline.data.image_dataset import Listing
 from pipeline.data.serialize import serialize
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
@@ -94,7 +94,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
                     if job.classes and job.format != "tfrecord":
                         batch = labels.with_numbers(batch, job.label, job.classes, unit)
                     if job.weight:
-                        batch = weights.checked(batch, job.weight, unit)
+                        batch = labels.with_weights(batch, job.weight, unit)
                     bad += batch.bad
                     times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
                     table = examples.as_lists(batch, unit.file)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data import csv_files, examples, shards, splits, weights
+from pipeline.data import csv_files, examples, labels, shards, splits
 from pipeline.data.location import find_files
 from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, Unit
@@ -232,7 +232,7 @@ def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Ta
     ]
     for rows, file in _read(scans)[0]:
         if label.weight:
-            rows = weights.checked(rows, label.weight, Unit(file, read.format))
+            rows = labels.with_weights(rows, label.weight, Unit(file, read.format))
             if rows.bad:
                 raise UserError(f"{rows.bad[0]}; correct it, or leave this row out")
         table = rows.table.drop_columns(label.name)

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pipeline.data import weights
+from pipeline.data import labels
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
 from pipeline.settings.checks import ConfigError
@@ -21,7 +21,7 @@ def rows(column: list) -> Rows:
 
 @pytest.mark.parametrize("column", [[2, 0, 1], [2.0, 0.0, 1.0], [[2.0], [0.0], [1.0]]])
 def test_whole_numbers_floats_and_lists_of_one_are_weights(column):
-    checked = weights.checked(rows(column), "exposure", Unit("some.tfrecord", "tfrecord"))
+    checked = labels.with_weights(rows(column), "exposure", Unit("some.tfrecord", "tfrecord"))
     assert checked.table.column("exposure").to_pylist() == [2.0, 0.0, 1.0]
     assert checked.table.column("exposure").type == pa.float64()
 
@@ -31,20 +31,20 @@ def test_whole_numbers_floats_and_lists_of_one_are_weights(column):
 )
 def test_a_csv_row_with_another_weight_is_a_bad_one_and_a_parquet_row_ends_the_reading(value, found):
     column = [1.0, value, 2.0]
-    checked = weights.checked(rows(column), "exposure", Unit("some.csv", "csv"))
+    checked = labels.with_weights(rows(column), "exposure", Unit("some.csv", "csv"))
     assert checked.table.column("age").to_pylist() == [0, 2]
     assert checked.numbers.tolist() == [7, 9]
     message = f"row 8: the weight 'exposure' is {found}; expected a number of 0 or more in every row"
     assert str(checked.bad[0]) == f"some.csv, {message}"
     with pytest.raises(UserError, match=re.escape(f"some.parquet, {message}")):
-        weights.checked(rows(column), "exposure", Unit("some.parquet", "parquet"))
+        labels.with_weights(rows(column), "exposure", Unit("some.parquet", "parquet"))
 
 
 def test_a_file_without_the_column_or_with_text_in_it_is_refused():
     with pytest.raises(UserError, match=r"some.csv has no column 'expo', the weight; it has exposure, age"):
-        weights.checked(rows([1.0]), "expo", Unit("some.csv", "csv"))
+        labels.with_weights(rows([1.0]), "expo", Unit("some.csv", "csv"))
     with pytest.raises(UserError, match=r"some.parquet: the weight 'exposure' is string; expected numbers"):
-        weights.checked(rows(["much"]), "exposure", Unit("some.parquet", "parquet"))
+        labels.with_weights(rows(["much"]), "exposure", Unit("some.parquet", "parquet"))
 
 
 @pytest.mark.slow
