@@ -47,7 +47,7 @@ from pipeline.components.direct_analysis import TEMPORARY
 from pipeline.components.raw_tensors import projected, source_of
 from pipeline.data import decoded_blocks
 from pipeline.data.decoded_blocks import BLOCK
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.data.tfrecord_files import read_records

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import decoded_blocks, examples, image_dataset, kept, labels, splits
+from pipeline.data import decoded_blocks, image_dataset, kept, labels, splits
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.image_dataset import Listing
-from pipeline.data.serialize import serialize
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
@@ -97,7 +97,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
                         batch = labels.with_weights(batch, job.weight, unit)
                     bad += batch.bad
                     times = splits.times_of(batch, job.time_column, unit.file) if job.time_column else None
-                    table = examples.as_lists(batch, unit.file)
+                    table = as_lists(batch, unit.file)
                     if job.format == "tfrecord":
                         kinds = {field.name: type_name(field.type).removeprefix("lists of ") for field in table.schema}
                         merged = merge_types([*types.items(), (unit.file, kinds)], job)

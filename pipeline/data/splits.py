@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data.serialize import feature
+from pipeline.data.examples import feature
 from pipeline.data.table import Rows, as_integers, is_list, one_array, type_name
 from pipeline.errors import UserError, first_line
 

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.data import examples
 from pipeline.data.csv_files import separator_hint
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
 from pipeline.model.inputs import ANY, Input, quoted, take_examples
@@ -107,11 +106,11 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
         UserError: a column is missing or of another type, or a row lacks a required value.
     """
     if take_examples(inputs):
-        records = serialize(examples.as_lists(rows, file))
+        records = serialize(as_lists(rows, file))
         return {name: np.array(records, object) for name in inputs}
     check_columns(file, rows.table.column_names, inputs)
     present = [name for name in inputs if name in rows.table.column_names]
-    lists = examples.as_lists(Rows(rows.table.select(present), rows.numbers), file)
+    lists = as_lists(Rows(rows.table.select(present), rows.numbers), file)
     absent = pa.nulls(len(rows.numbers))
     return {
         name: _from_lists(column, lists.column(name) if name in present else absent, rows.numbers, file)
@@ -223,7 +222,7 @@ def _unknown(row: Collection[str], inputs: Mapping[str, Input]) -> str:
 
 
 def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np.ndarray:
-    """Convert a column of lists, as ``examples.as_lists`` makes them, to the tensor of an input."""
+    """Convert a column of lists, as ``as_lists`` makes them, to the tensor of an input."""
     rows, width = len(numbers), column.values or 1
     lists = one_array(lists)
     if pa.types.is_null(lists.type):

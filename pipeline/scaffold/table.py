@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.data import csv_files, examples, labels, shards, splits
+from pipeline.data import csv_files, labels, shards, splits
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.location import find_files
-from pipeline.data.serialize import serialize
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
@@ -239,7 +239,7 @@ def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Ta
         for at, name in enumerate(table.column_names):
             if types.get(name) == csv_files.NOTHING:
                 table = table.set_column(at, name, pa.nulls(len(table), pa.int64()))
-        yield examples.as_lists(dataclasses.replace(rows, table=table), file)
+        yield as_lists(dataclasses.replace(rows, table=table), file)
 
 
 def _assign(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:

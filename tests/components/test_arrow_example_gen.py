@@ -18,7 +18,7 @@ from tfx.proto import example_gen_pb2
 
 from pipeline.components.blocks import files_of
 from pipeline.data import csv_rows, shard_files, shards
-from pipeline.data.serialize import feature, serialize
+from pipeline.data.examples import feature, serialize
 from pipeline.data.splits import buckets_of
 from pipeline.settings.config import Data, HashSplit, TimeSplit
 from tests.components.example_gen import records, run, values

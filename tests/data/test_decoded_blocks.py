@@ -14,7 +14,7 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline.data import decoded_blocks
 from pipeline.data.decoded_blocks import are_kept, keep_decoded, read_blocks, were_kept
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from pipeline.data.shard_files import write_records
 from pipeline.data.tfrecord_files import read_records
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.data import csv_files, csv_rows, parquet_files
-from pipeline.data.examples import as_lists
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import too_large
 from tests.components.example_gen import values
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from pyarrow import parquet
 
 from pipeline.data import files, shards
-from pipeline.data.examples import as_lists
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import as_lists, serialize
 from pipeline.errors import UserError
 from tests.bounds import bounded
 from tests.hostile.mutations import CASES, attempt, mutated

@@ -13,7 +13,7 @@ from PIL import Image
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from pipeline.report import evaluation, page, scoring, thumbnails
 from pipeline.report.blocks import Section, Table, Text, Thumbnails, write_page
 from pipeline.report.run import FinishedRun

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.data import shard_files, shards
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
 from pipeline.scaffold import files

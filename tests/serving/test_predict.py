@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipeline.cli import predict
 from pipeline.cli.printing import Terminal
-from pipeline.data.serialize import feature
+from pipeline.data.examples import feature
 from pipeline.errors import UserError
 from pipeline.model.export_format import CLASSES, INPUTS
 from pipeline.model.signatures import Model, load

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.cli import predict
-from pipeline.data.serialize import feature
+from pipeline.data.examples import feature
 from pipeline.errors import UserError
 from pipeline.model.signatures import Model, load
 from tests.serving.test_image_inputs import b64, grey_image, save

@@ -12,8 +12,7 @@ import tensorflow as tf
 from PIL import Image
 from tensorflow_transform.tf_metadata import schema_utils
 
-from pipeline.data.examples import as_lists
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows
 from pipeline.settings.config import load_config
 from pipeline.settings.gates import DataChecks

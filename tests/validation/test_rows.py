@@ -13,8 +13,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.data.decoded_blocks import BLOCK, are_kept, keep_decoded, were_kept
-from pipeline.data.examples import as_lists
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows
 from pipeline.settings.gates import DataChecks
 from pipeline.validation import rows, wrong_values

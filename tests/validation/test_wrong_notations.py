@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline.components.data_gate import ExampleValidatorExecutor
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from pipeline.scaffold import files
 from pipeline.scaffold.table import look
 from pipeline.settings.config import Data, load_config

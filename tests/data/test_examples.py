@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.data.serialize import serialize
+from pipeline.data.examples import serialize
 from tests.components.example_gen import values
 
 
