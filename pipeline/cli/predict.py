@@ -174,7 +174,7 @@ def predict(
     from pipeline.model import explanations
     from pipeline.model.features import row_count
     from pipeline.serving.table_writer import TableWriter
-    from pipeline.validation.wrong_notations import Unread
+    from pipeline.validation.wrong_values import Unread
 
     if explain and (reason := explanations.why_none(model)):
         raise UserError(f"--explain: {reason}")

@@ -24,12 +24,12 @@ from pipeline.errors import UserError
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
-from pipeline.validation import reference, rows, wrong_notations
+from pipeline.validation import reference, rows
 from pipeline.validation.findings import FILE as FINDINGS
 from pipeline.validation.findings import Finding, merged, to_json, with_severity
 from pipeline.validation.moved_columns import moved
 from pipeline.validation.statistics import Remedies, image_column, validate
-from pipeline.validation.wrong_values import with_values
+from pipeline.validation.wrong_values import in_another_notation, with_values
 
 # Where TFX's ExampleValidator writes, for the tools that read its artifacts.
 ANOMALIES = "SchemaDiff.pb"
@@ -66,7 +66,7 @@ class ExampleValidatorExecutor(BaseExecutor):
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
-            findings += wrong_notations.in_another(split, rows.sample(files, image), schema)
+            findings += in_another_notation(split, rows.sample(files, image), schema)
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
         findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.get("kept", ""))
         sample = pa.concat_tables(

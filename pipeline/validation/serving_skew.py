@@ -14,10 +14,10 @@ from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
-from pipeline.validation import findings, predictions, wrong_notations
+from pipeline.validation import findings, predictions
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.statistics import Remedies, Statistics, image_column, options_for, validate
-from pipeline.validation.wrong_values import with_values
+from pipeline.validation.wrong_values import in_another_notation, with_values
 
 SPLIT = "serving"
 _TYPES = {
@@ -56,7 +56,7 @@ def report(
     statistics = statistics_of(table)
     _, found = validate({SPLIT: statistics}, of_requests, label, checks, remedies, {}, train=train, environment=SERVING)
     drifted, note = _prediction_drift(requests, of_test, config)
-    found = [*with_values(found, [table], schema), *wrong_notations.in_another(SPLIT, [table], schema), *drifted]
+    found = [*with_values(found, [table], schema), *in_another_notation(SPLIT, [table], schema), *drifted]
     found = findings.with_severity(found, checks.severity, schema)
     found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())

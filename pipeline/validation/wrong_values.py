@@ -1,8 +1,15 @@
-"""Count the values that the schema does not allow; statistics tell only that there are some."""
+"""Find and count values that the schema does not allow, or that are not in its notation.
+
+Statistics say only that there are values outside a domain or a range, and nothing about notations. Text in another
+notation than its column's counts as missing.
+"""
 
 import dataclasses
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.data import csv_files
+from pipeline.settings.notations import DATES, described, is_in, notation_of
 from pipeline.validation.findings import SHOWN, Finding
 from pipeline.validation.statistics import ROWS, listed_values, range_of
 
@@ -83,3 +92,87 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_another_notation(split: str, tables: Iterable[pa.Table], schema: schema_pb2.Schema) -> list[Finding]:
+    """Return a finding for each column with text in another notation than its own.
+
+    Args:
+        split: Name of the split.
+        tables: Some rows of it, columns of lists; read only if the schema names a notation.
+        schema: Of the data.
+    """
+    notations = {
+        feature.name: notation
+        for feature in schema.feature
+        if feature.type == schema_pb2.BYTES
+        and feature.lifecycle_stage != schema_pb2.DISABLED
+        and (notation := notation_of(feature))
+    }
+    if not notations:
+        return []
+    looked_at = list(tables)
+    counts = count(looked_at, {name: functools.partial(_test, notation=of) for name, of in notations.items()})
+    total = sum(map(len, looked_at))
+    places = {
+        name: "TIMES in the module file and time_domain in the schema"
+        if notation in DATES
+        else f'AMOUNTS in the module file and "{notation}" in the schema'
+        for name, notation in notations.items()
+    }
+    return [
+        Finding(
+            "notation",
+            split,
+            name,
+            f"{rows:,} of {total:,} rows looked at have text in another notation, which counts as missing",
+            described(notations[name]),
+            f"write them alike, or change {places[name]}",
+            values,
+        )
+        for name, (rows, values) in counts.items()
+        if rows
+    ]
+
+
+@dataclass
+class Unread:
+    """Text of a column in another notation, of however many rows.
+
+    Attributes:
+        notation: Of the column.
+        rows: That have such text.
+        texts: The first of them, ``findings.SHOWN`` at most.
+    """
+
+    notation: str
+    rows: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, values: np.ndarray) -> None:
+        """Look at more rows: text as bytes, [rows] or [rows, values]."""
+        distinct = list(dict.fromkeys(values.ravel().tolist()))
+        wrong = list(itertools.compress(distinct, are_in_another(distinct, self.notation)))
+        if wrong:
+            self.rows += int(np.isin(values, wrong).reshape(len(values), -1).any(axis=1).sum())
+            shown = dict.fromkeys([*self.texts, *(text.decode(errors="replace") for text in wrong[:SHOWN])])
+            self.texts = list(shown)[:SHOWN]
+
+    def __str__(self) -> str:
+        """Say what was found, and what the notation is."""
+        texts = ", ".join(map(repr, self.texts))
+        return f"have text in another notation, which counts as missing: {texts}; {described(self.notation)}"
+
+
+def are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
+    """Return which texts are in another notation, and do not stand for a missing value."""
+    read = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
+    missing = csv_files.is_missing(pa.array(read, pa.string())).to_pylist()
+    return [
+        not (absent or not text.strip() or is_in(text, notation)) for text, absent in zip(read, missing, strict=True)
+    ]
+
+
+def _test(values: pa.Array, notation: str) -> pa.Array:
+    coded = values.dictionary_encode()
+    return pa.array(are_in_another(coded.dictionary.to_pylist(), notation), pa.bool_()).take(coded.indices)

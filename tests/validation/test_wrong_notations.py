@@ -25,7 +25,7 @@ from pipeline.validation.findings import from_json
 from pipeline.validation.request_rows import RequestRows
 from pipeline.validation.serving_skew import report, statistics_of
 from pipeline.validation.statistics import Remedies
-from pipeline.validation.wrong_notations import Unread, in_another
+from pipeline.validation.wrong_values import Unread, in_another_notation
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
@@ -63,7 +63,9 @@ def test_what_is_found_is_what_the_features_take_for_missing(notation):
     table = pa.table({"when": lists(TEXTS)})
     rows = [table.slice(start, 1) for start in range(len(TEXTS))]
     found = {
-        text for text, row in zip(TEXTS, rows, strict=True) if in_another("train", [row], schema_of(when=notation))
+        text
+        for text, row in zip(TEXTS, rows, strict=True)
+        if in_another_notation("train", [row], schema_of(when=notation))
     }
     assert found == missing
     assert 0 < len(missing) < len(TEXTS)
@@ -71,14 +73,14 @@ def test_what_is_found_is_what_the_features_take_for_missing(notation):
 
 def test_a_finding_has_the_share_the_values_and_both_places_to_change_it():
     table = pa.table({"when": lists(["01.02.2024"] * 8 + ["2024-02-01"] * 3), "paid": lists(["1,5"] * 10 + ["x"])})
-    of_time, of_amount = in_another("eval", [table, table], schema_of(when="%d.%m.%Y", paid=","))
+    of_time, of_amount = in_another_notation("eval", [table, table], schema_of(when="%d.%m.%Y", paid=","))
     assert str(of_time) == (
         "when in eval: 6 of 22 rows looked at have text in another notation, which counts as missing: "
         "2024-02-01 (6 rows); the notation is %d.%m.%Y"
     )
     assert of_time.remedy == "write them alike, or change TIMES in the module file and time_domain in the schema"
     assert of_amount.values == (("x", 2),)
-    (once,) = in_another("eval", [pa.table({"paid": lists(["x"])})], schema_of(paid=","))
+    (once,) = in_another_notation("eval", [pa.table({"paid": lists(["x"])})], schema_of(paid=","))
     assert "counts as missing: x (1 row); " in str(once)
     assert "AMOUNTS in the module file" in of_amount.remedy
 
@@ -96,9 +98,9 @@ def test_what_is_missing_anyway_or_not_in_use_is_no_finding():
     schema.feature[1].lifecycle_stage = schema_pb2.DISABLED
     table = pa.table({"when": lists(["2024-01-01", "", " ", "N/A", None]), "other": lists(["x"] * 5)})
     table = table.append_column("unread", lists(["x"] * 5))
-    assert in_another("train", [table], schema) == []
-    assert in_another("train", [pa.table({"when": pa.nulls(3)})], schema) == []
-    (found,) = in_another("train", [pa.table({"when": lists([b"\xff\xfe", "2024-01-01"])})], schema)
+    assert in_another_notation("train", [table], schema) == []
+    assert in_another_notation("train", [pa.table({"when": pa.nulls(3)})], schema) == []
+    (found,) = in_another_notation("train", [pa.table({"when": lists([b"\xff\xfe", "2024-01-01"])})], schema)
     assert found.values == (("\ufffd\ufffd", 1),)
 
 
