@@ -27,7 +27,6 @@ from pipeline.settings.repository import shown
 from pipeline.validation import reference, rows
 from pipeline.validation.findings import FILE as FINDINGS
 from pipeline.validation.findings import Finding, merged, to_json, with_severity
-from pipeline.validation.moved_columns import moved
 from pipeline.validation.statistics import Remedies, image_column, validate
 from pipeline.validation.wrong_values import in_another_notation, with_values
 
@@ -62,7 +61,9 @@ class ExampleValidatorExecutor(BaseExecutor):
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
         version = (reference.versions(settings["reference"]) or [""])[-1]
-        findings = list(moved("train", statistics["train"], earlier.get("train"), version, schema, checks, remedies))
+        findings = list(
+            reference.moved("train", statistics["train"], earlier.get("train"), version, schema, checks, remedies)
+        )
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])

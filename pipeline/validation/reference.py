@@ -1,23 +1,38 @@
-"""Keep the statistics of the data that pushed models were trained on, and of their predictions, for the next run.
+"""Keep the statistics of the data that pushed models were trained on, and compare the next data with them.
 
 One folder a pushed model, ``<root>/<version>/``, with ``<split>.pb``, ``predictions.pb`` of the test split and, written
-last, ``manifest.json``. A folder of
-files and no artifact: TFX's resolvers find the newest artifact, whether that model was pushed or not, and a newer one
-would make an unchanged pipeline run again.
+last, ``manifest.json``. A folder of files and no artifact: TFX's resolvers find the newest artifact, whether that model
+was pushed or not, and a newer one would make an unchanged pipeline run again.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import tensorflow_data_validation as tfdv
 from google.protobuf.message import DecodeError
+from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
 from pipeline.errors import UserError, first_line
-from pipeline.validation.statistics import Statistics
+from pipeline.settings.gates import DataChecks
+from pipeline.settings.image_data import facts
+from pipeline.validation.findings import Finding
+from pipeline.validation.statistics import (
+    MEASURES,
+    Remedies,
+    Statistics,
+    compared,
+    features_of,
+    image_column,
+    percent,
+    present,
+)
 
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions.pb"
+# Of both data sets that are compared: distances between fewer rows are chance.
+LEAST_ROWS = 100
 
 
 def write(
@@ -85,3 +100,78 @@ def _damaged(path: str, error: Exception) -> str:
         f"{path} does not hold the statistics of a pushed model's data: it is damaged or cut short "
         f"({first_line(error)[:200]}); copy it back, or delete its folder: then nothing is compared with that version"
     )
+
+
+def moved(
+    split: str,
+    statistics: Statistics,
+    earlier: Statistics | None,
+    version: str,
+    schema: schema_pb2.Schema,
+    checks: DataChecks,
+    remedies: Remedies,
+) -> Iterator[Finding]:
+    """Yield a finding for each column without a drift_comparator that has moved past ``checks.max_moved``.
+
+    A number that comes in another unit, a category that is gone, a column that is no longer filled: types, ranges and
+    listed values may all be right. A drift_comparator is a person's limit and stops the run; this is for the columns
+    that have none, as in a schema that ``pipeline new`` has written.
+
+    Args:
+        split: Its name.
+        statistics: Of its rows.
+        earlier: Of the same split when the model pushed last was trained; None where there is none.
+        version: Of that model. The finding names it, for a step that is cached tells it again after the next push.
+        schema: The reviewed one.
+        checks: With the limit.
+        remedies: Files in which findings are accepted.
+    """
+    if earlier is None:
+        return
+    rows, before = (float(several.datasets[0].num_examples) for several in (statistics, earlier))
+    if min(rows, before) < LEAST_ROWS:
+        return
+    judged = _with_limits(schema, checks.max_moved)
+    here, there = features_of(statistics), features_of(earlier)
+    shares = {name: present(here.get(name)) / rows for name in judged}
+    were = {name: present(there.get(name)) / before for name in judged}
+    limit = f"a schema without drift_comparator warns past {checks.max_moved:g}"
+    for name in judged:
+        if abs(shares[name] - were[name]) > checks.max_moved:
+            found = f"{percent(1 - shares[name])} of the rows have no value, "
+            found += f"{percent(1 - were[name])} in the data of the pushed version {version}"
+            yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
+    limits = schema_pb2.Schema(feature=judged.values())
+    for info in tfdv.validate_statistics(statistics, limits, previous_statistics=earlier).drift_skew_info:
+        name = ".".join(info.path.step)
+        for measured in info.drift_measurements:
+            if measured.value > measured.threshold:
+                measure = MEASURES.get(measured.type, "distance")
+                found = f"{measure} distance {measured.value:.3f} from the data of the pushed version {version}"
+                found += compared(here.get(name), there.get(name))
+                yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
+
+
+def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb2.Feature]:
+    """Return the columns that have no limit of their own, each with one."""
+    image = image_column(schema)
+    judged = {}
+    for feature in schema.feature:
+        if feature.HasField("drift_comparator") or feature.lifecycle_stage == schema_pb2.DISABLED:
+            continue
+        if image and (feature.name == image or feature.name in facts(image)):
+            continue
+        with_limit = schema_pb2.Feature(name=feature.name, type=feature.type)
+        if feature.type == schema_pb2.BYTES:
+            with_limit.drift_comparator.infinity_norm.threshold = limit
+        else:
+            with_limit.drift_comparator.jensen_shannon_divergence.threshold = limit
+        judged[feature.name] = with_limit
+    return judged
+
+
+def _remedy(name: str, remedies: Remedies) -> str:
+    if not remedies.schema:
+        return remedies.accept(name)
+    tag = 'annotation { tag: "moved: ignore" }'
+    return f"say how far it may move: a drift_comparator, or {tag}, of {name} in {remedies.schema}"

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import moved_columns, reference, serving_skew
+from pipeline.validation import reference, serving_skew
 from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
 from pipeline.validation.schema_text import changes, inferred_from, parse, proposed
 from pipeline.validation.statistics import Remedies, validate
@@ -133,7 +133,7 @@ def moved(rows: pd.DataFrame, before: pd.DataFrame | None, schema: schema_pb2.Sc
     """Findings of what has moved, by column."""
     here = tfdv.generate_statistics_from_dataframe(rows)
     there = None if before is None else tfdv.generate_statistics_from_dataframe(before)
-    drafts = list(moved_columns.moved("train", here, there, "17", schema, DataChecks(**checks), REMEDIES))
+    drafts = list(reference.moved("train", here, there, "17", schema, DataChecks(**checks), REMEDIES))
     return {one.feature: one for one in with_severity(drafts, {}, schema)}
 
 
