@@ -1,16 +1,18 @@
-"""Write TFMA's config of an evaluation, and read the metrics that TFMA has written."""
+"""Write TFMA's config of an evaluation with its count of weighted rows, and read the metrics that TFMA has written."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import tensorflow_model_analysis as tfma
+from tensorflow_model_analysis import constants
+from tensorflow_model_analysis.metrics import metric_types
 from tensorflow_model_analysis.proto import config_pb2
 
 from pipeline.evaluation import array_metrics
 from pipeline.evaluation.array_metrics import SUFFIX
-from pipeline.evaluation.row_counts import RowCounts
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
@@ -32,9 +34,10 @@ NEED_BOTH_CLASSES = {"auc", "auc_precision_recall", "precision"}
 WITHOUT_THRESHOLD = ("auc", "auc_precision_recall", "calibration")
 MULTICLASS = {"accuracy": "SparseCategoricalAccuracy", "log_loss": "SparseCategoricalCrossentropy"}
 REGRESSION = {"mse": "MeanSquaredError", "mae": "MeanAbsoluteError", "squared_correlation": "SquaredPearsonCorrelation"}
-EXAMPLE_COUNT = "ExampleCount"
 CLASSES: dict[Task, dict[str, str]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
 CANDIDATE, BASELINE = "candidate", "baseline"
+# Rows, the sum of their weights, and the sum of the squares of these.
+Sums = tuple[int, float, float]
 
 
 def eval_config(
@@ -65,7 +68,7 @@ def eval_config(
         for threshold, models in by_threshold.items()
     ]
     # The sum of the weights is the number of examples also where several come in one array, unless they have weights.
-    counts = config_pb2.MetricConfig(class_name=EXAMPLE_COUNT)
+    counts = config_pb2.MetricConfig(class_name="ExampleCount")
     if label.weight:
         counts = config_pb2.MetricConfig(class_name=RowCounts.__name__, module=RowCounts.__module__)
     return config_pb2.EvalConfig(
@@ -175,3 +178,60 @@ def _slice_value(part: Any) -> str:
     kind = part.WhichOneof("kind")
     value = getattr(part, kind)
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class RowCounts(metric_types.Metric):
+    """Number of rows, and their effective number: (sum of w)^2 / sum of w^2 (Kish 1965, "Survey Sampling").
+
+    TFMA's ExampleCount is the sum of the weights, where they are counted at all.
+    """
+
+    def __init__(self, name: str = "example_count"):
+        super().__init__(_row_counts, name=name)
+
+
+metric_types.register_metric(RowCounts)
+
+
+def _row_counts(
+    name: str, model_names: list[str] | None = None, example_weighted: bool = False
+) -> metric_types.MetricComputations:
+    """Return a computation for each model; its weights are those of the rows, so equal in all."""
+    computations = []
+    for model in model_names or [""]:
+        keys = [
+            metric_types.MetricKey(name=key, model_name=model, example_weighted=example_weighted)
+            for key in (name, "effective_count")
+        ]
+        inputs = metric_types.StandardMetricInputsPreprocessor(
+            include_filter={constants.EXAMPLE_WEIGHTS_KEY: {}}, include_default_inputs=False
+        )
+        computations.append(
+            metric_types.MetricComputation(keys=keys, preprocessors=[inputs], combiner=_SumsOfWeights(model, keys))
+        )
+    return computations
+
+
+class _SumsOfWeights(beam.CombineFn):
+    """Sum the rows and weights of a slice."""
+
+    def __init__(self, model: str, keys: list[metric_types.MetricKey]):
+        self._model, self._keys = model, keys
+
+    def create_accumulator(self) -> Sums:
+        return 0, 0.0, 0.0
+
+    def add_input(self, sums: Sums, element: metric_types.StandardMetricInputs) -> Sums:
+        weights: Any = element.example_weight
+        if isinstance(weights, Mapping):
+            weights = weights[self._model]
+        values = np.asarray(weights, np.float64)
+        return sums[0] + values.size, sums[1] + values.sum(), sums[2] + np.square(values).sum()
+
+    def merge_accumulators(self, several: Iterable[Sums]) -> Sums:
+        rows, total, squares = zip(*several, strict=True)
+        return sum(rows), sum(total), sum(squares)
+
+    def extract_output(self, sums: Sums) -> dict[metric_types.MetricKey, float]:
+        rows, total, squares = sums
+        return dict(zip(self._keys, (float(rows), total**2 / squares if squares else 0.0), strict=True))
