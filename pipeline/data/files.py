@@ -115,7 +115,7 @@ def find(
     kinds: dict[str | None, str] = {}
     for paths in by_split.values():
         for file in paths:
-            kinds.setdefault(IMAGES if images and is_image(file) else format_of(file), file)
+            kinds.setdefault(IMAGES if images and file.lower().endswith(ENDINGS) else format_of(file), file)
     if len(kinds) > 1 or None in kinds:
         names = [kinds[None]] if None in kinds else sorted(kinds.values())
         sheet = None in kinds and kinds[None].lower().endswith((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"))
@@ -129,11 +129,6 @@ def find(
         raise UserError(f"{folder}: found {' and '.join(os.path.basename(name) for name in names)}; {hint}{expected}")
     by_file = {file: number for files in found.values() for file, number in files.items() if number is not None}
     return Files(folder, patterns, by_split, cast(str, next(iter(kinds))), span, by_file)
-
-
-def is_image(file: str) -> bool:
-    """Return whether a file is an image by its name."""
-    return file.lower().endswith(ENDINGS)
 
 
 def format_of(file: str) -> str | None:

@@ -270,7 +270,14 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
         UserError: see the readers; or memory does not suffice.
     """
     try:
-        yield from _read(unit, types, columns)
+        if unit.format == "csv":
+            yield from csv_files.read(unit, types, columns)
+        elif unit.format == "parquet":
+            whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
+            for rows in parquet_files.read(unit, columns):
+                yield parquet_files.with_integers(rows, whole, unit.file)
+        else:
+            yield from tfrecord_files.read(unit, columns)
     except MemoryError as error:
         raise UserError(out_of_memory(unit.file)) from error
 
@@ -278,15 +285,6 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
 def out_of_memory(file: str) -> str:
     """Return the problem with a file whose rows do not fit into the memory of this process."""
     return f"{file}: its rows take more memory than this process may have; give it more, or write smaller row groups"
-
-
-def _read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    if unit.format == "csv":
-        return csv_files.read(unit, types, columns)
-    if unit.format == "parquet":
-        whole = [name for name, kind in types.items() if kind == csv_files.INTEGERS]
-        return (parquet_files.with_integers(rows, whole, unit.file) for rows in parquet_files.read(unit, columns))
-    return tfrecord_files.read(unit, columns)
 
 
 def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:

@@ -42,17 +42,12 @@ def by_slice(extractors: list[Extractor], config: config_pb2.EvalConfig) -> list
     return [*extractors[:place], grouped, *extractors[place + 2 :]]
 
 
-def slicing_columns(config: config_pb2.EvalConfig) -> set[str]:
-    """Return the columns whose values make slices."""
-    return {key for spec in config.slicing_specs for key in (*spec.feature_keys, *spec.feature_values)}
-
-
 class GroupBySlice(beam.DoFn):
     """Extracts of a batch → one extract for each slice, with all rows that are in it."""
 
     def __init__(self, config: config_pb2.EvalConfig):
         self._specs = [tfma.slicer.SingleSliceSpec(spec=spec) for spec in config.slicing_specs]
-        self._columns = slicing_columns(config)
+        self._columns = {key for spec in config.slicing_specs for key in (*spec.feature_keys, *spec.feature_values)}
         self._slice_keys = slice_key_extractor.ExtractSliceKeysFn(config, materialize=False)
 
     def process(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:

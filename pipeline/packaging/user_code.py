@@ -48,8 +48,13 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
     Raises:
         UserError: see ``read_module``.
     """
+
+    def siblings(module: str) -> list[Path]:
+        path = module_file.with_name(f"{module.split('.')[0]}.py")
+        return [path] if path != module_file else []
+
     sources = {module_file.name: cut(read_module(module_file), entry_points)}
-    for sibling in _siblings(module_file, sources[module_file.name]):
+    for sibling in imported_files(sources[module_file.name], siblings):
         sources[sibling.name] = sibling.read_text(encoding="utf-8")
 
     digest = hashlib.sha256()
@@ -132,7 +137,8 @@ def cut(source: str, entry_points: Sequence[str]) -> str:
     lines = source.splitlines()
     for statement in body:
         if id(statement) not in kept:
-            for number in range(_first_line(statement), (statement.end_lineno or statement.lineno) + 1):
+            first = min([statement.lineno, *(node.lineno for node in getattr(statement, "decorator_list", []))])
+            for number in range(first, (statement.end_lineno or statement.lineno) + 1):
                 lines[number - 1] = ""
     # A line that holds a dropped and a kept statement ("a = 1; b = 2") is gone now: keep the file whole.
     text = "\n".join(lines) + "\n"
@@ -160,18 +166,3 @@ def _bound(statement: ast.stmt) -> set[str]:
             if isinstance(node, ast.Name):
                 names.add(node.id)
     return names
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def _siblings(module_file: Path, source: str) -> list[Path]:
-    """Return the modules beside the module file that it imports, directly or through one another."""
-
-    def candidates(module: str) -> list[Path]:
-        path = module_file.with_name(f"{module.split('.')[0]}.py")
-        return [path] if path != module_file else []
-
-    return imported_files(source, candidates)
