@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pipeline.settings.images import Images
 
 from pipeline.cli import command_line
 from pipeline.cli.printing import Terminal
@@ -17,6 +16,7 @@ from pipeline.cli.vertex.arguments import parse_arguments
 from pipeline.cli.vertex.session import Session
 from pipeline.costs.advice import Answer
 from pipeline.errors import UserError, WrongArgument
+from pipeline.settings.image_data import Images
 from tests.e2e.run import Run
 
 Ask = Callable[..., str]
