@@ -51,6 +51,7 @@ class Record:
         code: Fingerprint of the library.
         packages: Versions of those that decide a result; "lock" is the digest of all.
         machine: What it ran on.
+        artifacts: Ids of what its steps made or took from the cache, which tell two runs with equal metrics apart.
         cost: Its bill on Vertex AI, as ``pipeline.costs.bill.to_dict`` writes it; empty of a run on this machine.
     """
 
@@ -68,6 +69,7 @@ class Record:
     code: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
+    artifacts: Sequence[int] = ()
     cost: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,6 +113,13 @@ def make(
         metrics=dict(outcome.get("metrics", {})),
         pushed_to=outcome.get("pushed_to"),
         steps={step.name: step.state for step in steps} | ({failed[0]: "failed"} if failed else {}),
+        artifacts=sorted(
+            artifact.id
+            for step in steps
+            if step.state in ("ran", "cached")
+            for found in step.outputs.values()
+            for artifact in found
+        ),
         code=library_fingerprint(),
         packages={**{name: importlib.metadata.version(name) for name in VERSIONS_THAT_COUNT}, "lock": lock_digest()},
         machine={
@@ -132,7 +141,7 @@ def keep(store: MetadataStore, record: Record) -> None:
 
 
 def repeats(record: Record, earlier: Record) -> bool:
-    """Return whether a run executed no step and has the settings, the code and the outcome of an earlier one."""
+    """Return whether a run executed no step and has the settings, code, artifacts and outcome of an earlier one."""
     if {"ran", "failed"} & set(record.steps.values()) or not record.steps:
         return False
     return _to_compare(record) == _to_compare(earlier)

@@ -40,6 +40,7 @@ def test_a_run_that_executed_nothing_repeats_one_with_the_same_outcome(first):
         {"code": "another"},
         {"config": {}},
         {"failed": ("why",)},
+        {"artifacts": [7]},
         {"exit_code": 3},
     ],
     ids=lambda change: next(iter(change)),
