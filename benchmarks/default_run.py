@@ -1,6 +1,7 @@
-"""The default run: step by step, again with nothing changed, next to other work, or next to an earlier commit.
+"""The default run: step by step, again with nothing changed, next to other work, to an earlier commit or to TFX alone.
 
     python benchmarks/default_run.py
+    python benchmarks/default_run.py --engines [--rounds 3]
     python benchmarks/default_run.py --busy 2 [--rounds 3]
     python benchmarks/default_run.py --before COMMIT [--at-most 1.05] [--rounds 3]
 
@@ -10,6 +11,9 @@ execute nothing and take at most 0.6 of the import.
 With ``--busy N``: runs alternate without and with N endless single-threaded processes next to them, on a terminal. With
 one such process for each core the run must take at most 2.5 times as long as without, and its output must never stand
 still for more than 10 seconds.
+
+With ``--engines``: runs with the fast and the stock engine alternate. The stock engine must take at least 1.5 times as
+long, and the AUC of the two may differ by 0.005.
 
 With ``--before``: runs of this state and of an earlier commit alternate, with the installed packages. This state must
 take at most ``--at-most`` times as long.
@@ -39,7 +43,9 @@ ROOT = Path(__file__).resolve().parent.parent
 STEP = re.compile(r"^  (\w+) +(ran|cached|looked up) +([\d.]+) s", re.MULTILINE)
 CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 RUNS = 3
+AUC = re.compile(r"\bauc ([\d.]+) \(floor")
 MOST_OF_IMPORT, MOST_OF_QUIET, LONGEST_PAUSE = 0.6, 2.5, 10.0
+LEAST_OF_FAST, MOST_AUC_DIFFERENCE = 1.5, 0.005
 WHOLE, PAUSE = "in all, with imports", "longest pause of the output"
 
 
@@ -48,12 +54,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     others = parser.add_mutually_exclusive_group()
     others.add_argument("--busy", type=int, metavar="N", help="compare with a run next to N endless processes")
+    others.add_argument("--engines", action="store_true", help="compare the fast with the stock engine")
     others.add_argument("--before", metavar="COMMIT", help="compare with this commit")
     parser.add_argument("--at-most", type=float, default=1.05, help="of the commit's time (%(default)s)")
     parser.add_argument("--rounds", type=int, default=RUNS, help="of both, to compare (%(default)s)")
     arguments = parser.parse_args()
     if arguments.busy:
         return next_to_others(arguments.busy, arguments.rounds)
+    if arguments.engines:
+        return engines(arguments.rounds)
     return compare(arguments.before, arguments.rounds, arguments.at_most) if arguments.before else alone()
 
 
@@ -100,6 +109,24 @@ def next_to_others(processes: int, rounds: int) -> int:
         ratio <= MOST_OF_QUIET,
     )
     met &= judge(f"no pause of the output over {LONGEST_PAUSE:.0f} s", f"{longest:.1f} s", longest <= LONGEST_PAUSE)
+    return 0 if met else 1
+
+
+def engines(rounds: int) -> int:
+    """Let runs with the fast and the stock engine alternate."""
+    found: dict[str, list[Run]] = {"fast": [], "stock": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            for engine in ("fast", "stock") if number % 2 == 0 else ("stock", "fast"):
+                found[engine].append(run(f"{folder}/{engine}-{number}", ROOT, "--engine", engine))
+    ratio = show("The default run with each engine", found)
+    scores = [statistics.mean(float(AUC.findall(each.text)[-1]) for each in runs) for runs in found.values()]
+    met = judge(f"stock takes at least {LEAST_OF_FAST} of the time", f"{ratio:.2f}", ratio >= LEAST_OF_FAST)
+    met &= judge(
+        f"the mean AUC differs by at most {MOST_AUC_DIFFERENCE}",
+        "fast {:.4f}, stock {:.4f}".format(*scores),
+        abs(scores[0] - scores[1]) <= MOST_AUC_DIFFERENCE,
+    )
     return 0 if met else 1
 
 
@@ -157,9 +184,9 @@ class Run:
         self.whole = {WHOLE: seconds, PAUSE: pause}
 
 
-def run(output: str, folder: Path = ROOT) -> Run:
+def run(output: str, folder: Path = ROOT, *options: str) -> Run:
     """Run the pipeline on a terminal."""
-    command = [sys.executable, "local_runner.py", "--output", output]
+    command = [sys.executable, "local_runner.py", "--output", output, *options]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
     main_end, its_end = pty.openpty()
     started = changed = time.monotonic()

@@ -125,14 +125,16 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
     from pipeline.components.tensorflow_process import started_ahead
 
     with started_ahead() if which == OURS else contextlib.nullcontext():
+        from pipeline import fast
         from pipeline.evaluation.tfma_config import read_metrics
+        from pipeline.fast.side_by_side import side_by_side
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
-        from pipeline.runs.run_graph import run_graph
+        from pipeline.runs.run_graph import one_after_the_other, run_graph
         from pipeline.settings.config import load_config
         from pipeline.settings.target import Target
 
-        with processes(*FOR_STEPS) if which == OURS else contextlib.nullcontext() as of_steps:
+        with processes(*FOR_STEPS, *fast.MODULES) if which == OURS else contextlib.nullcontext() as of_steps:
             assert of_steps or which != OURS, "this machine runs no two steps at a time"
             config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
             patterns = {split: f"{split}/*.csv" for split in SPLITS}
@@ -142,7 +144,8 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
             (folder / "output").mkdir()
             graph = stock_pipeline(config, target, folder) if which == STOCK else create_pipeline(config, target)
             started = time.monotonic()
-            steps = run_graph(graph, which, lambda name: None, lambda step: None, processes=of_steps)
+            schedule = side_by_side(of_steps) if of_steps else one_after_the_other
+            steps = run_graph(graph, which, lambda name: None, lambda step: None, schedule=schedule)
             clock = time.monotonic() - started
     seconds = {name: step.seconds for name, step in steps.items() if step.state != "looked up"}
     evaluation = steps["Evaluator"].outputs["evaluation"][0].uri
@@ -160,7 +163,6 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
     from tfx.types import Channel, standard_artifacts
 
-    from pipeline.evaluation.array_metrics import with_tfmas_own
     from pipeline.evaluation.tfma_config import eval_config
 
     modules = folder / "modules"
@@ -223,7 +225,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
         example_splits=["test"],
         model=trainer.outputs["model"],
         baseline_model=baseline.outputs["model"],
-        eval_config=with_tfmas_own(eval_config(config.evaluation, config.label)),
+        eval_config=eval_config(config.evaluation, config.label),
         schema=schema,
     )
     pusher = components.Pusher(

@@ -156,7 +156,7 @@ def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
     from tfx.types import standard_artifacts
     from tfx.utils import proto_utils
 
-    from pipeline.components import arrow_example_gen
+    from pipeline.fast.example_gen import FastExampleGenExecutor
     from pipeline.settings.target import Target
 
     patterns = {split: f"{split}/*" for split in SPLITS}
@@ -169,7 +169,7 @@ def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
     }
     executor = {"csv": CsvExecutor, "parquet": ParquetExecutor}[format]
     if which == "ours":
-        executor = arrow_example_gen.ExampleGenExecutor
+        executor = FastExampleGenExecutor
         properties["settings"] = json.dumps({"patterns": patterns})
     examples = standard_artifacts.Examples()
     examples.uri = to

@@ -19,7 +19,7 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import BaseChannel, Channel, standard_artifacts
 
-from pipeline import filesystem
+from pipeline import fast, filesystem
 from pipeline.components.baselines import Baselines
 from pipeline.components.data_gate import DataGate, ExampleValidator
 from pipeline.components.earlier_model import find_baseline
@@ -83,13 +83,16 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
     data = _data_steps(config, target, sample)
     training = _training_steps(config, target, data)
     judging = _judging_steps(config, target, data, training)
+    nodes = [*data.nodes, *training.nodes, *judging]
+    if fast.usable(target.engine):
+        fast.accelerate(nodes)
     metadata = target.metadata and metadata_store_pb2.ConnectionConfig(
         sqlite=metadata_store_pb2.SqliteMetadataSourceConfig(filename_uri=target.metadata)
     )
     return Pipeline(
         pipeline_name=config.name.replace("_", "-"),  # Vertex AI takes no "_" here
         pipeline_root=target.pipeline_root,
-        components=[*data.nodes, *training.nodes, *judging],
+        components=nodes,
         enable_cache=target.caching,
         metadata_connection_config=metadata,
         beam_pipeline_args=list(target.beam_args),

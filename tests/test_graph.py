@@ -151,7 +151,7 @@ def Search(model: OutputArtifact[standard_artifacts.Model]):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_a_step_has_loaded_is_not_in_memory_beside_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.runs.run_graph.GROWN", 32 << 20)
+    monkeypatch.setattr("pipeline.runs.run_graph.GC_THRESHOLD_BYTES", 32 << 20)
     pipeline = Pipeline(
         pipeline_name="search",
         pipeline_root=str(tmp_path),

@@ -20,8 +20,8 @@ from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
 from pipeline.components import statistics_gen
-from pipeline.components.evaluator import EvaluatorExecutor
 from pipeline.errors import UserError
+from pipeline.fast.evaluator import FastEvaluatorExecutor
 from pipeline.graph import create_pipeline
 from pipeline.runs import engine
 from pipeline.runs.run_graph import run_graph
@@ -210,7 +210,7 @@ def test_a_model_is_judged_there_as_here(clone, first, options, tmp_path):
         for key, artifact in outputs.items():
             artifact.uri = str(tmp_path / name / key)
         context = BaseBeamExecutor.Context(beam_pipeline_args=list(target.beam_args))
-        EvaluatorExecutor(context).Do(
+        FastEvaluatorExecutor(context).Do(
             inputs, {key: [artifact] for key, artifact in outputs.items()}, {"settings": json.dumps(settings)}
         )
     here, there = contents(tmp_path / "here"), contents(tmp_path / "there")

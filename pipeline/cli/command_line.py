@@ -17,7 +17,7 @@ from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig, TuningMode, load_config
 from pipeline.settings.names import shortened
 from pipeline.settings.repository import shown
-from pipeline.settings.target import Target
+from pipeline.settings.target import EngineName, Target
 
 PIPELINE = "flights"
 SUCCEEDED, FAILED, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
@@ -100,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    parser.add_argument(
+        "--engine",
+        choices=get_args(EngineName),
+        default="fast",
+        help="fast: with the accelerators of pipeline/fast; stock: TFX's own executors and launcher (%(default)s)",
+    )
 
 
 def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
@@ -120,7 +126,7 @@ def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose an engine of Beam for the data steps."""
+    """Add the flags that choose a Beam runner for the data steps."""
     parser.add_argument("--beam-runner", help="engine of the data steps, such as FlinkRunner (this process)")
     parser.add_argument(
         "--beam-option",
@@ -140,14 +146,15 @@ def local_target(arguments: argparse.Namespace, output: Path, name: str) -> Targ
     if not arguments.beam_runner:
         if arguments.beam_option:
             raise UserError(f"--beam-option {arguments.beam_option[0]} needs --beam-runner, whose option it is")
-        return Target.local(output, name, arguments.keep_versions)
+        return replace(Target.local(output, name, arguments.keep_versions), engine=arguments.engine)
     options: dict[str, str] = {}
     for option in arguments.beam_option:
         key, _, value = option.partition("=")
         if key in options:
             raise UserError(f"--beam-option {key} is there twice, {options[key]!r} and {value!r}; leave one out")
         options[key] = value
-    return Target.beam(output, name, arguments.beam_runner, options, arguments.keep_versions)
+    target = Target.beam(output, name, arguments.beam_runner, options, arguments.keep_versions)
+    return replace(target, engine=arguments.engine)
 
 
 def check_memory() -> None:

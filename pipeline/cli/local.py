@@ -34,7 +34,7 @@ ALL_ROWS = "(all rows)"
 # Two trials show that a search works. Values found on a sample are not useful, so more trials only take time.
 TRIALS = 2
 # What steps and the report would each load besides TFX; TFX loads setuptools itself when it makes an artifact.
-FOR_STEPS = ("setuptools", "pipeline.runs.executors", "tensorboard.summary.v2", "pipeline.report.page")
+FOR_STEPS = ("setuptools", "tensorboard.summary.v2", "pipeline.report.page")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -121,14 +121,22 @@ def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], 
         screen.start(run.config, run.name)
         screen.step_starts("importing TensorFlow and TFX")
         load_libraries()  # with the log in place, for they print a lot
+        from pipeline import fast
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
         from pipeline.runs import engine
+        from pipeline.runs.run_graph import Schedule, one_after_the_other
 
         screen.close()  # a process that has threads cannot be forked
-        with processes(*FOR_STEPS) as of_steps:  # before anything is computed here
+        is_fast = fast.usable(target.engine)
+        with processes(*FOR_STEPS, *(fast.MODULES if is_fast else ())) as of_steps:  # before anything is computed here
             engine.check(target)
-            run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, of_steps)
+            schedule: Schedule = one_after_the_other
+            if of_steps and is_fast:
+                from pipeline.fast.side_by_side import side_by_side
+
+                schedule = side_by_side(of_steps)
+            run.execute(lambda: create_pipeline(run.config, target, take(screen) if take else None), screen, schedule)
             run.announce(screen.note)
             run.keep_record(screen.note)
             screen.report(functools.partial(run.write_report, of_steps), run.name)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pipeline.runs.record import Record
     from pipeline.runs.results import Results
+    from pipeline.runs.run_graph import Schedule
     from pipeline.runs.step import Step
 
 VERDICT = "verdict.json"
@@ -142,13 +143,13 @@ class LocalRun:
             self.announce(say)
             raise
 
-    def execute(self, create: Callable[[], Pipeline], screen: Screen, of_steps: Processes | None = None) -> None:
+    def execute(self, create: Callable[[], Pipeline], screen: Screen, schedule: Schedule) -> None:
         """Create the graph and run it; show every step, and the results or the step that failed.
 
         Args:
             create: Creates the graph.
             screen: Shows it.
-            of_steps: Processes for the steps; None: they run here.
+            schedule: Decides when and where the steps run, see ``run_graph``.
 
         Raises:
             UserError: the run cannot start, or its results cannot be used.
@@ -180,7 +181,7 @@ class LocalRun:
             store.check(self.output)
             pipeline = create()
             self.graph = upstream_of(pipeline)
-            steps = run_graph(pipeline, self.name, on_start, on_end, processes=of_steps)
+            steps = run_graph(pipeline, self.name, on_start, on_end, schedule=schedule)
             self.results = read_results(steps)
         except UserError:
             raise

@@ -156,8 +156,6 @@ class Spinner:
         """
         from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
-        from pipeline.data.decoded_blocks import keep_decoded
-
         if self._graph is None or self._graph[0] != config:
             self._graph = config, self._create(config, Target.local(self._scratch / "target", config.name))
         pipeline, module = self._graph[1], Path(config.module)
@@ -176,7 +174,7 @@ class Spinner:
         beam_args = list(pipeline.beam_pipeline_args or ())
         context = BaseBeamExecutor.Context(beam_args, tmp_dir=str(folder / "temporary"), unique_id="spin")
         executor = node.executor_spec.executor_class(context)
-        with importable_from(str(module.parent)), keep_decoded(str(self._scratch / "decoded")):
+        with importable_from(str(module.parent)):
             if step == "Transform":
                 return _transform(executor, inputs, outputs, properties), rows
             return _train(executor, inputs, outputs, properties, self._rows), rows
@@ -234,15 +232,12 @@ def _transform(executor: Any, inputs: Artifacts, outputs: Artifacts, properties:
     import tensorflow_transform as tft
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-    from pipeline.components.analysis_operations import OnlyInBeam
     from pipeline.data.sample import BLOCK
     from pipeline.data.tfrecord_files import read_records
 
     properties.pop("kept", None)  # the folder of results that later runs reuse
-    try:
-        executor.write_features(inputs, outputs, properties)
-    except OnlyInBeam:
-        executor.Do(inputs, outputs, properties)
+    # Without the fast engine there is only Do.
+    getattr(executor, "write_features", executor.Do)(inputs, outputs, properties)
     schema = tft.TFTransformOutput(outputs["transform_graph"][0].uri).transformed_metadata.schema
     decoder = ExamplesToRecordBatchDecoder(schema.SerializeToString())
     files = sorted(map(str, Path(outputs["transformed_examples"][0].uri).glob("Split-train/*")))

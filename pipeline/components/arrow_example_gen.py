@@ -7,36 +7,26 @@ collected, by time mostly, would reach the training in that order. In a window o
 files of one span, and is kept: the next run reads new spans only.
 """
 
-import contextlib
 import dataclasses
 import json
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import apache_beam as beam
 from tfx import components as tfx_components
 from tfx.components.example_gen import driver, utils
 from tfx.components.util import examples_utils
 from tfx.dsl.components.base import executor_spec
+from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.proto import example_gen_pb2
 from tfx.types import artifact_utils
 from tfx.utils import proto_utils
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, FingerprintedComponent
-from pipeline.components.beam_pipeline import BeamExecutor
 from pipeline.data import files, image_dataset, shard_files, shards
 from pipeline.data.image_dataset import holds_paths
 from pipeline.errors import UserError
-from pipeline.processes import Processes, processes
 from pipeline.settings.image_data import Images
-
-Part = TypeVar("Part")
-Result = TypeVar("Result")
-# Processes at the same time on one machine, at most: each has the rows of a shard in memory.
-MOST_AT_ONCE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +64,7 @@ class ExampleGenSettings:
     shard_mb: int | None = None
 
 
-class ExampleGenExecutor(BeamExecutor):
+class ExampleGenExecutor(BaseBeamExecutor):
     """Read CSV, Parquet, TFRecord and image files from any filesystem that Beam can read."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
@@ -85,16 +75,7 @@ class ExampleGenExecutor(BeamExecutor):
         """
         examples = artifact_utils.get_single_instance(output_dict["examples"])
         job, span = job_of(exec_properties, examples.uri)
-        # Who reads from a bucket has threads, and must not be forked; images are read in threads already.
-        by_beam = (
-            not self._is_in_process or job.images or filesystem.is_remote(job.uri) or filesystem.is_remote(job.folder)
-        )
-        with contextlib.nullcontext() if by_beam else processes() as workers:
-            if workers:
-                write_side_by_side(workers, job)
-            else:
-                with self._make_beam_pipeline() as pipeline:
-                    write_examples(pipeline, job)
+        self.write(job)
         summary = shard_files.read_summary(examples.uri)
         problems = summary["problems"]
         if problems:
@@ -105,6 +86,11 @@ class ExampleGenExecutor(BeamExecutor):
         examples.set_int_custom_property("bad_rows", summary["bad_rows"])
         examples_utils.set_payload_format(examples, example_gen_pb2.FORMAT_TF_EXAMPLE)
         examples_utils.set_file_format(examples, "tfrecords_gzip")
+
+    def write(self, job: shards.Job) -> None:
+        """Do a job with Beam."""
+        with self._make_beam_pipeline() as pipeline:
+            write_examples(pipeline, job)
 
 
 def job_of(exec_properties: dict[str, Any], uri: str) -> tuple[shards.Job, int]:
@@ -175,33 +161,6 @@ def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
     )
     summary = beam.Map(shard_files.finish, beam.pvalue.AsList(scans), beam.pvalue.AsList(written))
     _ = pipeline | "End" >> beam.Create([job]) | "Summary" >> summary
-
-
-def write_side_by_side(workers: Processes, job: shards.Job) -> None:
-    """Do what ``write_examples`` does, in several processes on this machine."""
-    scans = _each(workers, shards.scan, job.files, job)
-    written = _each(workers, shard_files.write, list(shards.plan(job, scans)), job)
-    shard_files.finish(job, scans, written)
-
-
-def _each(
-    workers: Processes, work: Callable[[Part, shards.Job], Result], parts: Sequence[Part], job: shards.Job
-) -> list[Result]:
-    """Return what the work makes of each part; a process does it for several, for the start of one is not free."""
-    at_once = min(len(os.sched_getaffinity(0)), MOST_AT_ONCE, len(parts))
-    results: dict[int, Result] = {}
-
-    def run(number: int) -> None:
-        of_process = workers.run(_all_of, work, parts[number::at_once], job, name=f"{work.__name__} {number}")
-        results.update(zip(range(number, len(parts), at_once), of_process, strict=True))
-
-    with ThreadPoolExecutor(max(1, at_once)) as pool:
-        list(pool.map(run, range(at_once)))  # raises the first error
-    return [results[place] for place in range(len(parts))]
-
-
-def _all_of(work: Callable[[Part, shards.Job], Result], parts: Sequence[Part], job: shards.Job) -> list[Result]:
-    return [work(part, job) for part in parts]
 
 
 class ExampleGenDriver(driver.FileBasedDriver):

@@ -18,6 +18,7 @@ from tfx.types import artifact_utils
 from tfx.types.component_spec import ChannelParameter, ComponentSpec, ExecutionParameter
 from tfx.utils import io_utils, path_utils
 
+from pipeline.data import files
 from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
 
@@ -105,3 +106,9 @@ def serving_model_folder(artifacts: list[types.Artifact]) -> str:
 def read_schema(artifacts: list[types.Artifact]) -> schema_pb2.Schema:
     """Return the schema of an input."""
     return io_utils.SchemaReader().read(io_utils.get_only_uri_in_dir(artifact_utils.get_single_uri(artifacts)))
+
+
+def files_of(examples: types.Artifact, split: str) -> list[str]:
+    """Return the paths of the files of a split."""
+    folder = artifact_utils.get_split_uri([examples], split)
+    return list(files.find(folder, {split: "*"}).by_split[split])

@@ -16,8 +16,7 @@ from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from pipeline import filesystem
 from pipeline.components.artifacts import BASELINES
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
-from pipeline.components.blocks import files_of
+from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.data.tfrecord_files import read_records
 from pipeline.evaluation.baselines import MOST_IMAGES, measure, rows_to_fit
 from pipeline.settings.config import Label

@@ -18,8 +18,7 @@ from tfx.utils import writer_utils
 
 from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema
-from pipeline.components.blocks import files_of
+from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.errors import UserError
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks

@@ -28,14 +28,11 @@ from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
 from pipeline.components.artifacts import COVERED, GATE_RESULT, MEASURED, PREDICTIONS, read_baselines
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
-from pipeline.components.beam_pipeline import BeamExecutor
-from pipeline.components.blocks import ReadBlocks, files_of
+from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema, serving_model_folder
 from pipeline.components.model_probe import first_line
 from pipeline.components.written_files import changes
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.evaluation import slicing
 from pipeline.evaluation.coverage import Covered
 from pipeline.evaluation.tfma_config import (
     BASELINE,
@@ -79,7 +76,7 @@ class KeptPredictions:
     covered: str | None = None
 
 
-class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
+class EvaluatorExecutor(evaluator_executor.Executor):
     """Compute metrics with TFMA, judge them by the gates, and bless the model.
 
     On Vertex AI artifacts have names. TFX's entry point there writes them into a blessing, where the next run looks for
@@ -117,7 +114,7 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
         covered = f"{blessing.uri}/{COVERED}" if "coverage" in fitted else None
         kept = KeptPredictions(f"{blessing.uri}/{PREDICTIONS}", label.classes, covered)
         with self._make_beam_pipeline() as pipeline:
-            evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits, kept)
+            self.evaluate(pipeline, inputs, config, read_schema(inputs["schema"]), evaluation, settings.logits, kept)
 
         baseline_metrics = None
         if inputs.get("baseline_model"):
@@ -146,45 +143,67 @@ class EvaluatorExecutor(BeamExecutor, evaluator_executor.Executor):
         }
         filesystem.write(f"{blessing.uri}/{MEASURED}", json.dumps(measured))
 
-
-def evaluate(
-    pipeline: beam.Pipeline,
-    inputs: Artifacts,
-    config: config_pb2.EvalConfig,
-    schema: schema_pb2.Schema,
-    output_path: str,
-    logits: bool = False,
-    keep: "KeptPredictions | None" = None,
-) -> None:
-    """Add TFMA's evaluation of the split "test" to a Beam pipeline, in blocks of a fixed size."""
-    # As TFX's Evaluator does: a spec for each model.
-    config = tfma.utils.update_eval_config_with_defaults(
-        config, has_baseline=bool(inputs.get("baseline_model")), rubber_stamp=True
-    )
-    folders = [
-        serving_model_folder(inputs["baseline_model" if spec.is_baseline else "model"]) for spec in config.model_specs
-    ]
-    models = [
-        tfma.default_eval_shared_model(folder, model_name=spec.name, eval_config=config)
-        for spec, folder in zip(config.model_specs, folders, strict=True)
-    ]
-    models = models if len(models) > 1 else models[0]
-    raw = tfma.ARROW_INPUT_COLUMN
-    tensors = tfxio.TFExampleRecord(
-        file_pattern="", schema=schema, raw_record_column_name=raw, telemetry_descriptors=["Evaluator"]
-    ).TensorAdapterConfig()
-    files = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
-    _ = (
-        pipeline
-        | "Examples" >> ReadBlocks(files, schema, raw)
-        | tfma.ExtractEvaluateAndWriteResults(
-            eval_shared_model=models,
-            eval_config=config,
-            extractors=create_extractors(config, models, tensors, logits, keep),
-            output_path=output_path,
-            tensor_adapter_config=tensors,
+    def evaluate(
+        self,
+        pipeline: beam.Pipeline,
+        inputs: Artifacts,
+        config: config_pb2.EvalConfig,
+        schema: schema_pb2.Schema,
+        output_path: str,
+        logits: bool = False,
+        keep: "KeptPredictions | None" = None,
+    ) -> None:
+        """Add TFMA's evaluation of the split "test" to a Beam pipeline."""
+        # As TFX's Evaluator does: a spec for each model.
+        config = tfma.utils.update_eval_config_with_defaults(
+            config, has_baseline=bool(inputs.get("baseline_model")), rubber_stamp=True
         )
-    )
+        folders = [
+            serving_model_folder(inputs["baseline_model" if spec.is_baseline else "model"])
+            for spec in config.model_specs
+        ]
+        models = [
+            tfma.default_eval_shared_model(folder, model_name=spec.name, eval_config=config)
+            for spec, folder in zip(config.model_specs, folders, strict=True)
+        ]
+        models = models if len(models) > 1 else models[0]
+        files = files_of(artifact_utils.get_single_instance(inputs["examples"]), "test")
+        source = tfxio.TFExampleRecord(
+            files, schema=schema, raw_record_column_name=tfma.ARROW_INPUT_COLUMN, telemetry_descriptors=["Evaluator"]
+        )
+        tensors = source.TensorAdapterConfig()
+        config, extractors = self.extractors(config, models, tensors, logits, keep)
+        _ = (
+            pipeline
+            | "Examples" >> self.read(source, files, schema)
+            | tfma.ExtractEvaluateAndWriteResults(
+                eval_shared_model=models,
+                eval_config=config,
+                extractors=extractors,
+                output_path=output_path,
+                tensor_adapter_config=tensors,
+            )
+        )
+
+    def read(self, source: tfxio.TFXIO, files: list[str], schema: schema_pb2.Schema) -> beam.PTransform:
+        """Return the transform that reads files of examples as record batches."""
+        return source.BeamSource()
+
+    def extractors(
+        self,
+        config: config_pb2.EvalConfig,
+        models: Any = None,
+        tensors: tfxio.TensorAdapterConfig | None = None,
+        logits: bool = False,
+        keep: "KeptPredictions | None" = None,
+    ) -> tuple[config_pb2.EvalConfig, list[Extractor]]:
+        """Return the config, and TFMA's extractors with ``Predictions`` before TFMA splits batches into rows."""
+        extractors: list[Extractor] = tfma.default_extractors(
+            eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
+        )
+        place = [extractor.stage_name for extractor in extractors].index(UnbatchExtractor().stage_name)
+        extractors.insert(place, Extractor("Predictions", Predictions(task_in(config), logits, keep)))
+        return config, extractors
 
 
 def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
@@ -274,22 +293,6 @@ def _columns(folder: str) -> set[str]:
     columns = read_inputs(folder)
     tensors = read_signatures(folder)[ROWS_SIGNATURE].inputs
     return {columns[tensor]["name"] if tensor in columns else tensor for tensor in tensors}
-
-
-def create_extractors(
-    config: config_pb2.EvalConfig,
-    models: Any = None,
-    tensors: tfxio.TensorAdapterConfig | None = None,
-    logits: bool = False,
-    keep: "KeptPredictions | None" = None,
-) -> list[Extractor]:
-    """Return TFMA's extractors, with all rows of a slice together where TFMA takes batches apart."""
-    extractors: list[Extractor] = tfma.default_extractors(
-        eval_shared_model=models, eval_config=config, tensor_adapter_config=tensors
-    )
-    place = [extractor.stage_name for extractor in extractors].index(UnbatchExtractor().stage_name)
-    extractors.insert(place, Extractor("Predictions", Predictions(task_in(config), logits, keep)))
-    return slicing.by_slice(extractors, config)
 
 
 @beam.ptransform_fn

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tfx.components.trainer import fn_args_utils
 
-from pipeline.data.decoded_blocks import BLOCK
+from pipeline.data.blocks import BLOCK
 from pipeline.data.tfrecord_files import read_records
 
 logger = logging.getLogger("pipeline.training")

@@ -25,8 +25,7 @@ from tfx.types import artifact_utils, standard_artifacts
 from pipeline import filesystem
 from pipeline.components import model_probe
 from pipeline.components.artifacts import MODEL_REPORT, SMOKE_ROWS
-from pipeline.components.base import Artifacts, DeclaredComponent, read_schema, serving_model_folder
-from pipeline.components.blocks import files_of
+from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema, serving_model_folder
 from pipeline.components.tensorflow_process import TensorflowProcess, take_ahead
 from pipeline.data.tfrecord_files import read_records
 from pipeline.model.export_format import read_inputs, threshold_of

@@ -29,6 +29,8 @@ from pipeline.training.control_groups import usable_cores
 from pipeline.training.oracle import DefaultsFirst
 from pipeline.training.tuning import Search
 
+# Files of the artifacts, as TFX's Tuner names them.
+BEST_HYPERPARAMETERS, TUNER_RESULTS = "best_hyperparameters.txt", "tuner_results.json"
 logger = logging.getLogger("pipeline.training")
 
 
@@ -55,7 +57,7 @@ def write_results(tuner: keras_tuner.engine.base_tuner.BaseTuner, output_dict: A
     tfx_tuner.write_best_hyperparameters(tuner, output_dict)
     if isinstance(tuner.oracle, DefaultsFirst):
         folder = artifact_utils.get_single_uri(output_dict["tuner_results"])
-        file = os.path.join(folder, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME)
+        file = os.path.join(folder, TUNER_RESULTS)
         rows = [
             {**row, "stopped": tuner.oracle.stopped.get(row["trial_id"])}
             for row in json.loads(io_utils.read_string_file(file))

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import filesystem
-from pipeline.data import decoded_blocks, image_dataset, kept, labels, splits
+from pipeline.data import image_dataset, kept, labels, splits
+from pipeline.data.blocks import write_blocks
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.image_dataset import Listing
 from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memory, read
@@ -156,9 +157,9 @@ class _ShardFiles(contextlib.ExitStack):
             self._writers = {}
             self._number += 1
             self._bytes = 0
-            if not self.job.images:
+            if self.job.blocks and not self.job.images and table.num_columns:
                 for path, rows in written.items():
-                    decoded_blocks.keep_written(path, table, rows, decoded_blocks.BLOCK)
+                    self.names.append(os.path.relpath(write_blocks(path, table, rows), self.job.uri))
 
 
 def _prefix(shard: Shard) -> str:

@@ -52,6 +52,7 @@ class Job:
         kept: Folder of the scans and shards that are kept for later runs; or "".
         code: Fingerprint of the code that makes them.
         stamps: Size and time of change by path, of files whose shards are kept.
+        blocks: Also write the decoded rows of each file, see ``pipeline.data.blocks``; on this machine only.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -77,6 +78,7 @@ class Job:
     kept: str = ""
     code: str = ""
     stamps: Mapping[str, tuple[int, float] | None] = field(default_factory=dict)
+    blocks: bool = False
 
     @property
     def lasting(self) -> "Job":

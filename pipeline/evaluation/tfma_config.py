@@ -11,13 +11,11 @@ from tensorflow_model_analysis import constants
 from tensorflow_model_analysis.metrics import metric_types
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.evaluation import array_metrics
-from pipeline.evaluation.array_metrics import SUFFIX
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
 
-# TFMA's classes of the metrics that gates can name, and of the counts for their intervals; ours stand for them.
+# TFMA's classes of the metrics that gates can name, and of the counts for their intervals.
 BINARY = {
     "auc": "AUC",
     "auc_precision_recall": "AUCPrecisionRecall",
@@ -94,13 +92,7 @@ def _metrics(task: Task, threshold: float) -> list[config_pb2.MetricConfig]:
         # A model answers the second class from the threshold on, and TFMA counts what lies above it.
         below = np.nextafter(np.float32(threshold), np.float32(-1))
         arguments = f'"thresholds": {float(below)}, ' if with_threshold else ""
-        configs.append(
-            config_pb2.MetricConfig(
-                class_name=class_name + SUFFIX,
-                module=array_metrics.__name__,
-                config=f'{{{arguments}"name": "{name}"}}',
-            )
-        )
+        configs.append(config_pb2.MetricConfig(class_name=class_name, config=f'{{{arguments}"name": "{name}"}}'))
     return configs
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageOps
 
-from pipeline.components.blocks import files_of
+from pipeline.components.base import files_of
 from pipeline.data import tfrecord_files
 from pipeline.data.table import Unit, single_values
 from pipeline.report import charts

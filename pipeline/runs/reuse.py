@@ -3,16 +3,14 @@
 What a step has written is listed on its artifacts (``pipeline.components.written_files``).
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from ml_metadata.metadata_store import ListOptions, MetadataStore, OrderByField
 from ml_metadata.proto.metadata_store_pb2 import Artifact, Execution, ExecutionType
 from tfx import types
+from tfx.proto.orchestration import pipeline_pb2
 from tfx.types import artifact_utils
 
 from pipeline.components.written_files import changes
@@ -23,29 +21,29 @@ from pipeline.runs.store import numbered_folders
 PASSED_OVER = "passed_over"
 # Executions that this output folder will not see, of any number of runs: a folder of such a number is no step's.
 FAR = 100_000
-_passed_over: contextvars.ContextVar[list[str]] = contextvars.ContextVar("passed over")
+NODE_CONTEXT = "node"  # type of the context that TFX gives to all executions of a node
 
 
-@contextlib.contextmanager
-def only_unchanged() -> Iterator[None]:
-    """Keep TFX from taking artifacts from its cache that have changed since; it looks whether their folders exist."""
-    verify = artifact_utils.verify_artifacts
+def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> list[str]:
+    """Keep a step from reusing artifacts of its earlier runs whose files have changed since.
 
-    def verify_files(artifacts: Mapping[str, Sequence[types.Artifact]]) -> None:
-        for artifact in (artifact for several in artifacts.values() for artifact in several):
-            if changed := changes(artifact):
-                _passed_over.get([]).append(f"not reused, {changed}")
-                raise RuntimeError(changed)  # as TFX itself refuses one
-        verify(artifacts)
+    TFX's cache only checks whether the folder of an artifact exists, but takes no artifact that is marked as deleted.
 
-    with mock.patch.object(artifact_utils, "verify_artifacts", verify_files):
-        yield
-
-
-def start_step() -> list[str]:
-    """Return a list that gets a sentence for each artifact that the step, in this thread, does not take."""
-    sentences: list[str] = []
-    _passed_over.set(sentences)
+    Returns:
+        A sentence for each such artifact.
+    """
+    (name,) = (context for context in node.contexts.contexts if context.type.name == NODE_CONTEXT)
+    context = store.get_context_by_type_and_name(NODE_CONTEXT, name.name.field_value.string_value)
+    found = store.get_artifacts_by_context(context.id) if context else []
+    live = [artifact for artifact in found if artifact.state == Artifact.LIVE]
+    types_by_id = {kind.id: kind for kind in store.get_artifact_types_by_id({artifact.type_id for artifact in live})}
+    sentences = []
+    for artifact in live:
+        changed = changes(artifact_utils.deserialize_artifact(types_by_id[artifact.type_id], artifact))
+        if changed:
+            artifact.state = Artifact.DELETED
+            store.put_artifacts([artifact])
+            sentences.append(f"not reused, {changed}")
     return sentences
 
 

@@ -19,6 +19,7 @@ from pipeline.settings.engine import Engine
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
+EngineName = Literal["fast", "stock"]
 KEEP_VERSIONS = 5
 # One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
 # TensorFlow again.
@@ -86,6 +87,7 @@ class Target:
             uploaded before the run; None: it is written to ``pipeline_root`` itself.
         caching: Whether a step whose inputs have not changed is passed over.
         vertex: Where on Vertex AI; None: this machine.
+        engine: "fast": with the accelerators of ``pipeline.fast``; "stock": the executors and the launcher of TFX.
     """
 
     pipeline_root: str
@@ -96,6 +98,7 @@ class Target:
     caching: bool = True
     vertex: "Vertex | None" = None
     keep_versions: Versions = KEEP_VERSIONS
+    engine: EngineName = "fast"
 
     def __post_init__(self) -> None:
         check_settings("", self)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import filesystem
-from pipeline.data import decoded_blocks, kept, tfrecord_files
+from pipeline.data import kept, tfrecord_files
+from pipeline.data.blocks import read_blocks
 from pipeline.data.table import Unit, one_array
 from pipeline.evaluation.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
@@ -91,7 +92,7 @@ def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]
         wanted = each
         # Looking at all lengths of a file first, as of strangers' records, takes longer than its first rows; images may
         # be too large to be read without.
-        for table in tables_of([file], each) if image else _tables_without_a_look(file, each):
+        for table in tables_of([file], each) if image else map(pa.table, read_blocks(file)):
             usable = table.select([name for name in table.column_names if name not in left_out])
             yield usable.slice(0, wanted)
             wanted -= table.num_rows
@@ -192,17 +193,6 @@ def _scores_by_others(codes: np.ndarray, label: np.ndarray) -> np.ndarray:
         # One row of average outcome more: a value seen once proves little.
         scores[mine] = ((sums + mean) / (counts + 1))[codes[mine]]
     return scores
-
-
-def _tables_without_a_look(file: str, at_once: int) -> Iterator[pa.Table]:
-    """Yield the examples of a file of ours, block by block, as columns of lists."""
-    if decoded_blocks.were_kept(file, decoded_blocks.BLOCK):
-        yield from (pa.table(batch) for batch in decoded_blocks.read_blocks(file, decoded_blocks.BLOCK))
-        return
-    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
-
-    decoder = ExamplesToRecordBatchDecoder()
-    yield from (pa.table(decoder.DecodeBatch(records)) for records in tfrecord_files.read_records(file, at_once))
 
 
 def tables_of(files: Sequence[str], at_once: int = BLOCK) -> Iterator[pa.Table]:

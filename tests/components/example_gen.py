@@ -22,7 +22,12 @@ ROW_BY_ROW = HashSplit()
 
 
 def run(
-    data: Data, to: Path, types: dict[str, str] | None = None, label: Label | None = None, kept: str = ""
+    data: Data,
+    to: Path,
+    types: dict[str, str] | None = None,
+    label: Label | None = None,
+    kept: str = "",
+    executor: type = arrow_example_gen.ExampleGenExecutor,
 ) -> standard_artifacts.Examples:
     """Writes the examples of ``data`` below ``to``; ``kept`` is a folder for what is kept of a window of spans."""
     folder, patterns = locate(data)
@@ -61,7 +66,7 @@ def run(
     examples.uri = str(to)
     to.mkdir(parents=True)
     context = BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(to, "").beam_args))
-    arrow_example_gen.ExampleGenExecutor(context).Do({}, {"examples": [examples]}, properties)
+    executor(context).Do({}, {"examples": [examples]}, properties)
     return examples
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfx.components.example_gen import base_example_gen_executor
 from tfx.proto import example_gen_pb2
 
-from pipeline.components.blocks import files_of
+from pipeline.components.base import files_of
 from pipeline.data import csv_rows, shard_files, shards
 from pipeline.data.examples import feature, serialize
 from pipeline.data.splits import buckets_of

@@ -9,8 +9,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import standard_artifacts
 
 from pipeline.components.artifacts import read_baselines
+from pipeline.components.base import files_of
 from pipeline.components.baselines import BaselinesExecutor, served_columns, spread
-from pipeline.components.blocks import files_of
 from pipeline.settings.config import Data, Label
 from pipeline.validation.schema_text import parse
 from tests.components.example_gen import run

@@ -18,20 +18,14 @@ from tfx.types import standard_artifacts
 from tfx.utils import io_utils
 
 from pipeline.components.artifacts import read_gate_result
-from pipeline.components.blocks import files_of
-from pipeline.components.evaluator import (
-    EvaluatorExecutor,
-    _with_predictions,
-    bless,
-    create_extractors,
-    evaluate,
-    examine_baseline,
-)
+from pipeline.components.base import files_of
+from pipeline.components.evaluator import EvaluatorExecutor, _with_predictions, bless, examine_baseline
 from pipeline.components.written_files import list_files
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
 from pipeline.evaluation.tfma_config import eval_config, read_metrics
 from pipeline.evaluation.verdict import GateResult
+from pipeline.fast.evaluator import FastEvaluatorExecutor
 from pipeline.settings import checks
 from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.gates import Evaluation, Gate
@@ -43,23 +37,22 @@ SLICES = [
     config_pb2.SlicingSpec(feature_keys=["origin"]),
     config_pb2.SlicingSpec(feature_values={"carrier": "UA"}),
 ]
+CONFIG = config_pb2.EvalConfig(
+    model_specs=[config_pb2.ModelSpec(label_key="late", prediction_key="probability")],
+    slicing_specs=SLICES,
+    metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracy"}]}],
+)
 
 
-def config(**more: object) -> config_pb2.EvalConfig:
-    return config_pb2.EvalConfig(
-        model_specs=[config_pb2.ModelSpec(label_key="late", prediction_key="probability")], slicing_specs=SLICES, **more
-    )
+def names(executor: EvaluatorExecutor) -> list[str]:
+    return [extractor.stage_name for extractor in executor.extractors(CONFIG)[1]]
 
 
-def names(eval_config: config_pb2.EvalConfig) -> list[str]:
-    return [one.stage_name for one in create_extractors(eval_config)]
-
-
-def test_predictions_come_before_all_rows_of_a_slice_which_stand_where_tfma_takes_batches_apart():
-    by_example = config(metrics_specs=[{"metrics": [{"class_name": "SparseCategoricalAccuracyOfArrays"}]}])
-    usual = [one.stage_name for one in default_extractors(eval_config=by_example)]
+def test_predictions_come_before_tfma_takes_batches_apart_and_the_fast_engine_keeps_the_rows_of_a_slice():
+    usual = [extractor.stage_name for extractor in default_extractors(eval_config=CONFIG)]
     place = usual.index("ExtractUnbatchedInputs")
-    assert names(by_example) == [*usual[:place], "Predictions", *usual[place + 1 :]]
+    assert names(EvaluatorExecutor()) == [*usual[:place], "Predictions", *usual[place:]]
+    assert names(FastEvaluatorExecutor()) == [*usual[:place], "Predictions", *usual[place + 1 :]]
 
 
 class Baseline(tf.Module):
@@ -161,14 +154,15 @@ def test_a_baseline_with_other_columns_that_still_answers_is_compared_with_and_r
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide")
-def test_the_test_split_is_measured_and_no_other(inputs, tmp_path):
+@pytest.mark.parametrize("executor", [EvaluatorExecutor, FastEvaluatorExecutor])
+def test_the_test_split_is_measured_and_no_other(inputs, tmp_path, executor):
     given = inputs(["month"], ["month"])
     del given["baseline_model"]
     flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     schema = io_utils.SchemaReader().read(flights.schema)
     settings = eval_config(Evaluation((Gate("auc", 0.1),)), flights.label)
     with beam.Pipeline() as pipeline:
-        evaluate(pipeline, given, settings, schema, str(tmp_path))
+        executor().evaluate(pipeline, given, settings, schema, str(tmp_path))
     (examples,) = given["examples"]
     rows = {
         split: sum(len(block) for file in files_of(examples, split) for block in read_records(file, 1000))
@@ -199,7 +193,7 @@ def test_a_row_without_an_answer_is_named_in_a_sentence(inputs, tmp_path):
     schema = io_utils.SchemaReader().read(flights.schema)
     settings = eval_config(Evaluation((Gate("auc", 0.1),)), flights.label)
     with pytest.raises(UserError) as caught, beam.Pipeline() as pipeline:
-        evaluate(pipeline, given, settings, schema, str(tmp_path / "evaluation"))
+        FastEvaluatorExecutor().evaluate(pipeline, given, settings, schema, str(tmp_path / "evaluation"))
     assert re.match(
         r"the candidate answers nan for a row of the test split, expected a number: carrier \w+, day 12, .*\. "
         r"preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",

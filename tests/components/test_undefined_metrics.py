@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 import tensorflow_model_analysis as tfma
 
-from pipeline.components.evaluator import create_extractors
 from pipeline.evaluation.tfma_config import eval_config, read_metrics
 from pipeline.evaluation.verdict import judge
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
 from pipeline.settings.tasks import ANSWERS
-from tests.evaluation.test_slicing import measure
+from tests.fast.test_slicing import fast, measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:invalid value encountered in divide")]
 CARRIERS = np.repeat([b"late", b"on time", b"both"], 200)
@@ -27,7 +26,7 @@ def measured(settings: Evaluation, label: Label, values: np.ndarray, answers: np
     table = pa.table({name: pa.array([[one] for one in column], types[name]) for name, column in columns.items()})
     config = tfma.utils.update_eval_config_with_defaults(eval_config(settings, label))
     batches = [{tfma.ARROW_RECORD_BATCH_KEY: batch} for batch in table.to_batches()]
-    return read_metrics(measure(config, create_extractors(config), batches, to))
+    return read_metrics(measure(*fast(config), batches, to))
 
 
 def test_rows_of_one_class_have_no_auc_and_pass_the_gates_with_a_note(tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.evaluation.array_metrics import SUFFIX
 from pipeline.evaluation.tfma_config import as_measured, eval_config, task_in
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
@@ -29,7 +28,7 @@ def test_columns_that_a_gate_names_are_sliced_by_too():
 
 def test_precision_and_recall_are_taken_at_the_stated_threshold():
     made = eval_config(Evaluation(gates=(Gate("auc", 0.6),), threshold=0.3), LABEL)
-    configs = {metric.class_name.removesuffix(SUFFIX): metric.config for metric in made.metrics_specs[0].metrics}
+    configs = {metric.class_name: metric.config for metric in made.metrics_specs[0].metrics}
     for name in ("Precision", "Recall"):
         config = json.loads(configs[name])
         assert config["name"] == name.lower()

@@ -103,6 +103,7 @@ def _compile(session: Session) -> Path:
 
     shutil.rmtree(session.folder / "upload", ignore_errors=True)
     target = Target.on_vertex(session.vertex, session.config.name, session.folder / "upload")
+    target = replace(target, engine=session.arguments.engine)
     try:
         return compile(session.config, target, session.folder, estimates.compiled_rates(session))
     except UserError:

@@ -19,14 +19,13 @@ import keras_tuner
 from keras_tuner.engine import hyperparameters as kinds
 from keras_tuner.engine.trial import Trial
 from keras_tuner.src.engine import tuner_utils
-from tfx.components.tuner import executor as tfx_tuner
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils
 
 from pipeline.components.base import Artifacts, user_code
 from pipeline.components.infinite_data import reject_infinite_data
-from pipeline.components.tuner import prepare
+from pipeline.components.tuner import BEST_HYPERPARAMETERS, TUNER_RESULTS, prepare
 from pipeline.errors import UserError
 from pipeline.training.tuning import Search
 from pipeline.vertex.jobs import launch
@@ -224,10 +223,10 @@ def _write(space: keras_tuner.HyperParameters, trials: list[dict[str, Any]], out
     ]
     space.values.update(values[0])
     best = artifact_utils.get_single_uri(output_dict["best_hyperparameters"])
-    io_utils.write_string_file(os.path.join(best, tfx_tuner._DEFAULT_BEST_HP_FILE_NAME), json.dumps(space.get_config()))
+    io_utils.write_string_file(os.path.join(best, BEST_HYPERPARAMETERS), json.dumps(space.get_config()))
     rows = [
         {"trial_id": trial["id"], "score": trial["measured"], **chosen}
         for trial, chosen in zip(trials, values, strict=True)
     ]
     results = artifact_utils.get_single_uri(output_dict["tuner_results"])
-    io_utils.write_string_file(os.path.join(results, tfx_tuner._DEFAULT_TUNER_RESULTS_FILE_NAME), json.dumps(rows))
+    io_utils.write_string_file(os.path.join(results, TUNER_RESULTS), json.dumps(rows))

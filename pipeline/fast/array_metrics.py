@@ -2,7 +2,7 @@
 
 TFMA's combiners take one pair of label and prediction after the other, in Python, and Beam pickles each bucket of a
 histogram by itself: that was more than half of the Evaluator's time. Here NumPy adds up what they add up. How a metric
-follows from the sums stays TFMA's. Values are the same (tests/evaluation/test_slicing.py).
+follows from the sums stays TFMA's. Values are the same (tests/fast/test_slicing.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -221,15 +221,14 @@ IN_PLACE_OF = {
 }
 
 
-def with_tfmas_own(config: config_pb2.EvalConfig) -> config_pb2.EvalConfig:
-    """Return the config with the metrics for which these stand, to compare the two."""
-    theirs = config_pb2.EvalConfig()
-    theirs.CopyFrom(config)
-    for metric in (metric for spec in theirs.metrics_specs for metric in spec.metrics):
-        if metric.class_name.endswith(SUFFIX):
-            metric.class_name = metric.class_name.removesuffix(SUFFIX)
-            metric.ClearField("module")
-    return theirs
+def of_arrays(config: config_pb2.EvalConfig) -> config_pb2.EvalConfig:
+    """Return a config with the metrics of this module in place of TFMA's."""
+    ours = config_pb2.EvalConfig()
+    ours.CopyFrom(config)
+    for metric in (metric for spec in ours.metrics_specs for metric in spec.metrics):
+        if metric.class_name in OF_ARRAYS and not metric.module:
+            metric.class_name, metric.module = metric.class_name + SUFFIX, __name__
+    return ours
 
 
 def _checked(labels: np.ndarray) -> np.ndarray:
@@ -255,13 +254,16 @@ def _register(theirs: type[metric_types.Metric]) -> None:
     metric_types.register_metric(OfArrays)
 
 
-for _metric in (
+_METRICS = (
     *(tfma.metrics.AUC, tfma.metrics.AUCPrecisionRecall, tfma.metrics.Calibration, tfma.metrics.Precision),
     *(tfma.metrics.Recall, tfma.metrics.FPR, tfma.metrics.TruePositives, tfma.metrics.FalsePositives),
     *(tfma.metrics.TrueNegatives, tfma.metrics.FalseNegatives),
     *(tfma.metrics.MeanSquaredError, tfma.metrics.MeanAbsoluteError, tfma.metrics.SquaredPearsonCorrelation),
-):
+)
+for _metric in _METRICS:
     _register(_metric)
+# Names of TFMA's metrics that have a counterpart here.
+OF_ARRAYS = {metric.__name__ for metric in _METRICS} | {"SparseCategoricalAccuracy", "SparseCategoricalCrossentropy"}
 
 
 def _are_right(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:

@@ -17,9 +17,9 @@ from tensorflow_transform.beam.analyzer_cache import DatasetCache, DatasetKey
 from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
-from pipeline.components.blocks import ReadBlocks
 from pipeline.data import kept
 from pipeline.data.shard_files import span_of
+from pipeline.fast.blocks import ReadBlocks
 
 KIND = "analysis"
 

@@ -1,5 +1,6 @@
 """The analysis without Beam gives what Beam's gives, whatever a preprocessing_fn analyzes."""
 
+import functools
 import itertools
 import sys
 from pathlib import Path
@@ -15,16 +16,16 @@ from tfx.proto import transform_pb2
 from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
-from pipeline.components import direct_analysis, transform
-from pipeline.components.analysis_operations import OnlyInBeam
-from pipeline.components.base import Artifacts, read_schema
-from pipeline.components.blocks import files_of
-from pipeline.components.transform import TransformExecutor
+from pipeline.components.base import Artifacts, files_of, read_schema
+from pipeline.components.transform import MODULE, preprocessing_fn
 from pipeline.errors import UserError
+from pipeline.fast import analysis, transform
+from pipeline.fast.analysis_operations import OnlyInBeam
+from pipeline.fast.transform import FastTransformExecutor
 from pipeline.settings.config import Data
 from pipeline.settings.target import Target
 from tests.components.example_gen import run, values
-from tests.components.transform_outputs import outputs
+from tests.fast.transform_outputs import outputs
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "schema/flights/schema.pbtxt"
 
@@ -174,8 +175,8 @@ def inputs(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Artif
     return {"examples": [run(Data(str(few_flights), splits=splits), folder)], "schema": [schema]}
 
 
-def executor(folder: Path) -> TransformExecutor:
-    return TransformExecutor(BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(folder, "").beam_args)))
+def executor(folder: Path) -> FastTransformExecutor:
+    return FastTransformExecutor(BaseBeamExecutor.Context(beam_pipeline_args=list(Target.local(folder, "").beam_args)))
 
 
 def properties(module: str, monkeypatch: pytest.MonkeyPatch, folder: Path, **custom_config: str) -> dict:
@@ -204,7 +205,7 @@ def rows(folder: Path) -> list[dict]:
     "module", [name if name in FIRST else pytest.param(name, marks=pytest.mark.long) for name in MODULES]
 )
 def test_the_transform_graph_is_that_of_beam(module, inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(direct_analysis, "BLOCK", 100)  # so that there are several
+    monkeypatch.setattr("pipeline.data.blocks.BLOCK", 100)  # so that there are several
     settings = properties(module, monkeypatch, tmp_path)
     executor(tmp_path).Do(inputs, outputs(tmp_path / "direct"), settings)
     files = files_of(inputs["examples"][0], "train")
@@ -263,16 +264,22 @@ def same_domains(schema):
 
 
 @pytest.mark.parametrize("module", [by_what_they_tell, reserved, in_beam, annotated])
-def test_what_only_beam_computes_is_said_and_nothing_written(module, inputs, tmp_path, monkeypatch):
-    settings = properties(module.__name__, monkeypatch, tmp_path)
+def test_what_only_beam_computes_is_left_to_beam_before_any_row_is_read(module, inputs, tmp_path, monkeypatch):
+    config = {MODULE: properties(module.__name__, monkeypatch, tmp_path)["module_path"]}
+    preprocess = functools.partial(preprocessing_fn, custom_config=config)
+
+    def features():
+        schema = read_schema(inputs["schema"])
+        return analysis.analyze(["no file"], schema, preprocess, str(tmp_path / "analysis")).features(["no file"])
+
     with pytest.raises(OnlyInBeam):
-        executor(tmp_path).write_features(inputs, outputs(tmp_path / "spun"), settings)
-    assert not list(tmp_path.glob("spun/transformed_examples/*"))
+        features()
 
 
 @pytest.mark.slow
 def test_beam_computes_what_only_beam_can(inputs, tmp_path, monkeypatch):
-    executor(tmp_path).Do(inputs, outputs(tmp_path / "made"), properties("reserved", monkeypatch, tmp_path))
+    settings = properties("reserved", monkeypatch, tmp_path)
+    executor(tmp_path).write_features(inputs, outputs(tmp_path / "made"), settings)
     graph = tft.TFTransformOutput(str(tmp_path / "made/transform_graph"))
     (vocabulary,) = Path(graph.transform_savedmodel_dir, "assets").iterdir()
     assert vocabulary.read_text().startswith("nowhere\n")

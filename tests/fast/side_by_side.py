@@ -1,4 +1,4 @@
-"""Graphs whose steps run side by side, `python -m tests.runs.side_by_side FOLDER`; prints how each run went, as JSON.
+"""Graphs whose steps run side by side, `python -m tests.fast.side_by_side FOLDER`; prints how each run went, as JSON.
 
 A process of its own, for TensorFlow has computed in that of the tests.
 """
@@ -17,8 +17,9 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.types.standard_artifacts import Model
 
 from pipeline.errors import UserError
-from pipeline.processes import processes
-from pipeline.runs.run_graph import run_graph
+from pipeline.fast.side_by_side import side_by_side
+from pipeline.processes import Processes, processes
+from pipeline.runs.run_graph import one_after_the_other, run_graph
 from pipeline.runs.step import Step, StepFailed
 
 
@@ -70,7 +71,7 @@ def graph(folder: Path, **how: str) -> Pipeline:
     )
 
 
-def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
+def outcome(folder: Path, run: str, made: Processes | None, **how: str) -> dict:
     """Runs a graph; returns the steps that began and ended, and what failed."""
     folder.mkdir(exist_ok=True)
     started: list[str] = []
@@ -84,7 +85,8 @@ def outcome(folder: Path, run: str, made: object, **how: str) -> dict:
 
     pipeline = graph(folder, **how)
     try:
-        run_graph(pipeline, run, started.append, on_end, processes=made)
+        schedule = side_by_side(made) if made else one_after_the_other
+        run_graph(pipeline, run, started.append, on_end, schedule=schedule)
     except StepFailed as error:
         failed = f"{error.step}: {error.__cause__}"
     made_by = {path.relative_to(folder).parts[0]: path.read_text().split() for path in folder.glob("*/model/*/made")}

@@ -2,7 +2,7 @@
 
 TFMA makes a Python object of every example, and each of its metrics takes the label and the prediction out of it again
 for every slice: half of the Evaluator's time. The metrics of ``array_metrics`` get all rows of a batch and a slice at
-once, and give the same values (tests/evaluation/test_slicing.py).
+once, and give the same values (tests/fast/test_slicing.py).
 """
 
 import pickle

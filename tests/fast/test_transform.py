@@ -4,6 +4,7 @@ import glob
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -22,16 +23,17 @@ from tfx.types import standard_artifacts
 from tfx.utils import proto_utils
 
 from pipeline import filesystem
-from pipeline.components import transform
-from pipeline.data.decoded_blocks import keep_decoded
+from pipeline.components import transform as stock
 from pipeline.errors import UserError
+from pipeline.fast import transform
+from pipeline.fast.example_gen import FastExampleGenExecutor
 from pipeline.model import background
 from pipeline.packaging import user_code
 from pipeline.settings.config import Data
 from pipeline.settings.target import Dataflow, Target
 from tests.components.example_gen import run, values
-from tests.components.transform_outputs import outputs
 from tests.fakes.buckets import fake_buckets
+from tests.fast.transform_outputs import outputs
 
 MODULE = """\
 import tensorflow as tf
@@ -51,13 +53,16 @@ def preprocessing_fn(inputs):
 def run_fn(fn_args):
     pass
 """
+SPLITS = {split: f"{split}/*.parquet" for split in ("train", "eval", "test")}
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "schema/flights/schema.pbtxt"
+
+
+EXECUTORS = pytest.mark.parametrize("executor", [stock.TransformExecutor, transform.FastTransformExecutor])
 
 
 @pytest.fixture(scope="module")
 def examples(few_flights: Path, tmp_path_factory: pytest.TempPathFactory) -> standard_artifacts.Examples:
-    splits = {split: f"{split}/*.parquet" for split in ("train", "eval", "test")}
-    return run(Data(str(few_flights), splits=splits), tmp_path_factory.mktemp("transform") / "examples")
+    return run(Data(str(few_flights), splits=SPLITS), tmp_path_factory.mktemp("transform") / "examples")
 
 
 @pytest.fixture
@@ -65,7 +70,9 @@ def transformed(examples: standard_artifacts.Examples, tmp_path: Path) -> Callab
     schema = standard_artifacts.Schema()
     schema.uri = str(SCHEMA.parent)
 
-    def transformed(executor: type, name: str, custom_config: str = "{}", text: str = MODULE) -> Path:
+    def transformed(
+        executor: type, name: str, custom_config: str = "{}", text: str = MODULE, examples: Any = examples
+    ) -> Path:
         (tmp_path / "module.py").write_text(text)
         module = user_code.package(tmp_path / "module.py", ["preprocessing_fn"], tmp_path / "wheels")
         output_dict = outputs(tmp_path / name)
@@ -94,13 +101,15 @@ def rows(folder: Path, split: str) -> list:
 
 
 @pytest.mark.slow
-def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transformed, monkeypatch):
-    monkeypatch.setattr(transform, "BLOCK", 16)  # a month of these flights has several blocks, joined by four
-    ours, stock = transformed(transform.TransformExecutor, "ours"), transformed(tfx_transform.Executor, "stock")
-    with keep_decoded():  # as in a run on this machine, where others have read the examples before
-        again = transformed(transform.TransformExecutor, "again")
+def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(few_flights, transformed, tmp_path, monkeypatch):
+    for module in ("pipeline.data.blocks", "pipeline.fast.transform"):
+        monkeypatch.setattr(f"{module}.BLOCK", 16)  # a month of these flights has several blocks, joined by four
+    ours, tfxs = transformed(transform.FastTransformExecutor, "ours"), transformed(tfx_transform.Executor, "tfx")
+    with_blocks = run(Data(str(few_flights), splits=SPLITS), tmp_path / "examples", executor=FastExampleGenExecutor)
+    assert (Path(with_blocks.uri) / "blocks").exists()
+    again = transformed(transform.FastTransformExecutor, "again", examples=with_blocks)
     for split in ("train", "eval"):
-        mine, theirs = rows(ours, split), rows(stock, split)
+        mine, theirs = rows(ours, split), rows(tfxs, split)
         assert len(mine) == len(theirs) > 700
         for one, other in zip(mine, theirs, strict=True):
             for (name, value), (other_name, other_value) in zip(one, other, strict=True):
@@ -118,14 +127,15 @@ def test_the_values_are_those_of_tfx_and_the_bytes_are_always_the_same(transform
         for folder in (ours, again)
     ]
     assert written[0] == written[1]
-    graphs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, stock)]
+    graphs = [tft.TFTransformOutput(str(folder / "transform_graph")) for folder in (ours, tfxs)]
     assert graphs[0].raw_feature_spec() == graphs[1].raw_feature_spec()
     assert graphs[0].transformed_feature_spec() == graphs[1].transformed_feature_spec()
 
 
 @pytest.mark.slow
-def test_explanations_begin_from_raw_rows_of_the_train_split_alone(transformed):
-    graph = transformed(transform.TransformExecutor, "with rows") / "transform_graph"
+@EXECUTORS
+def test_explanations_begin_from_raw_rows_of_the_train_split_alone(transformed, executor):
+    graph = transformed(executor, "with rows") / "transform_graph"
     kept = [values(row) for row in background.read(str(graph), 64)]
     assert len(kept) == 64
     months = {row["month"][0] for row in kept}
@@ -141,8 +151,7 @@ def test_blocks_are_joined_in_order_up_to_one_of_fewer_rows(monkeypatch):
         ends = np.cumsum(sizes)
         lists = [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         batches = [pa.record_batch([pa.array(rows)], names=["row"]) for rows in lists]
-        of_lists, of_batches = list(transform._joined(lists)), list(transform._joined(batches))
-        assert of_lists == [batch["row"].to_pylist() for batch in of_batches]
+        of_lists = [batch["row"].to_pylist() for batch in transform._joined(batches)]
         assert list(itertools.chain.from_iterable(of_lists)) == values
         return list(map(len, of_lists))
 
@@ -153,19 +162,14 @@ def test_blocks_are_joined_in_order_up_to_one_of_fewer_rows(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_weight_passes_by_the_module_file_and_comes_out_over_its_mean(transformed):
-    folder = transformed(transform.TransformExecutor, "weighed", '{"weight": "sched_dep_minute"}')
+@EXECUTORS
+def test_the_weight_passes_by_the_module_file_and_comes_out_over_its_mean(transformed, executor):
+    folder = transformed(executor, "weighed", '{"weight": "sched_dep_minute"}')
     weights = [dict(row)["sched_dep_minute"] for row in rows(folder, "train")]
     assert len(weights) > 700
     assert np.mean(weights) == pytest.approx(1)
     assert np.std(weights) > 0.2
     assert len(dict(rows(folder, "eval")[0])["sched_dep_minute"]) == 1
-
-
-def test_a_feature_named_as_the_weight_is_refused():
-    preprocess = transform.with_weight(lambda inputs: {"exposure": inputs["age"]}, "exposure")
-    with pytest.raises(UserError, match="preprocessing_fn returns 'exposure', which is the weight of the rows"):
-        preprocess({"age": tf.constant([[1.0]]), "exposure": tf.constant([[2.0]])})
 
 
 @pytest.mark.parametrize(
@@ -174,12 +178,14 @@ def test_a_feature_named_as_the_weight_is_refused():
         ("None", "preprocessing_fn returns None.*, expected a dictionary of features by name; is a return missing"),
         ("[inputs['late']]", "preprocessing_fn returns list, expected a dictionary of features by name$"),
         ("{'late': inputs['late'], 'one': 1.0}", "preprocessing_fn returns float as 'one', expected a tensor$"),
+        ("{'seats': inputs['late']}", "preprocessing_fn returns 'seats', which is the weight of the rows"),
     ],
 )
-def test_what_is_no_tensors_by_name_is_told(transformed, returned, message):
+@EXECUTORS
+def test_features_that_are_not_tensors_by_name_are_an_error(transformed, executor, returned, message):
     module = f"def preprocessing_fn(inputs):\n    return {returned}\n\ndef run_fn(fn_args):\n    pass\n"
     with pytest.raises(UserError, match=message):
-        transformed(transform.TransformExecutor, "none", text=module)
+        transformed(executor, "none", '{"weight": "seats"}', module)
 
 
 @pytest.mark.parametrize("where", ["here", "in a bucket", "in a bucket, by Dataflow"])
@@ -189,7 +195,7 @@ def test_what_passes_between_phases_is_not_in_the_artifact_and_reaches_a_bucket_
     fake_buckets(monkeypatch, tmp_path / "buckets")
     dataflow = Dataflow("some-project", "europe-west4", "gs://some-bucket/temp", "europe-docker.pkg.dev/p/r/image:1")
     flags = dataflow.beam_args if "Dataflow" in where else Target.local(tmp_path, "").beam_args
-    executor = transform.TransformExecutor(BaseBeamExecutor.Context(beam_pipeline_args=list(flags)))
+    executor = transform.FastTransformExecutor(BaseBeamExecutor.Context(beam_pipeline_args=list(flags)))
     graph = str(tmp_path / "graph") if where == "here" else "gs://some-bucket/graph"
     with executor._beam_folder(graph) as folder:
         assert (folder == graph) == (where != "in a bucket")

@@ -7,7 +7,7 @@ would add a graph of a hundred transforms, their runner and a SavedModel for eac
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +28,9 @@ from tensorflow_transform import (
 from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
 from tfx_bsl.public import tfxio
 
-from pipeline.components.analysis_operations import Accumulation, Accumulations, OnlyInBeam, Values
-from pipeline.components.raw_tensors import projected, source_of
-from pipeline.data.decoded_blocks import BLOCK, read_blocks
+from pipeline.data.blocks import read_blocks
 from pipeline.errors import UserError
+from pipeline.fast.analysis_operations import Accumulation, Accumulations, OnlyInBeam, Values
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 # Folder in the transform graph for what passes between the phases of an analysis.
@@ -205,5 +204,26 @@ class _Phase:
 def _tensors(files: Iterable[str], schema: schema_pb2.Schema, adapter: tfxio.TensorAdapter) -> Iterator[dict[str, Any]]:
     serialized = schema.SerializeToString()
     for file in files:
-        for block in read_blocks(file, BLOCK, serialized):
+        for block in read_blocks(file, serialized):
             yield adapter.ToBatchTensors(block, produce_eager_tensors=True)
+
+
+def source_of(schema: schema_pb2.Schema) -> Any:
+    """Return what makes tensors of tf.Examples by a schema."""
+    return tfxio.TFExampleRecord(file_pattern="", schema=schema, telemetry_descriptors=["Transform"])
+
+
+def projected(
+    schema: schema_pb2.Schema, columns: Collection[str]
+) -> tuple[schema_pb2.Schema, tfxio.TensorAdapterConfig]:
+    """Return the schema and tensors of some columns; of all where columns make up others, or none is named."""
+    whole = source_of(schema)
+    if not columns or schema.sparse_feature or schema.tensor_representation_group:
+        return schema, whole.TensorAdapterConfig()
+    needed = schema_pb2.Schema()
+    needed.CopyFrom(schema)
+    del needed.feature[:]
+    needed.feature.extend(feature for feature in schema.feature if feature.name in columns)
+    part = source_of(needed).TensorAdapterConfig()
+    type_specs = whole.TensorAdapter().OriginalTypeSpecs()
+    return needed, tfxio.TensorAdapterConfig(part.arrow_schema, part.tensor_representations, type_specs)

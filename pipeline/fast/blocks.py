@@ -9,14 +9,11 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
-from tfx import types
-from tfx.types import artifact_utils
 from tfx_bsl.tfxio import record_based_tfxio
 
-from pipeline.components.beam_pipeline import Options
-from pipeline.data import files
-from pipeline.data.decoded_blocks import BLOCK, read_blocks
+from pipeline.data.blocks import BLOCK, read_blocks
 from pipeline.data.tfrecord_files import read_records
+from pipeline.fast import beam_options
 
 
 @beam.ptransform_fn
@@ -38,21 +35,15 @@ def ReadBlocks(
 @beam.ptransform_fn
 def Spread(begin: beam.pvalue.PBegin, elements: list[Any]) -> beam.PCollection:
     """Distribute elements over the workers in a fixed order; Reshuffle draws its keys at random."""
-    if isinstance(begin.pipeline.options, Options):
-        # Nobody to distribute to. A group would be the common source of all phases of Transform's analysis: Beam would
-        # read for all of them in the first, and keep the decoded rows of the others in memory.
+    if beam_options.in_process(begin.pipeline.options):
+        # There are no other workers. Beam would also take a group as the common source of all phases of Transform's
+        # analysis, read for all of them in the first one, and keep the decoded rows in memory.
         return begin | beam.Create(elements, reshuffle=False)
     return begin | beam.Create(list(enumerate(elements))) | beam.GroupByKey() | beam.FlatMap(lambda pair: pair[1])
 
 
-def files_of(examples: types.Artifact, split: str) -> list[str]:
-    """Return the paths of the files of a split."""
-    folder = artifact_utils.get_split_uri([examples], split)
-    return list(files.find(folder, {split: "*"}).by_split[split])
-
-
 def _decode(file: str, schema: bytes | None, raw: str | None) -> Iterator[pa.RecordBatch]:
-    batches = read_blocks(file, BLOCK, schema)
+    batches = read_blocks(file, schema)
     if not raw:
         yield from batches
         return

@@ -16,12 +16,14 @@ pytestmark = pytest.mark.skipif(
 )
 # In a process of its own, as a step has: TensorFlow is loaded and has computed nothing.
 SCRIPT = """
-import glob, os, sys
+import glob, os, shutil, sys
+from dataclasses import replace
 import tensorflow as tf
 from apache_beam import Pipeline
 from pipeline.components import arrow_example_gen
 from pipeline.data import shards
-from pipeline.data.decoded_blocks import BLOCK, keep_decoded, read_blocks, were_kept
+from pipeline.data.blocks import has_blocks, read_blocks
+from pipeline.fast import example_gen
 from pipeline.processes import processes
 
 def job(uri):
@@ -34,13 +36,13 @@ def job(uri):
         test_span=None, kept="", code="", stamps={},
     )
 
-with keep_decoded():
-    with processes() as workers:
-        arrow_example_gen.write_side_by_side(workers, job(sys.argv[2] + "/side"))
-    files = glob.glob(sys.argv[2] + "/side/Split-*/*")
-    assert all(were_kept(file, BLOCK) for file in files), "decoded by a later step"
-    kept = {file: list(read_blocks(file, BLOCK)) for file in files}
-assert kept == {file: list(read_blocks(file, BLOCK)) for file in files}
+with processes() as workers:
+    example_gen.write_side_by_side(workers, replace(job(sys.argv[2] + "/side"), blocks=True))
+files = glob.glob(sys.argv[2] + "/side/Split-*/*")
+assert all(has_blocks(file) for file in files), "decoded by a later step"
+stored = {file: list(read_blocks(file)) for file in files}
+shutil.rmtree(sys.argv[2] + "/side/blocks")
+assert stored == {file: list(read_blocks(file)) for file in files}
 with Pipeline() as pipeline:
     arrow_example_gen.write_examples(pipeline, job(sys.argv[2] + "/beam"))
 """

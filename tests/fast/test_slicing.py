@@ -15,9 +15,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.components.evaluator import KeptPredictions, create_extractors
-from pipeline.evaluation.array_metrics import with_tfmas_own
+from pipeline.components.evaluator import KeptPredictions
 from pipeline.evaluation.tfma_config import BASELINE, CANDIDATE, eval_config, read_metrics
+from pipeline.fast.evaluator import FastEvaluatorExecutor
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, Gate, SliceGate
 from pipeline.settings.target import IN_PROCESS
@@ -84,13 +84,18 @@ def test_statistics_of_the_judged_model_s_predictions_are_kept(task, with_baseli
     for baseline in config.model_specs[1:]:
         baseline.prediction_key = "theirs"
     kept = KeptPredictions(str(tmp_path / "kept/predictions.pb"), label.classes)
-    measure(config, create_extractors(config, keep=kept), batches(task), tmp_path / "ours")
+    measure(*fast(config, keep=kept), batches(task), tmp_path / "ours")
     statistics = tfdv.load_stats_binary(kept.file)
     expected = [value[0] for batch in batches(task) for value in batch[KEY].column(ANSWERS[task]).to_pylist()]
     (column,) = statistics.datasets[0].features
     assert column.path.step == ["predictions"]
     assert column.num_stats.common_stats.num_non_missing == ROWS
     assert column.num_stats.mean == pytest.approx(np.mean(expected))
+
+
+def fast(config: config_pb2.EvalConfig, **more: Any) -> tuple[config_pb2.EvalConfig, list[Any]]:
+    """The config and the extractors of the fast Evaluator."""
+    return FastEvaluatorExecutor().extractors(config, **more)
 
 
 def measure(config: config_pb2.EvalConfig, extractors: list[Any], rows: list[dict[str, Any]], to: Path) -> str:
@@ -111,12 +116,10 @@ def test_every_metric_of_every_slice_is_tfmas(task, with_baseline, tmp_path):
     config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=with_baseline)
     for baseline in config.model_specs[1:]:
         baseline.prediction_key = "theirs"
-    ours = create_extractors(config)
-    by_row = with_tfmas_own(config)
-    theirs = default_extractors(eval_config=by_row)
+    of_arrays, ours = fast(config)
     assert "ExtractUnbatchedInputs" not in [one.stage_name for one in ours]
-    found = measure(config, ours, batches(task), tmp_path / "ours")
-    expected = measure(by_row, theirs, batches(task), tmp_path / "theirs")
+    found = measure(of_arrays, ours, batches(task), tmp_path / "ours")
+    expected = measure(config, default_extractors(eval_config=config), batches(task), tmp_path / "theirs")
     for model in (CANDIDATE, BASELINE) if with_baseline else (CANDIDATE,):
         metrics = read_metrics(found, model)
         by_example = read_metrics(expected, model)
@@ -137,10 +140,9 @@ def test_slices_of_columns_that_every_row_has_are_tfmas(slices, tmp_path):
     config = eval_config(dataclasses.replace(settings, gates=settings.gates[:1], slices=slices), label)
     config.slicing_specs.append(config_pb2.SlicingSpec(feature_keys=slices))
     config = tfma.utils.update_eval_config_with_defaults(config)
-    by_row = with_tfmas_own(config)
-    found = read_metrics(measure(config, create_extractors(config), batches("multiclass"), tmp_path / "ours"))
-    theirs = default_extractors(eval_config=by_row)
-    expected = read_metrics(measure(by_row, theirs, batches("multiclass"), tmp_path / "theirs"))
+    found = read_metrics(measure(*fast(config), batches("multiclass"), tmp_path / "ours"))
+    theirs = default_extractors(eval_config=config)
+    expected = read_metrics(measure(config, theirs, batches("multiclass"), tmp_path / "theirs"))
     assert found.keys() == expected.keys()
     assert len(found) == {0: 1, 1: 1 + 2, 2: 1 + 2 + 3 + 2 * 3}[len(slices)]
     for slice_, values in expected.items():
@@ -159,7 +161,8 @@ def test_what_two_classes_cannot_have_is_an_error(column, values, problem, tmp_p
     wrong = pa.array([[values[row % 2]] for row in range(table.num_rows)], pa.list_(pa.float32()))
     table = table.set_column(table.schema.get_field_index(column), column, wrong)
     # Without the one before them, which names a row where an answer is no number.
-    extractors = [extractor for extractor in create_extractors(config) if extractor.stage_name != "Predictions"]
+    config, extractors = fast(config)
+    extractors = [extractor for extractor in extractors if extractor.stage_name != "Predictions"]
     with pytest.raises(RuntimeError) as raised:  # TFMA's, with the inputs of the one that is its cause
         measure(config, extractors, [{KEY: table.to_batches()[0]}], tmp_path)
     assert any(problem in line for line in traceback.format_exception(raised.value))
@@ -186,7 +189,7 @@ def test_each_model_is_measured_at_the_threshold_from_which_it_answers_the_secon
     config = eval_config(settings, label, thresholds)
     config = tfma.utils.update_eval_config_with_defaults(config, has_baseline=True, rubber_stamp=True)
     config.model_specs[1].prediction_key = "theirs"
-    found = measure(config, create_extractors(config), given, tmp_path)
+    found = measure(*fast(config), given, tmp_path)
     rows = pa.concat_tables([pa.table(batch[KEY].to_pydict()) for batch in given])
     positive = np.array(rows["label"].to_pylist()).ravel() == 1
     for model, column in ((CANDIDATE, ANSWERS["binary"]), (BASELINE, "theirs")):
@@ -224,7 +227,7 @@ def test_a_row_that_weighs_2_is_a_row_that_is_there_twice_in_every_metric_of_eve
         for baseline in config.model_specs[1:]:
             baseline.prediction_key = "theirs"
         rows = weighed(batches(task), repeat=weight is None)
-        folder = measure(config, create_extractors(config), rows, tmp_path / str(weight))
+        folder = measure(*fast(config), rows, tmp_path / str(weight))
         found[weight] = [read_metrics(folder, model) for model in (CANDIDATE, BASELINE)[: 1 + with_baseline]]
     for metrics, repeated in zip(found["weight"], found[None], strict=True):
         assert metrics["overall"]["example_count"] == ROWS

@@ -11,7 +11,7 @@ from tfx.components.statistics_gen import executor as tfx_statistics_gen
 from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 from tfx.types import standard_artifacts
 
-from pipeline.components import beam_pipeline, blocks, statistics_gen
+from pipeline.fast import beam_options, blocks, statistics_gen
 from pipeline.graph import create_pipeline
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import Data, load_config
@@ -21,6 +21,7 @@ from tests.components.example_gen import run
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPLITS = ("train", "eval", "test")
 # Several workers are for Beam to ask; here they are this process, too.
+PROPERTIES = {"stats_options_json": tfdv.StatsOptions().to_json()}
 WAYS = {"in this process": IN_PROCESS, "by Beam": (*IN_PROCESS, "--direct_num_workers=2")}
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def describe(
     statistics = standard_artifacts.ExampleStatistics()
     statistics.uri = str(to)
     context = BaseBeamExecutor.Context(beam_pipeline_args=list(beam_args))
-    executor(context).Do({"examples": [examples]}, {"statistics": [statistics]}, {})
+    executor(context).Do({"examples": [examples]}, {"statistics": [statistics]}, PROPERTIES)
     return list(json.loads(statistics.split_names))
 
 
@@ -49,8 +50,8 @@ def read(folder: Path, split: str) -> statistics_pb2.DatasetFeatureStatistics:
 @pytest.mark.parametrize("beam_args", WAYS.values(), ids=WAYS)
 def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, beam_args):
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)
-    monkeypatch.setattr(statistics_gen, "BLOCK", 100)  # several blocks of the few rows
-    assert describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / "ours", beam_args) == list(SPLITS)
+    monkeypatch.setattr("pipeline.data.blocks.BLOCK", 100)  # several blocks of the few rows
+    assert describe(statistics_gen.FastStatisticsGenExecutor, examples, tmp_path / "ours", beam_args) == list(SPLITS)
     assert describe(tfx_statistics_gen.Executor, examples, tmp_path / "tfx") == list(SPLITS)
     for split in SPLITS:
         ours, theirs = (read(tmp_path / which, split) for which in ("ours", "tfx"))
@@ -79,10 +80,9 @@ def test_every_split_is_described_as_by_tfx(examples, tmp_path, monkeypatch, bea
 )
 def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, beam_args):
     monkeypatch.setattr(statistics_gen, "SMALL_BYTES", 0)
-    for module in (blocks, statistics_gen):
-        monkeypatch.setattr(module, "BLOCK", 100)  # several blocks of the few rows
+    monkeypatch.setattr("pipeline.data.blocks.BLOCK", 100)  # several blocks of the few rows
     for which in ("once", "again"):
-        describe(statistics_gen.StatisticsGenExecutor, examples, tmp_path / which, beam_args)
+        describe(statistics_gen.FastStatisticsGenExecutor, examples, tmp_path / which, beam_args)
     for split in SPLITS:
         once, again = (
             {feature.path.step[0]: feature for feature in read(tmp_path / which, split).features}
@@ -97,6 +97,6 @@ def test_an_edit_of_the_library_describes_the_data_again(few_flights, tmp_path):
     config = replace(flights, data=replace(flights.data, path=str(few_flights)))
     components = {one.id: one for one in create_pipeline(config, Target.local(tmp_path, config.name)).components}
     code = components["StatisticsGen"].exec_properties["code"]
-    modules = [Path(module.__file__) for module in (statistics_gen, blocks, beam_pipeline)]
+    modules = [Path(module.__file__) for module in (statistics_gen, blocks, beam_options)]
     assert code == fingerprints.fingerprint_of(modules[0])
     assert set(modules) <= {modules[0], *fingerprints.repository_modules(modules[0].read_text())}

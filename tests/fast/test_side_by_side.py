@@ -19,7 +19,7 @@ pytestmark = [
 def runs(tmp_path_factory) -> dict[str, dict]:
     """Outcomes of graphs whose steps wait for others, fail and die, by what happened."""
     folder = tmp_path_factory.mktemp("graphs")
-    command = [sys.executable, "-m", "tests.runs.side_by_side", str(folder)]
+    command = [sys.executable, "-m", "tests.fast.side_by_side", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(done.stdout.splitlines()[-1])
