@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import os
-import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -165,12 +164,6 @@ class _ShardFiles(contextlib.ExitStack):
 def _prefix(shard: Shard) -> str:
     """Return what the names of its files begin with, so that those of a window lie in the order of its spans."""
     return "" if shard.span is None else f"{SPAN_PREFIX}{shard.span:020d}_"
-
-
-def span_of(file: str) -> int | None:
-    """Return the span of a file of examples by its name; None where they are not of a window of spans."""
-    match = re.match(rf"{SPAN_PREFIX}(\d+)_", os.path.basename(file))
-    return int(match[1]) if match else None
 
 
 def _write_part(

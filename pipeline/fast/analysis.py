@@ -28,6 +28,8 @@ from tensorflow_transform import (
 from tensorflow_transform.tf_metadata import dataset_metadata, metadata_io
 from tfx_bsl.public import tfxio
 
+from pipeline import filesystem
+from pipeline.data import kept
 from pipeline.data.blocks import read_blocks
 from pipeline.errors import UserError
 from pipeline.fast.analysis_operations import Accumulation, Accumulations, OnlyInBeam, Values
@@ -35,6 +37,7 @@ from pipeline.fast.analysis_operations import Accumulation, Accumulations, OnlyI
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 # Folder in the transform graph for what passes between the phases of an analysis.
 TEMPORARY = ".temp_path"
+KIND = "analysis"  # of stored results
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Analysis:
     first: "_Phase"
 
     def features(self, files: Iterable[str]) -> tuple[schema_pb2.Schema, Iterator[dict[str, Any]]]:
-        """Return the schema of the features, and those of each block of files.
+        """Return the schema of the features, and the features of each block of files.
 
         Raises:
             OnlyInBeam: their schema is only known from a transform graph.
@@ -91,8 +94,33 @@ class Analysis:
         os.rename(saved, f"{graph}/{tft.TFTransformOutput.TRANSFORM_FN_DIR}")
 
 
+@dataclass(frozen=True)
+class Cache:
+    """Results of the first phase for each file, stored for later runs on a window of spans.
+
+    Attributes:
+        root: Folder of stored results.
+        made_of: What a result depends on in addition to its file: code, schema, settings.
+    """
+
+    root: str
+    made_of: Sequence[object]
+
+    def folder(self, file: str) -> str:
+        """Return the folder of the result for a file."""
+        return kept.folder_of(self.root, KIND, filesystem.digest(file), *self.made_of)
+
+    def prune(self, files: Sequence[str]) -> None:
+        """Delete the results for all other files."""
+        kept.prune(self.root, KIND, map(self.folder, files))
+
+
 def analyze(
-    files: Sequence[str], schema: schema_pb2.Schema, preprocessing_fn: PreprocessingFn, folder: str
+    files: Sequence[str],
+    schema: schema_pb2.Schema,
+    preprocessing_fn: PreprocessingFn,
+    folder: str,
+    cache: Cache | None = None,
 ) -> Analysis:
     """Analyze files of examples.
 
@@ -100,7 +128,9 @@ def analyze(
         files: Gzipped TFRecords.
         schema: Of the examples.
         preprocessing_fn: The module file's.
-        folder: For vocabularies; never the same twice in a process, for tables are cached by the path of their words.
+        folder: For vocabularies; a new one in each call, because tables are cached by the path of their words.
+        cache: Results of earlier runs; files whose result it has are only read for later phases, such as a mean of
+            values that were clipped at percentiles.
 
     Raises:
         OnlyInBeam: something is analyzed that is not computed here; no row has been read.
@@ -115,7 +145,9 @@ def analyze(
         if values:
             phase = _Phase(preprocessing_fn, schema, values, folder)
             phase.check_pending(pending)
-        values |= phase.compute(files)
+        values |= phase.compute(files, cache if phase is first else None)
+    if cache:
+        cache.prune(files)
     return Analysis(preprocessing_fn, schema, folder, values, first)
 
 
@@ -174,17 +206,35 @@ class _Phase:
                 "let it call the analyzers in the same order, with the same names"
             )
 
-    def compute(self, files: Iterable[str]) -> dict[str, tf.Tensor]:
+    def compute(self, files: Sequence[str], cache: Cache | None) -> dict[str, tf.Tensor]:
         """Return the values of what can be analyzed, by the name of the tensor that each stands for."""
-        for columns in self._sources(files):
-            for accumulation in self._accumulations.values():
-                accumulation.accumulator.add(*(columns[tensor.name] for tensor in accumulation.tensors))
-        accumulated = {label: accumulation.accumulator.value for label, accumulation in self._accumulations.items()}
+        accumulators = self._new_accumulators()
+        if cache is None:
+            self._add(accumulators, files)
+        for file in files if cache else ():
+            folder = cache.folder(file)
+            if not kept.is_whole(folder):
+                of_file = self._new_accumulators()
+                self._add(of_file, [file])
+                kept.write_value(folder, {label: accumulator.value for label, accumulator in of_file.items()})
+                kept.seal(folder)
+            for label, value in kept.read_value(folder).items():
+                accumulators[label].merge(value)
+        accumulated = {label: accumulator.value for label, accumulator in accumulators.items()}
         traverser = nodes.Traverser(Values(accumulated, self._folder))
         return {
             sink.tensor.name: tf.constant(traverser.visit_value_node(sink.future), sink.tensor.dtype)
             for sink in self._ready
         }
+
+    def _new_accumulators(self) -> dict[str, Any]:
+        return {label: accumulation.new_accumulator() for label, accumulation in self._accumulations.items()}
+
+    def _add(self, accumulators: dict[str, Any], files: Iterable[str]) -> None:
+        """Add the rows of files to the accumulators."""
+        for columns in self._sources(files):
+            for label, accumulation in self._accumulations.items():
+                accumulators[label].add(*(columns[tensor.name] for tensor in accumulation.tensors))
 
     def _sources(self, files: Iterable[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield the tensors that are analyzed, of each block of files; only the columns they are made of are read."""

@@ -6,6 +6,7 @@ no Beam, such as the combiners: first accumulators over the rows, block by block
 """
 
 import collections
+import functools
 import hashlib
 import heapq
 import os
@@ -36,6 +37,9 @@ class _CombinerAccumulator:
     def add(self, *columns: np.ndarray) -> None:
         self.value = self._combiner.add_input(self.value, columns)
 
+    def merge(self, value: Any) -> None:
+        self.value = self._combiner.merge_accumulators([self.value, value])
+
 
 class _PerKeyAccumulator:
     """Apply a combiner to the rows of each key."""
@@ -48,6 +52,11 @@ class _PerKeyAccumulator:
         for key, row in analyzer_impls._split_inputs_by_key(columns):
             of_key = self.value[key] if key in self.value else self._combiner.create_accumulator()
             self.value[key] = self._combiner.add_input(of_key, row)
+
+    def merge(self, value: dict[Any, Any]) -> None:
+        for key, other in value.items():
+            known = [self.value[key]] if key in self.value else []
+            self.value[key] = self._combiner.merge_accumulators([*known, other])
 
 
 class _WordAccumulator:
@@ -66,6 +75,9 @@ class _WordAccumulator:
         for word, weight in zip(words.tolist(), weights.tolist(), strict=True):
             self.value[word] += weight
 
+    def merge(self, value: collections.Counter[Any]) -> None:
+        self.value.update(value)
+
 
 _ACCUMULATORS: dict[type, type[Any]] = {
     analyzer_nodes.CacheableCombineAccumulate: _CombinerAccumulator,
@@ -81,12 +93,13 @@ class Accumulation:
     Attributes:
         label: Of the operation, unique in its graph.
         tensors: Whose values it reads.
-        accumulator: With ``add``, which takes these values of a block of rows, and ``value``.
+        new_accumulator: Returns an accumulator. Its ``add`` takes the values of the tensors in a block of rows, its
+            ``merge`` the ``value`` of another accumulator.
     """
 
     label: str
     tensors: tuple[tf.Tensor, ...]
-    accumulator: Any
+    new_accumulator: Callable[[], Any]
 
 
 class Accumulations(nodes.Visitor):
@@ -103,7 +116,9 @@ class Accumulations(nodes.Visitor):
             return (tuple(operation_def.tensors),)
         if kind in _ACCUMULATORS:
             (tensors,) = input_values
-            return ([Accumulation(operation_def.label, tensors, _ACCUMULATORS[kind](operation_def))],)
+            new_accumulator = functools.partial(_ACCUMULATORS[kind], operation_def)
+            new_accumulator()  # raises OnlyInBeam before any row is read
+            return ([Accumulation(operation_def.label, tensors, new_accumulator)],)
         if kind not in _COMPUTED:
             raise OnlyInBeam(operation_def.label)
         return ([found for several in input_values for found in several],) * operation_def.num_outputs

@@ -1,4 +1,4 @@
-"""TFMA's metrics for all rows of a slice at once.
+"""Compute TFMA's metrics from arrays with all rows of a slice.
 
 TFMA's combiners take one pair of label and prediction after the other, in Python, and Beam pickles each bucket of a
 histogram by itself: that was more than half of the Evaluator's time. Here NumPy adds up what they add up. How a metric

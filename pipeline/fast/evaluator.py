@@ -21,7 +21,7 @@ from pipeline.fast.slicing import by_slice
 
 
 class FastEvaluatorExecutor(EvaluatorExecutor):
-    """Evaluate all rows of a slice at once."""
+    """Evaluate all rows of a slice as one array."""
 
     def read(self, source: Any, files: list[str], schema: schema_pb2.Schema) -> beam.PTransform:
         """Return the transform that reads examples in blocks of a fixed size."""

@@ -1,4 +1,4 @@
-"""Run two steps at the same time, each in a process of its own, with TFX's launcher.
+"""Run two steps at the same time, each in a separate process, with TFX's launcher.
 
 Replaces ``tfx.orchestration.portable.{python,beam}_executor_operator`` and the sequential loop of TFX's LocalDagRunner.
 
@@ -57,7 +57,7 @@ class _Run:
         # A remote engine must not start paid work that a gate may end.
         self._before_gate = MAY_RUN_BEFORE_GATE if runs_here(launching.beam_args) else ()
         self._on_start, self._on_end, self._processes = on_start, on_end, processes
-        # All that is not the work of a step, such as writing to the metadata store, one thread does at a time.
+        # Held for everything except the work of a step, such as writing to the metadata store.
         self._lock = threading.Lock()
         launching.operators, launching.cpu_seconds = in_processes(processes, self._lock), processes.cpu_seconds
         self._places = {node.node_info.id: place for place, node in enumerate(self._launching.nodes)}

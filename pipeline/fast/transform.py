@@ -3,8 +3,7 @@
 TFX reads and writes one record at a time in Python, in batches whose sizes depend on the clock, and in an order that
 varies: the same examples give other sums, another order and so another model. Here the examples of a file are read,
 transformed and written in blocks of a fixed size: one output file per input file, in its order. The analysis runs in
-this process (``analysis``) where nothing needs Beam. For a window of spans, the analysis of each span is stored
-(``analysis_cache``).
+this process (``analysis``) where nothing needs Beam; for a window of spans, the analysis of each file is stored.
 
 Gain: see docs/decisions/0016-private-api.md. Equality with TFX's executor: tests/fast/test_transform.py.
 """
@@ -44,7 +43,6 @@ from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.fast import analysis, beam_options
 from pipeline.fast.analysis import TEMPORARY, projected, source_of
-from pipeline.fast.analysis_cache import AnalysisCache
 from pipeline.fast.analysis_operations import OnlyInBeam
 from pipeline.fast.blocks import ReadBlocks, Spread
 from pipeline.model.background import Picked
@@ -69,40 +67,28 @@ class FastTransformExecutor(TransformExecutor):
         analyzed = [file for split in splits.analyze for file in files_of(examples, split)]
         preprocess = functools.partial(preprocessing_fn, custom_config=config)
         with self._beam_folder(graph) as folder:
-            if exec_properties.get("kept"):
-                self._analyze_window(analyzed, schema, preprocess, folder, exec_properties)
-            else:
-                self._analyze(analyzed, schema, preprocess, folder)
+            self._analyze(analyzed, schema, preprocess, folder, _cache_of(exec_properties, schema))
             if transformed is not None:
                 output = artifact_utils.get_single_instance(transformed)
                 output.split_names = artifact_utils.encode_split_names(list(splits.transform))
                 examples_utils.set_payload_format(output, example_gen_pb2.FORMAT_TF_EXAMPLE)
                 self._transform(examples, output, folder)
 
-    def _analyze(self, files: list[str], schema: schema_pb2.Schema, preprocess: PreprocessingFn, graph: str) -> None:
-        """Write the transform graph: in this process if it can be computed here, else with Beam."""
-        if beam_options.in_process(self._beam_pipeline_args):
-            with contextlib.suppress(OnlyInBeam):
-                analysis.analyze(files, schema, preprocess, f"{graph}/{TEMPORARY}").write(graph)
-                return
-        with self._make_beam_pipeline() as pipeline:
-            analyze(pipeline, files, schema, preprocess, graph)
-
-    def _analyze_window(
+    def _analyze(
         self,
         files: list[str],
         schema: schema_pb2.Schema,
         preprocess: PreprocessingFn,
         graph: str,
-        exec_properties: dict[str, Any],
+        cache: analysis.Cache | None,
     ) -> None:
-        """Write the transform graph of a window of spans; analyze only spans that no earlier run has analyzed."""
-        made_of = [exec_properties.get(name) for name in ("code", "custom_config")]
-        made_of += [os.path.basename(exec_properties["module_path"]), schema.SerializeToString(deterministic=True)]
-        cache = AnalysisCache(exec_properties["kept"], files, made_of)
+        """Write the transform graph: in this process if it can be computed here, else with Beam."""
+        if beam_options.in_process(self._beam_pipeline_args):
+            with contextlib.suppress(OnlyInBeam):
+                analysis.analyze(files, schema, preprocess, f"{graph}/{TEMPORARY}", cache).write(graph)
+                return
         with self._make_beam_pipeline() as pipeline:
-            analyze(pipeline, files, schema, preprocess, graph, cache)
-        cache.seal()
+            analyze(pipeline, files, schema, preprocess, graph)
 
     def write_features(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write the features of the train split and their schema, as ``Do`` does, if possible without a graph.
@@ -160,19 +146,19 @@ class FastTransformExecutor(TransformExecutor):
             _ = pipeline | "Files" >> Spread(sources_and_targets) | "Transform" >> transform_file
 
 
-def analyze(
-    pipeline: beam.Pipeline,
-    files: list[str],
-    schema: schema_pb2.Schema,
-    preprocess: PreprocessingFn,
-    graph: str,
-    cache: AnalysisCache | None = None,
-) -> None:
-    """Add the analysis of files to a Beam pipeline; it writes the metadata of the raw data and the transform graph.
+def _cache_of(exec_properties: dict[str, Any], schema: schema_pb2.Schema) -> analysis.Cache | None:
+    """Return where the analysis of each file of a window of spans is stored; None for other data."""
+    if not exec_properties.get("kept"):
+        return None
+    made_of = [exec_properties.get(name) for name in ("code", "custom_config")]
+    made_of += [os.path.basename(exec_properties["module_path"]), schema.SerializeToString(deterministic=True)]
+    return analysis.Cache(exec_properties["kept"], [*made_of, tft.__version__])
 
-    With a cache, it reads files whose analysis is cached only where the preprocessing_fn analyzes something that
-    depends on an earlier analysis, such as a mean of values that were clipped at percentiles.
-    """
+
+def analyze(
+    pipeline: beam.Pipeline, files: list[str], schema: schema_pb2.Schema, preprocess: PreprocessingFn, graph: str
+) -> None:
+    """Add the analysis of files to a Beam pipeline; it writes the metadata of the raw data and the transform graph."""
     type_specs = source_of(schema).TensorAdapter().OriginalTypeSpecs()
     needed, config = projected(schema, tft.get_analyze_input_columns(preprocess, type_specs))
     metadata = dataset_metadata.DatasetMetadata(schema)
@@ -180,11 +166,8 @@ def analyze(
         _ = metadata | "WriteMetadata" >> tft_beam.WriteMetadata(
             os.path.join(graph, tft.TFTransformOutput.RAW_METADATA_DIR), pipeline
         )
-        if cache:
-            transform_fn = cache.analyze(pipeline, needed, config, preprocess)
-        else:
-            batches = pipeline | "Examples" >> ReadBlocks(files, needed)
-            transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocess, pipeline=pipeline)
+        batches = pipeline | "Examples" >> ReadBlocks(files, needed)
+        transform_fn = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocess, pipeline=pipeline)
         _ = transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(graph)
 
 

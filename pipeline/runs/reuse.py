@@ -66,7 +66,7 @@ def refuse_changed(
 
 
 def number_after_folders(artifacts: Path, store: MetadataStore) -> None:
-    """Let the numbers of new executions begin after those of all folders that steps have written.
+    """Make the numbers of new executions begin after the numbers of all folders that steps have written.
 
     A step writes into the folder of its number. Where the metadata store was moved away, or an older one put back,
     there are folders of numbers still to come, with the files of another run in them.

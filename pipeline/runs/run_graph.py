@@ -3,7 +3,7 @@
 The same launcher and metadata as TFX's LocalDagRunner, which reports in log lines only and goes on after a step whose
 inputs cannot be resolved. Here a step that fails ends the run.
 
-Steps run one after the other in this process, unless a schedule such as ``pipeline.fast.side_by_side`` is given.
+Steps run sequentially in this process, unless a schedule such as ``pipeline.fast.side_by_side`` is given.
 """
 
 import datetime

@@ -1,0 +1,66 @@
+"""A run with the stock engine writes what a run with the fast engine writes."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import tensorflow_data_validation as tfdv
+import tensorflow_transform as tft
+
+from tests.e2e.run import run
+
+pytestmark = pytest.mark.slow
+
+
+def artifact(output: Path, name: str) -> Path:
+    """The only artifact of an output of a step."""
+    (found,) = (path for path in (output / "artifacts" / name).iterdir() if path.name.isdigit())
+    return found
+
+
+def auc(text: str) -> float:
+    return float(re.findall(r"auc (0\.\d+) \(floor", text)[-1])
+
+
+def test_the_engines_write_equal_artifacts_and_push_a_model(clone, first, tmp_path):
+    done = run(clone, "--engine", "stock", "--output", str(tmp_path / "stock"))
+    assert done.code == 0, done.text
+    assert done.states == first.states
+    outputs = (clone / "output/flights", tmp_path / "stock")
+
+    examples = [
+        {path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("Split-*/*")}
+        for folder in (artifact(output, "ExampleGen/examples") for output in outputs)
+    ]
+    assert examples[0] == examples[1]
+
+    for split in ("train", "eval", "test"):
+        files = [artifact(output, "StatisticsGen/statistics") / f"Split-{split}/FeatureStats.pb" for output in outputs]
+        ours, stock = (tfdv.load_stats_binary(str(file)).datasets[0] for file in files)
+        assert ours.num_examples == stock.num_examples
+        of_stock = {feature.path.step[0]: feature for feature in stock.features}
+        assert {feature.path.step[0] for feature in ours.features} == of_stock.keys()
+        for feature in ours.features:
+            other = of_stock[feature.path.step[0]]
+            assert feature.type == other.type
+            if feature.HasField("num_stats"):
+                assert feature.num_stats.mean == pytest.approx(other.num_stats.mean, rel=1e-6)
+                assert feature.num_stats.std_dev == pytest.approx(other.num_stats.std_dev, rel=1e-6)
+            else:
+                assert feature.string_stats.unique == other.string_stats.unique
+
+    schemas = [(artifact(output, "SchemaGen/schema") / "schema.pbtxt").read_text() for output in outputs]
+    assert schemas[0] == schemas[1]
+
+    graphs = [tft.TFTransformOutput(str(artifact(output, "Transform/transform_graph"))) for output in outputs]
+    assert graphs[0].transformed_feature_spec() == graphs[1].transformed_feature_spec()
+    words = [
+        {path.name: path.read_bytes() for path in Path(graph.transform_savedmodel_dir, "assets").iterdir()}
+        for graph in graphs
+    ]
+    assert words[0]
+    assert words[0] == words[1]
+
+    # The order of the transformed examples differs, and so do the weights of the network.
+    assert auc(done.text) == pytest.approx(auc(first.text), abs=0.05)
