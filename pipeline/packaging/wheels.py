@@ -73,7 +73,12 @@ def importable(module_path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def importable_from(folder: str) -> Iterator[None]:
-    """Let the modules in a folder be imported until the end of the block, and unload them then."""
+    """Let the modules in a folder be imported until the end of the block, and unload them then.
+
+    Modules of the same names that are loaded already, in a notebook for example, are out of the way until then.
+    """
+    names = {path.stem for path in Path(folder).glob("*.py")}
+    loaded_before = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}
     sys.path.insert(0, folder)
     try:
         yield
@@ -82,3 +87,4 @@ def importable_from(folder: str) -> Iterator[None]:
         for name, loaded in list(sys.modules.items()):
             if os.path.dirname(getattr(loaded, "__file__", None) or "") == folder:
                 del sys.modules[name]
+        sys.modules.update(loaded_before)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import traceback
+import types
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def test_a_step_gets_nothing_of_the_step_before(tmp_path):
         loaded = importlib.import_module(module)
         assert loaded.answer() == 2
         assert not hasattr(loaded, "LEFT_OUT")
+
+
+def test_a_loaded_module_of_the_same_name_is_not_used_and_comes_back(tmp_path, monkeypatch):
+    """In a notebook, the module file may have been imported before."""
+    loaded = types.ModuleType("of_mine")
+    monkeypatch.setitem(sys.modules, "of_mine", loaded)
+    with wheels.importable(module_path(tmp_path, 5)) as module:
+        assert importlib.import_module(module).answer() == 5
+    assert sys.modules["of_mine"] is loaded
 
 
 @pytest.mark.parametrize("before", [None, "/elsewhere"])
