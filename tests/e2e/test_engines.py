@@ -67,7 +67,9 @@ def test_the_engines_write_equal_artifacts_and_push_a_model(clone, first, tmp_pa
     for name, path in files[0].items():
         (words, numbers), (other_words, other_numbers) = map(words_and_numbers, (path, files[1][name]))
         assert words == other_words
-        assert numbers == pytest.approx(other_numbers, rel=1e-4)  # Beam sums in another order
+        # tf.Transform computes the variance of each key as E[x²] - E[x]² in float32, for each batch: its error depends
+        # on the sizes of the batches.
+        assert numbers == pytest.approx(other_numbers, rel=1e-4, abs=5e-3)
 
     # The order of the transformed examples differs, and so do the weights of the network.
     assert auc(done.text) == pytest.approx(auc(first.text), abs=0.05)
