@@ -211,7 +211,9 @@ class _Phase:
         accumulators = self._new_accumulators()
         if cache is None:
             self._add(accumulators, files)
-        for file in files if cache else ():
+            files = ()
+        for file in files:
+            assert cache
             folder = cache.folder(file)
             if not kept.is_whole(folder):
                 of_file = self._new_accumulators()

@@ -6,7 +6,6 @@ no Beam, such as the combiners: first accumulators over the rows, block by block
 """
 
 import collections
-import functools
 import hashlib
 import heapq
 import os
@@ -116,9 +115,9 @@ class Accumulations(nodes.Visitor):
             return (tuple(operation_def.tensors),)
         if kind in _ACCUMULATORS:
             (tensors,) = input_values
-            new_accumulator = functools.partial(_ACCUMULATORS[kind], operation_def)
-            new_accumulator()  # raises OnlyInBeam before any row is read
-            return ([Accumulation(operation_def.label, tensors, new_accumulator)],)
+            create = _ACCUMULATORS[kind]
+            create(operation_def)  # raises OnlyInBeam before any row is read
+            return ([Accumulation(operation_def.label, tensors, lambda: create(operation_def))],)
         if kind not in _COMPUTED:
             raise OnlyInBeam(operation_def.label)
         return ([found for several in input_values for found in several],) * operation_def.num_outputs
