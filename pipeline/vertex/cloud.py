@@ -57,19 +57,12 @@ ENDED_STATES = frozenset(
 
 @dataclass(frozen=True)
 class Cloud:
-    """Connection to one project and region, with the credentials of this machine.
-
-    Attributes:
-        project: Google Cloud project.
-        region: Such as "europe-west4".
-        credentials: Of the person or service account that sends the requests.
-        endpoints: Address by service, in place of Google's public one.
-    """
+    """Connection to one project and region, with the credentials of this machine."""
 
     project: str
     region: str
     credentials: google.auth.credentials.Credentials
-    endpoints: Mapping[str, str] = field(default_factory=dict)
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # address by service, in place of Google's public one
 
     @classmethod
     def connect(cls, project: str, region: str) -> "Cloud":
@@ -78,9 +71,6 @@ class Cloud:
         The environment may name other addresses of the services, by gcloud's variables, for networks that reach Google
         Cloud by Private Service Connect:
         https://cloud.google.com/sdk/gcloud/reference/topic/configurations, api_endpoint_overrides.
-
-        Raises:
-            UserError: there are none, or they have expired; or an address is not over TLS.
         """
         try:
             credentials, _ = google.auth.default(scopes=SCOPES)
@@ -135,15 +125,9 @@ class Cloud:
         return storage.Client(project=self.project, credentials=self.credentials)
 
     def request(self, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a REST request to a service and return the response; with a body it is a POST.
+        """Send a REST request and return the response; with a body it is a POST.
 
-        Args:
-            service: As gcloud names it, such as "serviceusage".
-            path: Behind the service's address.
-            body: Sent as JSON.
-
-        Raises:
-            GoogleAPICallError: the service refuses, or cannot be reached.
+        ``service`` is its name for gcloud, such as "serviceusage"; ``path`` follows the service's address.
         """
         address = self.endpoints.get(service, f"https://{service}.googleapis.com/").rstrip("/")
         # gcloud has the version in the address of some services: .../bigquery/v2/.
@@ -163,11 +147,7 @@ class Cloud:
                 return
 
     def request_url(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request with an access token to a whole address of Google or of the settings; see ``request``.
-
-        Raises:
-            UserError: the address is not over TLS.
-        """
+        """Send a request with an access token to a whole address of Google or of the settings; see ``request``."""
         if not is_private(url):
             raise UserError(f"no access token is sent to {url}: expected an address that starts with https://")
         with google.auth.transport.requests.AuthorizedSession(self.credentials) as session:
@@ -192,11 +172,7 @@ def is_googles(url: str) -> bool:
 
 
 def checked(response: requests.Response) -> requests.Response:
-    """Return a response.
-
-    Raises:
-        GoogleAPICallError: it is a refusal.
-    """
+    """Return a response; raise GoogleAPICallError when it is a refusal."""
     if not response.ok:
         raise exceptions.from_http_status(response.status_code, _message(response))
     return response
@@ -214,15 +190,8 @@ def poll(
 ) -> Iterator[_Resource]:
     """Yield the state of a job again and again; wait through outages of the network or the service.
 
-    Args:
-        read: Returns the state.
-        seconds: Between two calls of ``read``.
-        patience: Seconds without an answer after which waiting is given up; the job itself goes on.
-        note: Receives a line when Vertex AI stops answering, and when it answers again.
-
-    Raises:
-        LostContact: no answer for ``patience`` seconds.
-        GoogleAPICallError: Vertex AI refuses.
+    ``note`` receives a line when Vertex AI stops answering, and when it answers again. After ``patience`` seconds
+    without an answer LostContact is raised; the job itself goes on.
     """
     answered, is_out = time.monotonic(), False
     while True:

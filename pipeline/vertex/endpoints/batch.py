@@ -14,13 +14,8 @@ from pipeline.vertex.cloud import Cloud, poll
 from pipeline.vertex.endpoints.endpoint import machine_spec
 from pipeline.vertex.endpoints.registry import Version
 
-SUCCEEDED = (v1.JobState.JOB_STATE_SUCCEEDED, v1.JobState.JOB_STATE_PARTIALLY_SUCCEEDED)
-ENDED_STATES = (
-    *SUCCEEDED,
-    v1.JobState.JOB_STATE_FAILED,
-    v1.JobState.JOB_STATE_CANCELLED,
-    v1.JobState.JOB_STATE_EXPIRED,
-)
+SUCCEEDED = ("succeeded", "partially_succeeded")
+ENDED_STATES = (*SUCCEEDED, "failed", "cancelled", "expired")
 FILE_LIST = "file-list"
 LONGEST_OUTAGE = 30 * 60.0
 TABLE = r"[^.\s/]+\.[^.\s]+\.[^.\s]+"
@@ -38,22 +33,9 @@ def predict(
     seconds: float = 10.0,
     images: Images | None = None,
 ) -> None:
-    """Answer all rows of a source and wait for the end.
+    """Answer all rows of a source, a table or files with an object of features a line, and wait for the end.
 
-    Args:
-        version: Of the registry.
-        source: "bigquery://project.dataset.table", or files "gs://bucket/folder/*.jsonl"; of images also
-            "gs://bucket/list.txt", with the address of an image a line.
-        to: "bq://project.dataset", or a folder gs://...
-        label: Column that the model does not take, and its weight.
-        vertex: Key and labels of the job; machines and service account are those of its endpoint.
-        cloud: Where the job runs.
-        note: Receives the job, its states, and how many rows were answered.
-        seconds: Between two looks.
-        images: The rows are images.
-
-    Raises:
-        UserError: the source is in no format whose rows reach the model by name, or the job failed.
+    The answers go to "bq://project.dataset" or a folder gs://... The columns of ``label`` do not reach the model.
     """
     table = source.partition("://")[2] if source.startswith(("bigquery://", "bq://")) else None
     endpoint = vertex.endpoint or Endpoint("batch")
@@ -83,14 +65,15 @@ def predict(
     client = cloud.client(v1.JobServiceClient)
     name = client.create_batch_prediction_job(parent=cloud.parent, batch_prediction_job=job).name
     note(f"version {version.id} answers {source}\n  job  {name}")
-    state = None
+    shown = ""
     for job in poll(lambda: client.get_batch_prediction_job(name=name), seconds, LONGEST_OUTAGE, note):
-        if job.state in ENDED_STATES:
+        state = job.state.name.removeprefix("JOB_STATE_").lower()
+        if state in ENDED_STATES:
             break
-        if job.state != state:
-            state = job.state
-            note(f"  {state.name.removeprefix('JOB_STATE_').lower()}")
-    if job.state not in SUCCEEDED:
+        if state != shown:
+            shown = state
+            note(f"  {state}")
+    if state not in SUCCEEDED:
         raise UserError(f"the batch job ended with {job.state.name}: {job.error.message or 'no reason given'}; {name}")
     info, stats = job.output_info, job.completion_stats
     place = info.gcs_output_directory or f"{info.bigquery_output_dataset}.{info.bigquery_output_table}"

@@ -39,19 +39,11 @@ class CanaryFailed(UserError):
 
 @dataclass(frozen=True)
 class RollOut:
-    """Bring one version to one endpoint.
-
-    Attributes:
-        serving: The endpoint.
-        holder: Name of the run, under which the endpoint is held.
-        has_ended: Returns whether another run is known to have ended.
-        rows: Rows that the version is asked.
-        note: Receives a line about each change.
-    """
+    """Bring one version to one endpoint."""
 
     serving: ServingEndpoint
-    holder: str
-    has_ended: Callable[[str], bool]
+    holder: str  # the run, under whose name the endpoint is held
+    has_ended: Callable[[str], bool]  # whether another run is known to have ended
     rows: SmokeRows
     note: Callable[[str], None]
 
@@ -63,12 +55,8 @@ class RollOut:
     def run(self, version: Version) -> list[str]:
         """Deploy the version and give it all the traffic, in steps.
 
-        Returns:
-            The ids of the deployed models that had the traffic before; they stay for the grace period.
-
-        Raises:
-            CanaryFailed: something is wrong with it, and the traffic is as it was.
-            EndpointTaken: another push holds the endpoint, or somebody has taken it over.
+        Returns the ids of the deployed models that had the traffic before; they stay for the grace period. Raises
+        CanaryFailed when something is wrong with the version, and the traffic is as it was.
         """
         canary = self.canary
         budget = SECONDS_TO_DEPLOY + 60 * canary.minutes * len(canary.steps) + 1800

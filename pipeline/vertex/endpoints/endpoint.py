@@ -8,8 +8,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
@@ -39,19 +38,12 @@ class EndpointTaken(UserError):
     """Another push or a person changes the endpoint."""
 
 
-@dataclass(frozen=True)
-class Push:
-    """A push that has not ended, read from the endpoint's labels.
+class Push(NamedTuple):
+    """A push that has not ended, read from the endpoint's labels."""
 
-    Attributes:
-        holder: The run.
-        until: When it has ended in any case, in seconds since the epoch.
-        before: The traffic before: percent by deployed model.
-    """
-
-    holder: str
-    until: float
-    before: Mapping[str, int]
+    holder: str  # the run
+    until: float  # when it has ended in any case, in seconds since the epoch
+    before: Mapping[str, int]  # the traffic before: percent by deployed model
 
 
 class ServingEndpoint:
@@ -78,11 +70,7 @@ class ServingEndpoint:
         return f"https://{dedicated}" if dedicated else None
 
     def read(self) -> v1.Endpoint:
-        """Return the endpoint as it is now.
-
-        Raises:
-            UserError: it does not exist.
-        """
+        """Return the endpoint as it is now."""
         try:
             return self._client.get_endpoint(name=self.name, retry=RETRY)
         except exceptions.NotFound as error:
@@ -92,15 +80,7 @@ class ServingEndpoint:
             ) from error
 
     def create(self, labels: Mapping[str, str], encryption_key: str | None) -> None:
-        """Create the endpoint if it is named by an id and does not exist, or set its logging.
-
-        Args:
-            labels: Of a new endpoint.
-            encryption_key: Customer-managed key of a new endpoint.
-
-        Raises:
-            UserError: it is named by its resource name and does not exist.
-        """
+        """Create the endpoint if it is named by an id and does not exist, or set its logging."""
         try:
             endpoint = self._client.get_endpoint(name=self.name, retry=RETRY)
         except exceptions.NotFound:
@@ -126,18 +106,9 @@ class ServingEndpoint:
     # The push that holds it.
 
     def take(self, holder: str, seconds: float, has_ended: Callable[[str], bool]) -> dict[str, int]:
-        """Hold the endpoint for a push, and keep its traffic among its labels.
+        """Hold the endpoint for a push, at most for ``seconds``, and keep its traffic among its labels.
 
-        Args:
-            holder: The run.
-            seconds: The most that it may take; after that others no longer heed it.
-            has_ended: Returns whether a holder, a run, is known to have ended.
-
-        Returns:
-            The traffic to go back to: that of now, or that before a push that was cut off.
-
-        Raises:
-            EndpointTaken: another push holds it.
+        Returns the traffic to go back to: the current one, or the one before a push that was cut off.
         """
         holder = as_label(holder)
         before: dict[str, int] = {}
@@ -178,11 +149,7 @@ class ServingEndpoint:
         self._change(freed)
 
     def set_traffic(self, holder: str, traffic: Mapping[str, int]) -> None:
-        """Split the traffic: percent by deployed model, 100 together, or nothing for none.
-
-        Raises:
-            EndpointTaken: ``holder`` no longer holds the endpoint.
-        """
+        """Split the traffic: percent by deployed model, 100 together, or nothing for none."""
 
         def split(endpoint: v1.Endpoint) -> Change:
             self.check_held(holder, endpoint)
@@ -191,11 +158,7 @@ class ServingEndpoint:
         self._change(split)
 
     def check_held(self, holder: str, endpoint: v1.Endpoint | None = None) -> None:
-        """Refuse to go on when somebody else has taken the endpoint over.
-
-        Raises:
-            EndpointTaken: they have.
-        """
+        """Raise EndpointTaken when somebody else has taken the endpoint over."""
         push = push_of(endpoint or self.read())
         if push is None or push.holder != as_label(holder):
             by = push.holder if push else "a rollback"
@@ -216,11 +179,7 @@ class ServingEndpoint:
     # The deployed models.
 
     def deploy(self, version: Version) -> str:
-        """Deploy a version without traffic and wait until it answers, unless it is deployed already.
-
-        Returns:
-            The id of the deployed model.
-        """
+        """Deploy a version without traffic, if it is not, and wait until it answers; return the deployed model's id."""
         deployed = deployed_id(self.read(), version)
         if deployed:
             return deployed

@@ -5,8 +5,7 @@ import datetime
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from google.api_core import exceptions
@@ -22,40 +21,23 @@ METRIC = "aiplatform.googleapis.com/prediction/online"
 LEAST_PERIOD = 60
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Answer of an endpoint to one row.
+class Answer(NamedTuple):
+    """Answer of an endpoint to one row."""
 
-    Attributes:
-        deployed: Id of the deployed model that gave it.
-        prediction: Outputs by name, or the one output.
-    """
-
-    deployed: str
-    prediction: Any
+    deployed: str  # id of the deployed model that gave it
+    prediction: Any  # outputs by name, or the one output
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Requests to a deployed model.
-
-    Attributes:
-        requests: How many there were.
-        errors: How many of these failed.
-        p95_ms: 95th percentile of the latency, in milliseconds; None: nothing was measured.
-    """
+class Observed(NamedTuple):
+    """Requests to a deployed model."""
 
     requests: int
     errors: int
-    p95_ms: float | None
+    p95_ms: float | None  # 95th percentile of the latency in milliseconds
 
 
 def predict(serving: ServingEndpoint, instance: Mapping[str, Any]) -> Answer:
-    """Ask the endpoint one row, as its users do.
-
-    Raises:
-        GoogleAPICallError: the request is refused, or fails.
-    """
+    """Ask the endpoint one row, as its users do."""
     if serving.address:
         url = f"{serving.address}/v1/{serving.name}:predict"
         content = serving.cloud.request_url(url, {"instances": [dict(instance)]})
@@ -67,11 +49,7 @@ def predict(serving: ServingEndpoint, instance: Mapping[str, Any]) -> Answer:
 
 
 def monitored(serving: ServingEndpoint, since: float) -> dict[str, Observed]:
-    """Return the requests to each deployed model since a time in seconds since the epoch, from Cloud Monitoring.
-
-    Raises:
-        UserError: Cloud Monitoring may not be read, or does not answer.
-    """
+    """Return the requests to each deployed model since a time in seconds since the epoch, from Cloud Monitoring."""
     key = "deployed_model_id"
     try:
         counts = _series(serving, since, "response_count", "REDUCE_SUM", (key, "response_code"))

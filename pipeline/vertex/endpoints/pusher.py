@@ -17,13 +17,14 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils
 
 from pipeline.components.artifacts import read_measured, read_smoke_rows
+from pipeline.components.base import Artifacts
 from pipeline.components.pusher import AtomicPusherExecutor
 from pipeline.errors import UserError
 from pipeline.settings import checks
 from pipeline.settings.endpoint import PIPELINE_IMAGE, PREBUILT_IMAGE, Endpoint
 from pipeline.settings.target import Vertex
 from pipeline.vertex import rehearsing
-from pipeline.vertex.cloud import ENDED_STATES, FAILURES, RETRY, Cloud, explained
+from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, explaining
 from pipeline.vertex.endpoints import registry
 from pipeline.vertex.endpoints.canary import CanaryFailed, RollOut, wait_for_grace
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
@@ -36,11 +37,7 @@ PORT = 8080
 
 
 def setting_for(vertex: Vertex, endpoint: Endpoint, pipeline: str) -> dict[str, Any]:
-    """Return what the Pusher's task needs to know, as JSON.
-
-    Raises:
-        UserError: there is no image for the TensorFlow in use.
-    """
+    """Return what the Pusher's task needs to know, as JSON."""
     image = vertex.image if endpoint.image == PIPELINE_IMAGE else endpoint.image
     if endpoint.image == PREBUILT_IMAGE:
         version = importlib.metadata.version("tensorflow")
@@ -78,18 +75,8 @@ def container_of(image: str, endpoint: Endpoint) -> v1.ModelContainerSpec:
 class EndpointPusherExecutor(tfx_pusher.Executor):
     """Push to the folder, register a version of it, and let it take over the endpoint."""
 
-    def Do(
-        self,
-        input_dict: dict[str, list[types.Artifact]],
-        output_dict: dict[str, list[types.Artifact]],
-        exec_properties: dict[str, Any],
-    ) -> None:
-        """Push as TFX's Pusher does; "pushed_model" also gets the properties "endpoint" and "model_version".
-
-        Raises:
-            CanaryFailed: the version does not take over; the traffic is as it was.
-            UserError: the endpoint does not exist, or is held by another push, or the copy is not what was checked.
-        """
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Push as TFX's Pusher does; "pushed_model" also gets the properties "endpoint" and "model_version"."""
         setting = json_utils.loads(exec_properties["custom_config"])[SETTING]
         if rehearsing():
             AtomicPusherExecutor(self._context).Do(input_dict, output_dict, exec_properties)
@@ -98,77 +85,81 @@ class EndpointPusherExecutor(tfx_pusher.Executor):
         if not self.CheckBlessing(input_dict):
             super().Do(input_dict, output_dict, exec_properties)  # which marks it as not pushed
             return
-        cloud = Cloud.connect(setting["project"], setting["region"])
         endpoint = checks.from_json(Endpoint, setting["endpoint"])
+        serving = ServingEndpoint(Cloud.connect(setting["project"], setting["region"]), endpoint)
+        with explaining(f"deploying to {serving.name}"):
+            self._deploy(serving, setting, input_dict, output_dict, exec_properties)
+
+    def _deploy(
+        self,
+        serving: ServingEndpoint,
+        setting: dict[str, Any],
+        input_dict: Artifacts,
+        output_dict: Artifacts,
+        exec_properties: dict[str, Any],
+    ) -> None:
         pushed = artifact_utils.get_single_instance(output_dict["pushed_model"])
         run = run_of(pushed.uri)
-        serving = ServingEndpoint(cloud, endpoint)
-        try:
-            # Before the registry: where the endpoint is gone, nothing is left behind.
-            serving.create(setting["labels"], setting["encryption_key"])
-            entry = registry.Registry(cloud, setting["pipeline"])
-            version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
-            if version is None:
-                AtomicPusherExecutor(self._context).Do(input_dict, output_dict, exec_properties)
-                version = self._registered(entry, input_dict, pushed, setting, run)
-            else:
-                logger.info("version %s was registered before the task was started again", version.id)
-                io_utils.copy_dir(self.GetModelPath(input_dict), pushed.uri)
-                self._MarkPushed(
-                    pushed, pushed_destination=version.folder, pushed_version=os.path.basename(version.folder)
-                )
-            if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
-                raise UserError(
-                    f"version {version.id} of {version.entry} is this model, and was rolled back; to deploy it again "
-                    f"all the same: python vertex_runner.py rollback {version.id}"
-                )
-            rows = SmokeRows.from_json(
-                read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"])), endpoint.canary.smoke_rows
+        # Before the registry: where the endpoint is gone, nothing is left behind.
+        serving.create(setting["labels"], setting["encryption_key"])
+        entry = registry.Registry(serving.cloud, setting["pipeline"])
+        version = entry.pushed_from(artifact_utils.get_single_uri(input_dict["model"]))
+        if version is None:
+            AtomicPusherExecutor(self._context).Do(input_dict, output_dict, exec_properties)
+            version = _registered(entry, serving.settings, input_dict, pushed, setting, run)
+        else:
+            logger.info("version %s was registered before the task was started again", version.id)
+            io_utils.copy_dir(self.GetModelPath(input_dict), pushed.uri)
+            self._MarkPushed(pushed, pushed_destination=version.folder, pushed_version=os.path.basename(version.folder))
+        if version.labels.get(registry.STATE) == registry.ROLLED_BACK:
+            raise UserError(
+                f"version {version.id} of {version.entry} is this model, and was rolled back; to deploy it again "
+                f"all the same: python vertex_runner.py rollback {version.id}"
             )
-            try:
-                old = RollOut(serving, run, lambda holder: has_ended(cloud, holder), rows, logger.info).run(version)
-            except CanaryFailed:
-                entry.label(version, **{registry.STATE: registry.FAILED})
-                raise
-            entry.make_live(version)
-            pushed.set_string_custom_property("endpoint", serving.name)
-            pushed.set_string_custom_property("model_version", version.name)
-            wait_for_grace(serving, old, logger.info)
-        except FAILURES as error:
-            raise explained(error, f"deploying to {serving.name}") from error
+        kept = read_smoke_rows(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
+        rows = SmokeRows.from_json(kept, serving.settings.canary.smoke_rows)
+        try:
+            old = RollOut(serving, run, lambda holder: has_ended(serving.cloud, holder), rows, logger.info).run(version)
+        except CanaryFailed:
+            entry.label(version, **{registry.STATE: registry.FAILED})
+            raise
+        entry.make_live(version)
+        pushed.set_string_custom_property("endpoint", serving.name)
+        pushed.set_string_custom_property("model_version", version.name)
+        wait_for_grace(serving, old, logger.info)
 
-    def _registered(
-        self,
-        entry: registry.Registry,
-        input_dict: dict[str, list[types.Artifact]],
-        pushed: types.Artifact,
-        setting: dict[str, Any],
-        run: str,
-    ) -> registry.Version:
-        measured = read_measured(artifact_utils.get_single_uri(input_dict["model_blessing"]))
-        metrics = measured.get("metrics", {})
-        endpoint = checks.from_json(Endpoint, setting["endpoint"])
-        labels = {
+
+def _registered(
+    entry: registry.Registry,
+    endpoint: Endpoint,
+    input_dict: Artifacts,
+    pushed: types.Artifact,
+    setting: dict[str, Any],
+    run: str,
+) -> registry.Version:
+    measured = read_measured(artifact_utils.get_single_uri(input_dict["model_blessing"]))
+    metrics = measured.get("metrics", {})
+    description = registry.described(metrics, run)
+    version = entry.add(
+        model=artifact_utils.get_single_uri(input_dict["model"]),
+        folder=pushed.get_string_custom_property("pushed_destination"),
+        container=container_of(setting["image"], endpoint),
+        labels={
             **setting["labels"],
             registry.RUN: registry.as_label(run),
             "tensorflow": registry.as_label(importlib.metadata.version("tensorflow")),
             "schema": str(measured.get("schema_sha256") or "")[:16],
             "span": str(measured.get("data_span") or ""),
-        }
-        version = entry.add(
-            model=artifact_utils.get_single_uri(input_dict["model"]),
-            folder=pushed.get_string_custom_property("pushed_destination"),
-            container=container_of(setting["image"], endpoint),
-            labels=labels,
-            description=registry.described(metrics, run),
-            encryption_key=setting["encryption_key"],
-        )
-        logger.info("registered version %s of %s: %s", version.id, version.entry, registry.described(metrics, run))
-        try:
-            entry.add_metrics(version, metrics)
-        except exceptions.GoogleAPICallError as error:
-            logger.warning("the metrics are not shown beside the version: %s", error.message)
-        return version
+        },
+        description=description,
+        encryption_key=setting["encryption_key"],
+    )
+    logger.info("registered version %s of %s: %s", version.id, version.entry, description)
+    try:
+        entry.add_metrics(version, metrics)
+    except exceptions.GoogleAPICallError as error:
+        logger.warning("the metrics are not shown beside the version: %s", error.message)
+    return version
 
 
 def run_of(output: str) -> str:

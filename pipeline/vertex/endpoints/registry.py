@@ -36,19 +36,12 @@ WHEN_CREATED = Retry(
 
 @dataclass(frozen=True)
 class Version:
-    """One version of the entry.
+    """One version of the entry."""
 
-    Attributes:
-        entry: "projects/P/locations/R/models/ID".
-        id: Such as "3".
-        labels: As they were when it was read.
-        folder: The SavedModel, gs://...
-    """
-
-    entry: str
-    id: str
-    labels: Mapping[str, str]
-    folder: str
+    entry: str  # "projects/P/locations/R/models/ID"
+    id: str  # such as "3"
+    labels: Mapping[str, str]  # as they were when it was read
+    folder: str  # the SavedModel, gs://...
 
     @property
     def name(self) -> str:
@@ -57,12 +50,7 @@ class Version:
 
 
 class Registry:
-    """The entry of one pipeline; it exists from the first push on.
-
-    Args:
-        cloud: Project and region.
-        pipeline: Name of the pipeline, which becomes the entry's id.
-    """
+    """The entry of one pipeline, whose name is its id; it exists from the first push on."""
 
     def __init__(self, cloud: Cloud, pipeline: str):
         self._cloud = cloud
@@ -99,19 +87,7 @@ class Registry:
         description: str,
         encryption_key: str | None,
     ) -> Version:
-        """Register a model as the next version, or as the first of a new entry.
-
-        Args:
-            model: Address of the Trainer's model.
-            folder: Address that the SavedModel was pushed to.
-            container: Image and command that serve it.
-            labels: Of the version.
-            description: Of the version, for people.
-            encryption_key: Customer-managed key of the entry.
-
-        Raises:
-            GoogleAPICallError: Vertex AI refuses.
-        """
+        """Register the Trainer's ``model``, pushed to ``folder``, as the next version or the first of a new entry."""
         new = v1.Model(
             display_name=self.id,
             artifact_uri=folder,
@@ -179,12 +155,7 @@ class Registry:
 
 
 def finished(operation: Any, seconds: float) -> Any:
-    """Wait for a long-running operation and return its response.
-
-    Raises:
-        GoogleAPICallError: it failed.
-        UserError: it has not ended in time.
-    """
+    """Wait for a long-running operation and return its response."""
     try:
         return operation.result(timeout=seconds)
     except concurrent.futures.TimeoutError as error:
@@ -212,11 +183,7 @@ def described(metrics: Mapping[str, float], run: str) -> str:
 
 
 def prebuilt_image(tensorflow: str, region: str, accelerator: str | None) -> str:
-    """Return Google's serving image for a version of TensorFlow, such as "2.15.0".
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return Google's serving image for a version of TensorFlow, such as "2.15.0"."""
     from google.cloud.aiplatform import helpers  # the whole SDK, which nothing else needs
 
     continent = region.partition("-")[0]

@@ -3,7 +3,7 @@
 import getpass
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.cloud import aiplatform_v1 as v1
 
@@ -12,34 +12,17 @@ from pipeline.vertex.endpoints.endpoint import ALL, SECONDS_TO_DEPLOY, ServingEn
 from pipeline.vertex.endpoints.registry import PREVIOUS, ROLLED_BACK, STATE, Registry, Version
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The changes of a rollback.
+class Plan(NamedTuple):
+    """The changes of a rollback."""
 
-    Attributes:
-        now: The traffic as it is, in words.
-        steps: The changes in their order, a sentence each.
-        version: The version that comes back; None: the traffic before a push that has not ended.
-        leaving: The versions that have traffic now and are undeployed.
-    """
-
-    now: str
-    steps: tuple[str, ...]
-    version: Version | None
-    leaving: tuple[Version, ...]
+    now: str  # the traffic as it is, in words
+    steps: list[str]  # the changes in their order, a sentence each
+    version: Version | None  # that comes back; None: the traffic before a push that has not ended
+    leaving: list[Version]  # that have traffic now and are undeployed
 
 
 def plan(serving: ServingEndpoint, registry: Registry, wanted: str = PREVIOUS) -> Plan:
-    """Return the changes of a rollback, without doing them.
-
-    Args:
-        serving: The endpoint.
-        registry: The pipeline's entry of the registry.
-        wanted: Alias or number of the version to bring back.
-
-    Raises:
-        UserError: there is no such endpoint or version, or nothing to go back to.
-    """
+    """Return the changes that bring back the version with an alias or number, without doing them."""
     endpoint = serving.read()
     push = push_of(endpoint)
     versions = registry.versions()
@@ -49,18 +32,14 @@ def plan(serving: ServingEndpoint, registry: Registry, wanted: str = PREVIOUS) -
                 f"the push of {push.holder} is the first to {serving.name}: there is nothing to go back to. Cancel its "
                 "job, and it takes the traffic from its version itself"
             )
-        leaving = tuple(
-            other
-            for other in versions
-            if (key := deployed_id(endpoint, other)) is not None and not push.before.get(key)
-        )
+        leaving = [other for other in versions if (key := deployed_id(endpoint, other)) and not push.before.get(key)]
         restored = v1.Endpoint(deployed_models=endpoint.deployed_models, traffic_split=dict(push.before))
         steps = [
             f"end the push of {push.holder}",
             f"put the traffic back: {shares(restored)}",
             *(f"undeploy version {other.id}, which is labelled {ROLLED_BACK}" for other in leaving),
         ]
-        return Plan(shares(endpoint), tuple(steps), None, leaving)
+        return Plan(shares(endpoint), steps, None, leaving)
 
     version = registry.with_alias(wanted)
     if version is None:
@@ -73,26 +52,19 @@ def plan(serving: ServingEndpoint, registry: Registry, wanted: str = PREVIOUS) -
     key = deployed_id(endpoint, version)
     if key is not None and endpoint.traffic_split.get(key) == ALL:
         raise UserError(f"version {version.id} has all the traffic of {serving.name} already; nothing was changed")
-    leaving = tuple(
-        other
-        for other in versions
-        if other.id != version.id and endpoint.traffic_split.get(deployed_id(endpoint, other) or "")
-    )
+    others = (other for other in versions if other.id != version.id)
+    leaving = [other for other in others if endpoint.traffic_split.get(deployed_id(endpoint, other) or "")]
     steps = [
         *([f"end the push of {push.holder}"] if push else []),
         *([f"deploy version {version.id}, which takes some minutes"] if key is None else []),
         f"give version {version.id} all the traffic, and the aliases live and default",
         *(f"undeploy version {other.id}, which is labelled {ROLLED_BACK}" for other in leaving),
     ]
-    return Plan(shares(endpoint), tuple(steps), version, leaving)
+    return Plan(shares(endpoint), steps, version, leaving)
 
 
 def carry_out(serving: ServingEndpoint, registry: Registry, plan: Plan, note: Callable[[str], None]) -> None:
-    """Do the changes of a plan.
-
-    Raises:
-        GoogleAPICallError: Vertex AI refuses.
-    """
+    """Do the changes of a plan."""
     holder = f"rollback-by-{getpass.getuser()}-{int(time.time())}"
     # A push that holds it sees that and stops; the traffic before it is put back with the same call.
     serving.take(holder, SECONDS_TO_DEPLOY, has_ended=lambda _: True)

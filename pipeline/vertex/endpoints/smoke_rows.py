@@ -12,17 +12,12 @@ PROBABILITIES = (ANSWERS["binary"], ANSWERS["multiclass"])
 
 @dataclass(frozen=True)
 class SmokeRows:
-    """Rows with their answers, as the model check has kept them.
+    """Rows with their answers, as the model check has kept them."""
 
-    Attributes:
-        instances: Raw features of a row by name.
-        answers: Outputs of the exported model by name.
-        tolerance: Largest difference of a probability; of another number, relative to the largest of all answers, as
-            in the model check. Chips and versions of TensorFlow round differently.
-    """
-
-    instances: Sequence[Mapping[str, Any]]
-    answers: Sequence[Mapping[str, Any]]
+    instances: Sequence[Mapping[str, Any]]  # raw features by name
+    answers: Sequence[Mapping[str, Any]]  # outputs of the exported model by name
+    # Largest difference of a probability; of another number, relative to the largest of all answers, as in the model
+    # check. Chips and versions of TensorFlow round differently.
     tolerance: float
 
     @classmethod
