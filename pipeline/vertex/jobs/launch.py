@@ -12,7 +12,7 @@ from typing import Any
 
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
-from tfx.utils import json_utils, name_utils
+from tfx.utils import json_utils
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts
@@ -40,61 +40,46 @@ class TaskCancelled(JobFailed):
     """This task was ended from outside while its job ran."""
 
 
-def command_of(
-    executor: type[BaseExecutor], inputs: Artifacts, outputs: Artifacts, exec_properties: dict[str, Any]
-) -> list[str]:
+class JobExecutor(BaseExecutor):
+    """Run the setting's executor in every replica of a CustomJob and wait for its end.
+
+    TFX's own overwrites the command of every pool, so that a Reduction Server would train, and its replicas fail when
+    they end before the chief has exported.
+    """
+
+    def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
+        """Run the job; inputs and outputs are those of the component."""
+        setting, properties = without_setting(exec_properties)
+        folder, job = job_folder(output_dict), setting["job"]
+        with_command(job["jobSpec"], command_of(setting["executor"], input_dict, output_dict, properties), folder)
+        if rehearsing():
+            local_jobs.run(job["displayName"], job["jobSpec"])
+        else:
+            _run("CustomJob", "custom_job", job, setting["parent"], folder)
+
+
+def command_of(executor: str, inputs: Artifacts, outputs: Artifacts, exec_properties: dict[str, Any]) -> list[str]:
     """Return the command that runs an executor in a container of the job."""
     flags = {
-        "--executor_class_path": name_utils.get_full_name(executor),
+        "--executor_class_path": executor,
         "--inputs": artifact_utils.jsonify_artifact_dict(inputs),
         "--outputs": artifact_utils.jsonify_artifact_dict(outputs),
-        "--exec-properties": json.dumps(without_setting(exec_properties), sort_keys=True),
+        "--exec-properties": json.dumps(exec_properties, sort_keys=True),
     }
     return ["python", "-m", "tfx.scripts.run_executor", *itertools.chain.from_iterable(flags.items())]
 
 
-def setting_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the job that ``pipeline.vertex.pipelines.worker_pools`` has put among the settings."""
-    setting: dict[str, Any] = json_utils.loads(exec_properties["custom_config"])[SETTING]
-    return setting
-
-
-def without_setting(exec_properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the properties without the job, as the user's code expects them."""
+def without_setting(exec_properties: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the job that ``worker_pools`` has put among the settings, and the properties without it."""
     settings = json_utils.loads(exec_properties["custom_config"])
-    settings.pop(SETTING)
-    return {**exec_properties, "custom_config": json_utils.dumps(settings)}
+    setting = settings.pop(SETTING)
+    return setting, {**exec_properties, "custom_config": json_utils.dumps(settings)}
 
 
-def run_as_job(
-    executor: type[BaseExecutor],
-    inputs: Artifacts,
-    outputs: Artifacts,
-    exec_properties: dict[str, Any],
-    beside: str,
-) -> None:
-    """Run an executor in every replica of a CustomJob and wait for its end.
-
-    Args:
-        executor: Does the work in each replica.
-        inputs: Arguments of ``Do`` of a task's executor.
-        outputs: The same.
-        exec_properties: The same, with the job that ``pipeline.vertex.pipelines.worker_pools`` has put there.
-        beside: The output beside which checkpoints and logs go: in the same place when Vertex AI starts the job, or the
-            task, again.
-
-    Raises:
-        JobFailed: it did not succeed.
-    """
-    setting = setting_of(exec_properties)
-    folder = os.path.dirname(artifact_utils.get_single_uri(outputs[beside]).rstrip("/"))
-    command = command_of(executor, inputs, outputs, exec_properties)
-    job = setting["job"]
-    with_command(job["jobSpec"], command, f"{folder}/job")
-    if rehearsing():
-        local_jobs.run(job["displayName"], job["jobSpec"])
-    else:
-        _run("CustomJob", "custom_job", job, setting["parent"], f"{folder}/job/name.txt")
+def job_folder(outputs: Artifacts) -> str:
+    """Return the folder for checkpoints, logs and the job's name, the same when a job or task is started again."""
+    (first, *_) = outputs.values()
+    return f"{os.path.dirname(artifact_utils.get_single_uri(first).rstrip('/'))}/job"
 
 
 def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> dict[str, Any]:
@@ -105,23 +90,14 @@ def with_command(job_spec: dict[str, Any], command: list[str], folder: str) -> d
     return job_spec
 
 
-def run_search(job: dict[str, Any], parent: str, marker: str) -> list[dict[str, Any]]:
-    """Run a HyperparameterTuningJob to its end.
+def run_search(job: dict[str, Any], parent: str, folder: str) -> list[dict[str, Any]]:
+    """Run a HyperparameterTuningJob to its end and return the trials that succeeded.
 
-    Args:
-        job: As in Vertex AI's REST documentation.
-        parent: "projects/P/locations/R".
-        marker: File for the name of the job: a task that is started again goes on waiting for it.
-
-    Returns:
-        The trials that succeeded: {"id", "values": {parameter: value}, "measured": the metric}.
-
-    Raises:
-        JobFailed: it did not succeed.
+    A trial is {"id", "values": {parameter: value}, "measured": the metric}.
     """
     if rehearsing():
         return local_jobs.search(job)
-    search = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, marker, progress_of)
+    search = _run("HyperparameterTuningJob", "hyperparameter_tuning_job", job, parent, folder, progress_of)
     return [
         {
             "id": trial.id,
@@ -153,16 +129,20 @@ def _run(
     method: str,
     content: dict[str, Any],
     parent: str,
-    marker: str,
+    folder: str,
     progress: Callable[[Any], str] = lambda job: "",
 ) -> Any:
-    """Run a job of either kind to its end and return it; ``message`` and ``method`` are the client's names of it."""
+    """Run a job of either kind to its end and return it; ``message`` and ``method`` are the client's names of it.
+
+    Its name is kept in ``folder``: a task that is started again goes on waiting for it.
+    """
     from google.cloud import aiplatform_v1
 
     from pipeline.vertex.cloud import Cloud, explaining, poll
 
     client = Cloud.connect_to(parent).client(aiplatform_v1.JobServiceClient)
     create, get, cancel = (getattr(client, f"{verb}_{method}") for verb in ("create", "get", "cancel"))
+    marker = f"{folder}/name.txt"
     name = filesystem.read_text(marker) if filesystem.exists(marker) else None
     if name is None or get(name=name).state.name in ENDED_STATES[1:]:
         with explaining("starting the job"):
@@ -171,15 +151,15 @@ def _run(
         filesystem.write(marker, name)
     url = _url(name)
     logger.info("Waiting for %s: %s", name, url)
-    state = told = ""
+    state = shown = ""
     try:
         with termination.raised(TaskCancelled("this task was ended, and its job was cancelled")):
             for job in poll(lambda: get(name=name), SECONDS_BETWEEN_LOOKS, LONGEST_OUTAGE, logger.warning):
                 state = job.state.name
                 now = ", ".join(filter(None, (state, progress(job))))
-                if now != told:
+                if now != shown:
                     logger.info("%s", now)
-                    told = now
+                    shown = now
                 if state in ENDED_STATES:
                     break
     except TaskCancelled:

@@ -21,7 +21,7 @@ from keras_tuner.engine.trial import Trial
 from keras_tuner.src.engine import tuner_utils
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils
-from tfx.utils import io_utils, json_utils
+from tfx.utils import io_utils, json_utils, name_utils
 
 from pipeline.components.base import Artifacts, user_code
 from pipeline.components.infinite_data import reject_infinite_data
@@ -43,12 +43,13 @@ class VizierJobExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
-        setting = launch.setting_of(exec_properties)
-        with user_code(launch.without_setting(exec_properties)) as properties:
+        setting, given = launch.without_setting(exec_properties)
+        with user_code(given) as properties:
             tuner, _ = prepare(input_dict, properties, tempfile.mkdtemp())
             space = tuner.oracle.get_space()
-        folder = os.path.dirname(artifact_utils.get_single_uri(output_dict["best_hyperparameters"]).rstrip("/"))
-        command = [*launch.command_of(TrialExecutor, input_dict, output_dict, exec_properties), VALUES_FOLLOW]
+        folder = launch.job_folder(output_dict)
+        executor = name_utils.get_full_name(TrialExecutor)
+        command = [*launch.command_of(executor, input_dict, output_dict, given), VALUES_FOLLOW]
         job = setting["job"]
         trial_job = job.pop("jobSpec")
         # Every trial is one process; side by side are trials.
@@ -58,9 +59,9 @@ class VizierJobExecutor(BaseExecutor):
             "maxTrialCount": tuner.oracle.max_trials,
             "parallelTrialCount": min(setting["replicas"], tuner.oracle.max_trials),
             "maxFailedTrialCount": tuner.oracle.max_trials,  # the others may still be good
-            "trialJobSpec": launch.with_command(trial_job, command, f"{folder}/job"),
+            "trialJobSpec": launch.with_command(trial_job, command, folder),
         }
-        trials = launch.run_search(job, setting["parent"], f"{folder}/job/name.txt")
+        trials = launch.run_search(job, setting["parent"], folder)
         if not trials:
             raise UserError("every trial of the search failed; the log of each trial's job says why")
         sign = 1 if tuner.oracle.objective.direction == "max" else -1
@@ -119,14 +120,7 @@ def study_of(
 ) -> dict[str, Any]:
     """Return KerasTuner's search space and objective as a StudySpec of Vizier that stops bad trials early.
 
-    Args:
-        space: Of the module file.
-        objective: The same.
-        minutes: Time from the start of the study after which it ends, with the trials that run then, as soon as one
-            trial has completed; None: no limit.
-
-    Raises:
-        UserError: Vizier has no such parameter.
+    After ``minutes`` from its start the study ends, with the trials that run then, as soon as one trial has completed.
     """
     limit = {
         "maximumRuntimeConstraint": {"maxDuration": f"{math.ceil(60 * (minutes or 0))}s"},
@@ -143,11 +137,7 @@ def study_of(
 
 
 def values_of(space: keras_tuner.HyperParameters, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the values in a trial's arguments, such as ["--units=32.0"], as ``build_model`` gets them.
-
-    Raises:
-        UserError: an argument is no ``--name=value`` of the search space.
-    """
+    """Return the values in a trial's arguments, such as ["--units=32.0"], as ``build_model`` gets them."""
     parameters = {parameter.name: parameter for parameter in space.space}
     values = {}
     for argument in arguments:

@@ -12,14 +12,15 @@ from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_component import BaseComponent
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.orchestration.pipeline import Pipeline
-from tfx.utils import json_utils
+from tfx.utils import json_utils, name_utils
 
 from pipeline.settings.checks import ConfigError
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
 from pipeline.vertex.endpoints import pusher
-from pipeline.vertex.jobs import launch, trainer, tuner, vizier
+from pipeline.vertex.jobs import launch, vizier
+from pipeline.vertex.jobs.replicas import TrainerReplica, TunerReplica
 
 # cloud.google.com/vertex-ai/docs/training/distributed-training#reduce_training_time_with_reduction_server
 REDUCTION_SERVER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -28,11 +29,7 @@ _ResourceSpec = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec
 
 
 def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) -> None:
-    """Give every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint.
-
-    Raises:
-        ConfigError: the table contradicts the training's strategy.
-    """
+    """Give every task its machine, the Trainer and the Tuner their jobs, and the Pusher its endpoint."""
     machines = vertex.machines
     components = {node.id: node for node in pipeline.components if isinstance(node, BaseComponent)}
     machines.check_strategy(config.training.strategy)
@@ -44,14 +41,14 @@ def assign_machines(pipeline: Pipeline, config: PipelineConfig, vertex: Vertex) 
             resources.accelerator.count = row.accelerators
         component.with_platform_config(resources)
     if machines.training:
-        _run_as_job(components["Trainer"], trainer.TrainerJobExecutor, machines.training, vertex)
+        _run_as_job(components["Trainer"], TrainerReplica, machines.training, vertex)
     if machines.tuning and "Tuner" in components:
         if machines.search_with == "vizier":
             # A trial reports in /var/hypertune, where only root may write (GoogleCloudPlatform/cloudml-hypertune#6).
             as_root = replace(vertex, image=vertex.image_as_root)
-            _run_as_job(components["Tuner"], vizier.VizierJobExecutor, machines.tuning, as_root)
+            _run_as_job(components["Tuner"], None, machines.tuning, as_root)
         else:
-            _run_as_job(components["Tuner"], tuner.TunerJobExecutor, machines.tuning, vertex)
+            _run_as_job(components["Tuner"], TunerReplica, machines.tuning, vertex)
     if vertex.endpoint:
         setting = pusher.setting_for(vertex, vertex.endpoint, config.name)
         _replace_executor(components["Pusher"], pusher.EndpointPusherExecutor, pusher.SETTING, setting)
@@ -87,11 +84,7 @@ def worker_pools(job: Job, image: str) -> list[dict[str, Any]]:
 
 
 def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
-    """Return a CustomJob without its command and folder.
-
-    Raises:
-        ConfigError: the job needs a setting of Vertex AI that is missing.
-    """
+    """Return a CustomJob without its command and folder."""
     spec: dict[str, Any] = {
         "workerPoolSpecs": worker_pools(job, vertex.image),
         "scheduling": {
@@ -116,13 +109,15 @@ def custom_job(job: Job, vertex: Vertex, name: str) -> dict[str, Any]:
     }
 
 
-def _run_as_job(component: BaseComponent, executor: type[BaseExecutor], job: Job, vertex: Vertex) -> None:
-    """Let a component's task start a job and wait for it, in place of doing the work."""
+def _run_as_job(component: BaseComponent, replica: type[BaseExecutor] | None, job: Job, vertex: Vertex) -> None:
+    """Let a component's task start a job with an executor in each replica, or a search by Vizier, and wait for it."""
     setting = {
+        "executor": replica and name_utils.get_full_name(replica),
         "parent": f"projects/{vertex.project}/locations/{vertex.region}",
         "replicas": job.replicas,
         "job": custom_job(job, vertex, component.id.lower()),
     }
+    executor = launch.JobExecutor if replica else vizier.VizierJobExecutor
     _replace_executor(component, executor, launch.SETTING, setting)
 
 

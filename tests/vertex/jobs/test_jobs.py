@@ -21,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.settings.machines import Job
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import LostContact
-from pipeline.vertex.jobs import launch, trainer, tuner, vizier
+from pipeline.vertex.jobs import launch, replicas, vizier
 from pipeline.vertex.pipelines import worker_pools
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
@@ -56,9 +56,10 @@ def quick(monkeypatch):
     monkeypatch.setattr(launch, "SECONDS_BETWEEN_LOOKS", 0.01)
 
 
-def properties(job: Job, settings: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def properties(job: Job, replica: str = "", settings: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a component that runs as a job."""
     setting = {
+        "executor": f"pipeline.vertex.jobs.replicas.{replica}",
         "parent": "projects/demo/locations/us-central1",
         "replicas": job.replicas,
         "job": worker_pools.custom_job(job, VERTEX, "some-job"),
@@ -102,7 +103,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def train(folder: str, job: Job = REDUCED) -> None:
-    trainer.TrainerJobExecutor().Do({}, outputs_of_trainer(folder), properties(job))
+    launch.JobExecutor().Do({}, outputs_of_trainer(folder), properties(job, "TrainerReplica"))
 
 
 def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: str):
@@ -111,7 +112,7 @@ def test_the_trainers_task_runs_its_job_to_the_end(there: GoogleCloud, bucket: s
     assert job.state == v1.JobState.JOB_STATE_SUCCEEDED
     chief, worker, reduction = job.job_spec.worker_pool_specs
     assert chief.container_spec.command == worker.container_spec.command
-    assert "pipeline.vertex.jobs.trainer.TrainerReplica" in chief.container_spec.command
+    assert "pipeline.vertex.jobs.replicas.TrainerReplica" in chief.container_spec.command
     assert not reduction.container_spec.command
     assert job.job_spec.scheduling.strategy == v1.Scheduling.Strategy.SPOT
     given = json.loads(chief.container_spec.command[-1])
@@ -123,10 +124,10 @@ def test_the_tuners_task_runs_its_workers_as_a_job(there: GoogleCloud, bucket: s
         "best_hyperparameters": artifact(standard_artifacts.HyperParameters, f"{bucket}/best"),
         "tuner_results": artifact(standard_artifacts.TunerResults, f"{bucket}/results"),
     }
-    tuner.TunerJobExecutor().Do({}, outputs, properties(Job(replicas=3)))
+    launch.JobExecutor().Do({}, outputs, properties(Job(replicas=3), "TunerReplica"))
     (job,) = there.vertex.jobs.custom_jobs.values()
     assert [pool.replica_count for pool in job.job_spec.worker_pool_specs] == [1, 2]
-    assert "pipeline.vertex.jobs.tuner.TunerReplica" in job.job_spec.worker_pool_specs[1].container_spec.command
+    assert "pipeline.vertex.jobs.replicas.TunerReplica" in job.job_spec.worker_pool_specs[1].container_spec.command
 
 
 def test_a_job_that_fails_ends_the_task_with_its_cause_and_page(there: GoogleCloud, bucket: str):
@@ -185,13 +186,13 @@ def test_a_task_that_is_ended_cancels_its_job(there: GoogleCloud, bucket: str, s
     ],
 )
 def test_every_replica_of_a_search_knows_the_first_and_its_own_place(cluster, task, expected):
-    assert tuner.place_in_cluster(json.dumps({"cluster": cluster, "task": task})) == expected
+    assert replicas.place_in_cluster(json.dumps({"cluster": cluster, "task": task})) == expected
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}'])
 def test_a_cluster_that_is_not_as_documented_is_refused(text):
     with pytest.raises(UserError, match=r"the environment variable CLUSTER_SPEC is .*; expected that of Vertex AI"):
-        tuner.place_in_cluster(text)
+        replicas.place_in_cluster(text)
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def search(bucket: str, tmp_path: Path) -> Any:
         }
         examples = artifact(standard_artifacts.Examples, bucket)
         examples[0].split_names = '["train", "eval"]'
-        given = properties(Job(replicas=2), settings, module_file=str(tmp_path / "search_module.py"))
+        given = properties(Job(replicas=2), settings=settings, module_file=str(tmp_path / "search_module.py"))
         vizier.VizierJobExecutor().Do({"examples": examples}, outputs, given)
         written = tmp_path / "demo-bucket/task"
         best = json.loads((written / "best/best_hyperparameters.txt").read_text())

@@ -137,11 +137,17 @@ def spec_of(config: PipelineConfig, machines: Machines, folder: Path) -> dict[st
     return spec
 
 
-def pools_of(spec: dict[str, Any], task: str) -> list[dict[str, Any]]:
-    """The worker pools of the job that a task starts."""
+def setting_of(spec: dict[str, Any], task: str) -> dict[str, Any]:
+    """The job that a task starts, among its settings."""
     parameters = spec["components"]["tfx-dag"]["dag"]["tasks"][task]["inputs"]["parameters"]
     settings = json_utils.loads(parameters["custom_config"]["runtimeValue"]["constantValue"]["stringValue"])
-    pools: list[dict[str, Any]] = settings[launch.SETTING]["job"]["jobSpec"]["workerPoolSpecs"]
+    setting: dict[str, Any] = settings[launch.SETTING]
+    return setting
+
+
+def pools_of(spec: dict[str, Any], task: str) -> list[dict[str, Any]]:
+    """The worker pools of that job."""
+    pools: list[dict[str, Any]] = setting_of(spec, task)["job"]["jobSpec"]["workerPoolSpecs"]
     return pools
 
 
@@ -161,7 +167,8 @@ def test_the_compiled_job_has_every_tasks_resources_and_the_jobs_of_trainer_and_
     assert containers["Transform_executor"]["resources"] == {"cpuLimit": 16.0, "memoryLimit": 64.0}
     accelerator = containers["Evaluator_executor"]["resources"]["accelerator"]
     assert accelerator == {"type": "NVIDIA_TESLA_T4", "count": "2"}
-    assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.trainer.TrainerJobExecutor"
+    assert containers["Trainer_executor"]["args"][1] == "pipeline.vertex.jobs.launch.JobExecutor"
+    assert setting_of(spec, "Trainer")["executor"] == "pipeline.vertex.jobs.replicas.TrainerReplica"
     assert containers["Tuner_executor"]["args"][1] == "pipeline.vertex.jobs.vizier.VizierJobExecutor"
     assert tuple(containers["Evaluator_executor"]["command"][:3]) == require_gpus.PREFIX
     assert containers["Transform_executor"]["command"] == containers["Evaluator_executor"]["command"][3:]

@@ -1,7 +1,7 @@
-"""Run the Tuner as a CustomJob whose replicas search side by side: executors of its task and of every replica.
+"""The replicas of a CustomJob: executors that train, or search, together.
 
-The first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the best values.
-All replicas, the first too, train trials.
+Of a search, the first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the
+best values. All replicas, the first too, train trials.
 """
 
 import json
@@ -13,21 +13,33 @@ import threading
 from typing import Any
 
 from tfx.dsl.components.base.base_executor import BaseExecutor
+from tfx.types import artifact_utils
+from tfx.utils import path_utils
 
-from pipeline.components import tuner
+from pipeline.components import trainer, tuner
 from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
-from pipeline.vertex.jobs import launch
 
 CHIEF = "chief"
 
 
-class TunerJobExecutor(BaseExecutor):
-    """Start the job and wait for it."""
+class TrainerReplica(trainer.TrainerExecutor):
+    """The Trainer in one of several processes that train together: only the chief's outputs count."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Run the search as a job; inputs and outputs are those of TFX's Tuner."""
-        launch.run_as_job(TunerReplica, input_dict, output_dict, exec_properties, beside="best_hyperparameters")
+        """Train; a replica that is not the chief writes to a temporary folder."""
+        from pipeline.training import strategy
+
+        _, index = strategy.cluster()
+        if index == 0:
+            super().Do(input_dict, output_dict, exec_properties)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, (artifact,) in output_dict.items():
+                artifact.uri = os.path.join(scratch, name)
+            # TFX looks for a model when run_fn has ended, and training.run exports the chief's only.
+            os.makedirs(path_utils.serving_model_dir(artifact_utils.get_single_uri(output_dict["model"])))
+            super().Do(input_dict, output_dict, exec_properties)
 
 
 class TunerReplica(BaseExecutor):
@@ -38,11 +50,7 @@ class TunerReplica(BaseExecutor):
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Train trials until there are no more; the first replica also runs the chief.
-
-        Raises:
-            UserError: this is a job of Vertex AI without a cluster.
-        """
+        """Train trials until there are no more; the first replica also runs the chief."""
         if os.environ.get("KERASTUNER_TUNER_ID") == CHIEF:
             search = tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
             tuner.write_results(search, output_dict)
@@ -83,9 +91,6 @@ def place_in_cluster(text: str | None) -> tuple[str, int]:
     """Return the address of the first replica and the index of this one, from Vertex AI's CLUSTER_SPEC.
 
     cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables
-
-    Raises:
-        UserError: it is missing or not what is documented.
     """
     try:
         spec = json.loads(text or "")
