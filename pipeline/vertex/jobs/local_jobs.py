@@ -1,7 +1,7 @@
 """Run jobs of Vertex AI as processes on this machine, one a replica, with the environment that Vertex AI gives them.
 
 For rehearsals: same command, same variables, an empty working folder. Machine types, accelerators, spot machines and
-Reduction Servers have no part in it, and Vizier's choice of values is random. Its rules for stopping are kept to.
+Reduction Servers have no part in it. Vizier's choice of values is random, and no trial is stopped early.
 """
 
 import contextlib
@@ -13,13 +13,12 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.training.oracle import Direction, is_below_median
 from pipeline.vertex import REHEARSAL_VARIABLE
 
 # Role of a pool in TF_CONFIG by its place; the third are Reduction Servers, which are images of Google's.
@@ -31,26 +30,10 @@ SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_END = 60.0
 
 
-def run(
-    name: str,
-    job_spec: dict[str, Any],
-    arguments: list[str] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    **variables: str,
-) -> None:
+def run(name: str, job_spec: dict[str, Any], arguments: Sequence[str] = (), **variables: str) -> None:
     """Run the replicas of a CustomJobSpec until the first has ended; the others are ended then, as Vertex AI does it.
 
-    cloud.google.com/vertex-ai/docs/training/understanding-training-service
-
-    Args:
-        name: Of the job, for the logs.
-        job_spec: As in Vertex AI's REST documentation, with a command in every container.
-        arguments: Appended to the command.
-        stop: Asked again and again; the replicas are ended once it returns True.
-        variables: Added to the environment.
-
-    Raises:
-        UserError: a replica failed, here for good; the others are ended then.
+    cloud.google.com/vertex-ai/docs/training/understanding-training-service. A replica that fails does so for good here.
     """
     logs = Path(os.environ[REHEARSAL_VARIABLE])
     logs.mkdir(parents=True, exist_ok=True)
@@ -68,14 +51,14 @@ def run(
                 log = logs / f"{name}-workerpool{pool}-{index}.log"
                 with log.open("wb") as file:
                     process = subprocess.Popen(
-                        [*container["command"], *container.get("args", ()), *(arguments or ())],
+                        [*container["command"], *container.get("args", ()), *arguments],
                         cwd=folder / "work",
                         env={**inherited, **environment, **variables, "TMPDIR": str(folder / "tmp")},
                         stdout=file,
                         stderr=subprocess.STDOUT,
                     )
                 processes.append((process, log))
-            _wait(processes, stop)
+            _wait(processes)
         finally:
             for process, _ in processes:
                 if process.poll() is None:
@@ -84,22 +67,27 @@ def run(
 
 
 def search(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run a HyperparameterTuningJob with random values; return the trials that succeeded, see ``launch.run_search``."""
+    """Run a HyperparameterTuningJob with random values; return the trials that succeeded, see ``launch.run_search``.
+
+    No trial starts after the study's time, if one has succeeded by then.
+    """
     generator = random.Random(1)
     study, spec = job["studySpec"], job["trialJobSpec"]
-    metric = study["metrics"][0]["metricId"]
+    metric, goal = study["metrics"][0]["metricId"], study["metrics"][0]["goal"]
     prefix = spec["baseOutputDirectory"]["outputUriPrefix"].rstrip("/")
     suggestions = [
         {parameter["parameterId"]: _random_value(parameter, generator) for parameter in study["parameters"]}
         for _ in range(job["maxTrialCount"])
     ]
+    limit = study.get("studyStoppingConfig", {}).get("maximumRuntimeConstraint", {}).get("maxDuration")
+    end = time.monotonic() + float(limit.removesuffix("s")) if limit else math.inf
     failures: list[str] = []
-    stopping = _Stopping(study)
+    trials: list[dict[str, Any]] = []
 
-    def run_trial(number: int) -> dict[str, Any] | None:
+    def run_trial(number: int) -> None:
         values, trial = suggestions[number - 1], str(number)
-        if stopping.study_ends():
-            return None
+        if trials and time.monotonic() >= end:
+            return
         with tempfile.TemporaryDirectory(prefix="trial-") as folder:
             file = Path(folder) / "hypertune" / "output.metrics"
             try:
@@ -107,65 +95,22 @@ def search(job: dict[str, Any]) -> list[dict[str, Any]]:
                     f"{job['displayName']}-trial-{trial}",
                     {**spec, "baseOutputDirectory": {"outputUriPrefix": f"{prefix}/{trial}"}},
                     [f"--{name}={value}" for name, value in values.items()],
-                    lambda: stopping.trial_ends(_reported(file, metric)),
                     CLOUD_ML_TRIAL_ID=trial,
                     CLOUD_ML_HP_METRIC_TAG=metric,
                     CLOUD_ML_HP_METRIC_FILE=str(file),
                 )
             except UserError as error:
                 failures.append(str(error))
-                return None
-            curve = _reported(file, metric)
-        if not curve:
-            return None  # stopped before it reported
-        stopping.ended.append(curve)
-        return {"id": trial, "values": values, "measured": stopping.measured(curve)}
+                return
+            # As cloudml-hypertune writes it. A trial counts with its best measurement.
+            curve = [float(json.loads(line)[metric]) for line in file.read_text().splitlines()]
+        trials.append({"id": trial, "values": values, "measured": (min if goal == "MINIMIZE" else max)(curve)})
 
     with ThreadPoolExecutor(job["parallelTrialCount"]) as pool:
-        trials = [trial for trial in pool.map(run_trial, range(1, job["maxTrialCount"] + 1)) if trial]
+        list(pool.map(run_trial, range(1, job["maxTrialCount"] + 1)))
     if not trials and failures:
         raise UserError(failures[-1])
-    return trials
-
-
-class _Stopping:
-    """When trials of a study, and the study, are ended, by the comments of Vizier's StudySpec.
-
-    Attributes:
-        ended: The measurements of each trial that has ended.
-    """
-
-    def __init__(self, study: dict[str, Any]):
-        limit = study.get("studyStoppingConfig", {})
-        duration = limit.get("maximumRuntimeConstraint", {}).get("maxDuration")
-        self.ended: list[list[float]] = []
-        self._end = time.monotonic() + float(duration.removesuffix("s")) if duration else math.inf
-        self._least = limit.get("minNumTrials", 0)
-        self._asap = limit.get("shouldStopAsap", False)
-        self._median = "medianAutomatedStoppingSpec" in study
-        self._best = study.get("measurementSelectionType") == "BEST_MEASUREMENT"
-        self._direction: Direction = "min" if study["metrics"][0]["goal"] == "MINIMIZE" else "max"
-
-    def study_ends(self) -> bool:
-        """Return whether no other trial may start."""
-        return time.monotonic() >= self._end and len(self.ended) >= self._least
-
-    def trial_ends(self, curve: list[float]) -> bool:
-        """Return whether a trial with these measurements is to end."""
-        if self._asap and self.study_ends():
-            return True
-        return self._median and is_below_median(curve, list(self.ended), self._direction)
-
-    def measured(self, curve: list[float]) -> float:
-        """Return the final measurement of a trial."""
-        best = max if self._direction == "max" else min
-        return best(curve) if self._best else curve[-1]
-
-
-def _reported(file: Path, metric: str) -> list[float]:
-    """Return what cloudml-hypertune has written; the last line may not be complete yet."""
-    lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return [float(json.loads(line)[metric]) for line in lines]
+    return sorted(trials, key=lambda trial: int(trial["id"]))
 
 
 def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]:
@@ -205,22 +150,18 @@ def _replicas(job_spec: dict[str, Any]) -> list[tuple[int, int, dict[str, str]]]
     return replicas
 
 
-def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]], stop: Callable[[], bool]) -> None:
+def _wait(processes: list[tuple[subprocess.Popen[bytes], Path]]) -> None:
     first, _ = processes[0]
     end = math.inf
-    while first.poll() != 0 and not stop():
+    while first.poll() != 0:
         failed = [(process, log) for process, log in processes if process.poll()]
         if failed:
             end = min(end, time.monotonic() + (0 if first.poll() else SECONDS_TO_END))
         if time.monotonic() >= end:
             process, log = failed[0]
-            raise UserError(f"{log.stem} ended with exit code {process.returncode}.\n{tail(log)}")
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:]
+            raise UserError("\n".join([f"{log.stem} ended with exit code {process.returncode}.", *lines]))
         time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def tail(log: Path) -> str:
-    """Return the last lines of a log."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-MOST_LINES:])
 
 
 def _random_value(parameter: dict[str, Any], generator: random.Random) -> Any:

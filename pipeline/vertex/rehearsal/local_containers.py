@@ -1,7 +1,11 @@
-"""Run containers of tasks as processes on this machine, with nothing around them that Vertex AI has not."""
+"""Run containers of tasks as processes on this machine, with nothing around them that Vertex AI has not.
+
+The log of a failed task becomes one message, with what differs from a local run if that is the reason.
+"""
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,9 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.settings.repository import REPOSITORY
+from pipeline.settings.repository import REPOSITORY, shown
 from pipeline.vertex import REHEARSAL_VARIABLE, RUN_IN_IMAGE
-from pipeline.vertex.rehearsal.task_failure import failure_message
 
 # Variables of this shell that a task gets all the same: which GPUs there are and how they are reached.
 KEPT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES")
@@ -25,16 +28,14 @@ import sys
 sys.path[:] = [path for path in sys.path if path != {str(REPOSITORY)!r} and not path.startswith("__editable__")]
 sys.meta_path[:] = [each for each in sys.meta_path if not getattr(each, "__module__", "").startswith("__editable__")]
 """
+EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Failed|Interrupt))(?:: (.*))?$")
+FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+), in (.+)$')
+# Exceptions whose class adds nothing to the message.
+OURS = ("pipeline.errors.UserError", "pipeline.vertex.jobs.launch.JobFailed")
 
 
 class LocalContainers:
-    """Run the commands of containers that have this pipeline's image.
-
-    Args:
-        scratch: Folder for the working folders; the caller deletes it.
-        logs: Folder for the log of each container.
-        module: The user's module file, for messages.
-    """
+    """Run the commands of containers that have this pipeline's image; the caller deletes ``scratch``."""
 
     def __init__(self, scratch: Path, logs: Path, module: Path):
         self._scratch = scratch
@@ -54,17 +55,7 @@ class LocalContainers:
         executor_input: Mapping[str, Any],
         placeholders: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Run a container's command, with its placeholders filled in.
-
-        Args:
-            name: Of the task.
-            container: As in the spec.
-            executor_input: Value of the placeholder "{{$}}".
-            placeholders: Values of other placeholders.
-
-        Raises:
-            UserError: it failed; the message says why.
-        """
+        """Run the command of a task's container with its placeholders filled in; "{{$}}" is ``executor_input``."""
         values = {**placeholders, "{{$}}": json.dumps(executor_input)}
         command = [values.get(word, word) for word in (*container.get("command", ()), *container.get("args", ()))]
         unknown = [word for word in command if "{{$" in word]
@@ -115,3 +106,50 @@ class LocalContainers:
             "TMPDIR": str(folder / "tmp"),
             "LANG": "C.UTF-8",
         }
+
+
+def failure_message(log: Path, code: int, module: Path) -> str:
+    """Return one message from the log of a task that ended with an exit code."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [match for match in map(EXCEPTION.match, lines) if match]
+    if errors:
+        kind, text = errors[-1][1], errors[-1][2] or ""
+        message = text if kind in OURS else f"{kind.rsplit('.', 1)[-1]}: {text}"
+    elif code < 0:
+        name = signal.Signals(-code).name
+        message = f"ended by {name}" + (", which is how a machine without memory left ends it" if code == -9 else "")
+        kind = text = ""
+    else:
+        message, kind, text = f"ended with exit code {code}", "", ""
+    parts = [message, *_place(lines, module), *_reason(kind, text, module), f"  its log {shown(log)}"]
+    return "\n".join(parts)
+
+
+def _place(lines: list[str], module: Path) -> list[str]:
+    """Return where in the user's code the error arose; the wheel keeps its line numbers."""
+    own = {module.name, *(path.name for path in module.parent.glob("*.py"))}
+    for number in range(len(lines) - 1, -1, -1):
+        frame = FRAME.match(lines[number])
+        if frame and Path(frame[1]).name in own and "site-packages" not in frame[1] and "/pipeline/" not in frame[1]:
+            source = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            return [f"  at {shown(module.parent / Path(frame[1]).name)}, line {frame[2]}, in {frame[3]}: {source}"]
+    return []
+
+
+def _reason(kind: str, text: str, module: Path) -> list[str]:
+    """Return what is different in a task, if that is the reason."""
+    missing = re.match(r"No module named '([\w.]+)'", text)
+    if kind == "ModuleNotFoundError" and missing:
+        package = missing[1].split(".")[0]
+        if (REPOSITORY / package).exists() or (module.parent / package).is_dir() or module.parent.name == package:
+            return [
+                f"  {package}/ is in this repository but not in the image of the tasks, which has the installed "
+                f"packages and pipeline/. Of your code, {module.name} travels with the run, with the modules beside it "
+                f'that it imports by their plain name: write "import x" in place of "from {package} import x"'
+            ]
+    if kind == "FileNotFoundError":
+        return [
+            "  a task runs on a machine of its own, in an empty folder: read files from the artifacts and the data, or "
+            "put what is in them into the module file"
+        ]
+    return []

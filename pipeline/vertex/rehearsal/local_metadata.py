@@ -19,14 +19,7 @@ STORE = "projects/rehearsal/locations/local/metadataStores/default/artifacts"
 
 
 class LocalMetadata:
-    """A metadata store of one pipeline.
-
-    Args:
-        file: Holds it; created when something is added.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """A metadata store of one pipeline; its file is created when something is added."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -78,11 +71,7 @@ class LocalMetadata:
         return next(matching, None)
 
     def latest(self, query: str) -> Artifact | None:
-        """Return the newest artifact that meets a resolver's filter, as 'schema_title="tfx.Model" AND state=LIVE'.
-
-        Raises:
-            UserError: the filter has a condition that is not known here.
-        """
+        """Return the newest artifact that meets a filter such as 'schema_title="tfx.Model" AND state=LIVE'."""
         conditions = []
         for condition in query.split(" AND "):
             field, equals, value = (part.strip() for part in condition.partition("="))

@@ -1,8 +1,7 @@
 """Run a PipelineJob compiled for Vertex AI on this machine, task by task, as Vertex AI would.
 
-A container is a fresh process here: with the container's command, in an empty folder, with an environment that has
-nothing of this shell's, and with the packages that are in the image and no other code. Tasks pass on what Vertex AI
-passes on: ExecutorInput and executor_output.json, by the spec.
+Each container is a process of ``local_containers``. Tasks pass on what Vertex AI passes on: ExecutorInput and
+executor_output.json, by the spec.
 """
 
 import datetime
@@ -35,21 +34,13 @@ from pipeline.vertex import (
     tasks_of_spec,
 )
 from pipeline.vertex.pipelines.artifacts import as_tfx
-from pipeline.vertex.rehearsal.conditions import holds
 from pipeline.vertex.rehearsal.local_containers import LocalContainers
 from pipeline.vertex.rehearsal.local_metadata import Artifact, LocalMetadata
 
 Outputs = dict[str, list[Artifact]]
-State = Literal["ran", "cached", "looked up", "skipped"]
-# Outputs of a task that was skipped.
-SKIPPED: Outputs = {}
+State = Literal["ran", "cached", "looked up"]
 # Vertex AI's words for how a task ended.
-TASK_STATES: dict[State, str] = {
-    "ran": "SUCCEEDED",
-    "cached": "SKIPPED",
-    "looked up": "SUCCEEDED",
-    "skipped": "NOT_TRIGGERED",
-}
+TASK_STATES: dict[State, str] = {"ran": "SUCCEEDED", "cached": "SKIPPED", "looked up": "SUCCEEDED"}
 
 
 def target_for(output: Path, name: str, vertex: Vertex) -> Target:
@@ -71,21 +62,9 @@ def run(
     on_start: Callable[[str], None],
     on_end: Callable[[Step], None],
 ) -> dict[str, Step]:
-    """Run every task of a PipelineJob in the order of its spec.
+    """Run every task of a PipelineJob in the order of its spec and return the steps; a resolver's two tasks are one.
 
-    Args:
-        job: The PipelineJob, as compiled.
-        run_id: Name of the run; the logs go to ``folder/logs/<run_id>/``.
-        folder: Holds the metadata and logs.
-        module: The user's module file, for messages.
-        on_start: Receives the name of a step before it starts.
-        on_end: Receives the step when it has ended.
-
-    Returns:
-        The steps by name; the two tasks of a resolver are one step.
-
-    Raises:
-        StepFailed: a task failed; what needs it has not run, nor anything after it with the failure policy "fast".
+    Logs go to ``folder/logs/<run_id>/``. After a failed task (StepFailed) the job's failure policy decides what runs.
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as scratch:
         return _Rehearsal(job, run_id, folder, module, Path(scratch)).run(on_start, on_end)
@@ -205,10 +184,8 @@ class _Rehearsal:
             key: self._outputs[source["producerTask"]].get(source["outputArtifactKey"], [])
             for key, source in sources.items()
         }
-        condition = task.get("triggerPolicy", {}).get("condition")
-        skipped = any(self._outputs[upstream] is SKIPPED for upstream in _upstream(task))
-        if skipped or (condition and not holds(condition, inputs)):
-            return "skipped", SKIPPED
+        if "condition" in task.get("triggerPolicy", {}):
+            raise UserError(f"the task {name} runs under a condition, which cannot be rehearsed")
         if "importer" in executor:
             return "looked up", self._import(executor["importer"], component)
         if "resolver" in executor:
@@ -229,8 +206,7 @@ class _Rehearsal:
         schema = importer["typeSchema"]["instanceSchema"]
         if not fileio.exists(uri):
             raise UserError(f"there is nothing at {uri}, which is to be imported")
-        known = None if importer.get("reimport") else self._metadata.imported(uri, schema)
-        artifact = known or self._metadata.new(uri, schema, importer.get("metadata"))
+        artifact = self._metadata.imported(uri, schema) or self._metadata.new(uri, schema, importer.get("metadata"))
         self._metadata.add({output: [artifact]})
         return {output: [artifact]}
 
@@ -308,7 +284,7 @@ def not_rehearsed(vertex: Vertex) -> Iterator[str]:
     if any(job.spot for job in jobs):
         yield "spot machines that are taken away"
     if machines.search_with == "vizier" and machines.tuning:
-        yield "Vizier's choice of values (these were random)"
+        yield "Vizier's choice of values (these were random), and its early stopping"
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""Parts of the spec that a rehearsal reads: order, conditions, queries of resolvers, the cache, reasons of failures."""
+"""Parts of the spec that a rehearsal reads: order, queries of resolvers, the cache, reasons of failures."""
 
 import re
 from pathlib import Path
@@ -9,32 +9,8 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.runs.step import Step, StepFailed
 from pipeline.vertex.rehearsal import task_runner
-from pipeline.vertex.rehearsal.conditions import holds
+from pipeline.vertex.rehearsal.local_containers import failure_message
 from pipeline.vertex.rehearsal.local_metadata import LocalMetadata
-from pipeline.vertex.rehearsal.task_failure import failure_message
-
-BLESSED = {"x": [{"uri": "/a", "metadata": {"blessed": 1.0, "kind": "a && b"}}]}
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        ("(inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0)", True),
-        ("!((inputs.artifacts['x'].artifacts[0].metadata['blessed'] == 1.0))", False),
-        ("(inputs.artifacts['x'].artifacts[0].uri == '/a') && (1.0 < 2.0)", True),
-        ("((1.0 > 2.0) || (inputs.artifacts['x'].artifacts[0].metadata['kind'] == 'a && b'))", True),
-        ("(inputs.artifacts['x'].artifacts[0].metadata['kind'] != 'b') && !(1.0 < 2.0)", False),
-    ],
-)
-def test_conditions_that_tfx_writes_are_evaluated(condition, expected):
-    assert holds(condition, BLESSED) is expected
-
-
-@pytest.mark.parametrize("condition", ["size(inputs.artifacts['x']) == 1", "inputs.parameters['y'] == 1.0", "1 +"])
-def test_other_conditions_are_refused(condition):
-    with pytest.raises(UserError, match=r"cannot evaluate the condition"):
-        holds(condition, BLESSED)
-
 
 # A container that says of its model whether it is blessed, and what it found around it.
 TASK = """
@@ -91,28 +67,28 @@ def rehearse(job: dict[str, Any], run_id: str, folder: Path) -> dict[str, Step]:
 # TFX calls what protobuf deprecates, in a way that names our line.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tasks_run_in_the_specs_order_or_not_at_all_and_once_only(tmp_path, monkeypatch):
+def test_tasks_run_in_the_specs_order_and_once_only(tmp_path, monkeypatch):
     monkeypatch.setenv("OF_THIS_SHELL", "x")
-    blessed = "inputs.artifacts['model'].artifacts[0].metadata['blessed'] == 1.0"
-    tasks = {
-        "Last": {"dependentTasks": ["IfBlessed"]},
-        "IfBlessed": {**after("First"), "triggerPolicy": {"condition": blessed}},
-        "IfNot": {**after("First"), "triggerPolicy": {"condition": f"!({blessed})"}},
-        "First": {},
-    }
+    tasks = {"Last": {"dependentTasks": ["Second"]}, "Second": after("First"), "First": {}}
     job = job_of(tasks, tmp_path)
     steps = rehearse(job, "1", tmp_path)
-    states = {name: step.state for name, step in steps.items()}
-    assert states == {"First": "ran", "IfNot": "ran", "IfBlessed": "skipped", "Last": "skipped"}
-    assert next(iter(steps)) == "First"
-    (model,) = steps["IfNot"].outputs["model"]
+    assert list(steps) == ["First", "Second", "Last"]
+    # The last has the container and the inputs of the first.
+    assert [step.state for step in steps.values()] == ["ran", "ran", "cached"]
+    (model,) = steps["Second"].outputs["model"]
     assert model.get_string_custom_property("folder") == "[]"
     assert model.get_string_custom_property("shell") == ""
     assert model.get_int_custom_property("inputs") == 1
-    again = {name: step.state for name, step in rehearse(job, "2", tmp_path).items()}
-    assert again == {"First": "cached", "IfNot": "cached", "IfBlessed": "skipped", "Last": "skipped"}
-    edited = {name: step.state for name, step in rehearse(job_of(tasks, tmp_path, f"{TASK}\n"), "3", tmp_path).items()}
-    assert edited["First"] == "ran"
+    assert {step.state for step in rehearse(job, "2", tmp_path).values()} == {"cached"}
+    edited = rehearse(job_of(tasks, tmp_path, f"{TASK}\n"), "3", tmp_path)
+    assert edited["First"].state == "ran"
+
+
+def test_a_task_with_a_condition_cannot_be_rehearsed(tmp_path):
+    job = job_of({"First": {"triggerPolicy": {"condition": "1.0 < 2.0"}}}, tmp_path)
+    with pytest.raises(StepFailed) as failed:
+        rehearse(job, "1", tmp_path)
+    assert "the task First runs under a condition, which cannot be rehearsed" in str(failed.value.__cause__)
 
 
 def test_a_task_that_fails_ends_the_rehearsal(tmp_path):
