@@ -16,7 +16,7 @@ from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
-from pipeline.vertex.pipelines import bills, preflight, schedules, submit
+from pipeline.vertex.pipelines import preflight, schedules, submit
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -117,41 +117,32 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
     """Show a job until it has ended; return the exit code."""
     screen, arguments = session.screen, session.arguments
     try:
-        outcome = watching.watch(
-            job,
-            cloud,
-            lambda line: screen.line(line.name, line.state, line.seconds, line.detail),
-            screen.note,
-            arguments.poll,
-            arguments.patience,
+        ended = watching.watch(
+            job, cloud, lambda line: screen.line(*line), screen.note, arguments.poll, arguments.patience
         )
     except LostContact as error:
         screen.note(f"\n{error}")
         return LOST_CONTACT
-    if outcome.page:
-        screen.note(f"\nreport {outcome.page}")
+    if page := watching.page_of(ended):
+        screen.note(f"\nreport {page}")
     else:
-        _report_here(outcome, cloud, session)
-    bill = bills.bill_of_job(outcome.job)
+        from pipeline.vertex.pipelines.report_task import report_here  # TFX takes seconds
+
+        try:
+            report_here(ended, cloud, session.folder, screen.note)
+        except Exception as error:  # the exit code stays what it is
+            logging.getLogger("pipeline").exception("reporting failed")
+            screen.note(f"no report: {type(error).__name__}: {error}; the whole of it is in the log")
+    bill = watching.bill_of_job(ended)
     if bill:
         estimates.show_bill(bill, screen)
-        watched_jobs.keep(session.output, bills.watched(job, outcome.state, outcome.job, bill))
-    if outcome.state != "succeeded":
-        screen.note(f"\n{watching.report(job, outcome)}")
+        watched_jobs.keep(session.output, watching.watched(job, ended, bill))
+    if watching.state_of(ended) != "succeeded":
+        screen.note(f"\n{watching.failure_of(job, ended)}")
         return FAILED
-    if outcome.pushed_to is None:
+    pushed_to = watching.pushed_to(ended)
+    if pushed_to is None:
         screen.note("\nnot pushed: the model was not blessed; what was pushed before stays")
         return NOT_BLESSED
-    screen.note(f"\npushed to {outcome.pushed_to}")
+    screen.note(f"\npushed to {pushed_to}")
     return SUCCEEDED
-
-
-def _report_here(outcome: watching.JobOutcome, cloud: Cloud, session: Session) -> None:
-    """Write the report and notify the webhook, unless the job's own task did it; the exit code stays what it is."""
-    from pipeline.vertex.pipelines.report_task import report_here
-
-    try:
-        report_here(outcome.job, cloud, session.folder, session.screen.note)
-    except Exception as error:
-        logging.getLogger("pipeline").exception("reporting failed")
-        session.screen.note(f"no report: {type(error).__name__}: {error}; the whole of it is in the log")

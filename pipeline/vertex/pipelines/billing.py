@@ -4,11 +4,12 @@ The catalog has a SKU for each resource; what it is stands in its description on
 running in Americas", and where in its regions (cloud.google.com/billing/docs/reference/rest/v1/services.skus).
 """
 
+import collections
 import datetime
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,45 +52,10 @@ FEES = {
 HOME = "us-central1"
 
 
-@dataclass
-class Changes:
-    """Changes by a refresh: prices that rose and fell by more than 1 %, that are new, and that stay unseen."""
-
-    up: int = 0
-    down: int = 0
-    same: int = 0
-    new: int = 0
-    unseen: list[str] = field(default_factory=list)
-
-    def count(self, before: float | None, after: float) -> None:
-        """Count a price that the catalog has."""
-        if before is None:
-            self.new += 1
-        elif abs(after - before) <= LEAST_CHANGE * before:
-            self.same += 1
-        elif after > before:
-            self.up += 1
-        else:
-            self.down += 1
-
-    @property
-    def text(self) -> str:
-        """Return the counts in a line."""
-        return f"{self.up} prices rose and {self.down} fell by more than 1 %, {self.new} are new, {self.same} stay"
-
-
 def refresh(path: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
-    """Rewrite the prices and the date of the table, whole or not at all; its comments stay.
+    """Rewrite the prices and the date of configs/prices.toml, whole or not at all; its comments stay.
 
     A price that the catalog does not have stays as it was, and is named.
-
-    Args:
-        path: Of configs/prices.toml, whose regions are looked up.
-        cloud: A project in which the Cloud Billing API is enabled.
-        note: Receives a line about what is read, how many prices changed, and which were not found.
-
-    Raises:
-        UserError: the table is damaged, the catalog cannot be read, or has none of the prices.
     """
     prices = read_prices(path)
     note("reading Google's Cloud Billing Catalog")
@@ -101,15 +67,23 @@ def refresh(path: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
             f"Google's Cloud Billing Catalog has none of the prices in {shown(path)}, which stays as it was; its SKUs "
             "may have other names now: see pipeline/vertex/pipelines/billing.py"
         )
-    changes = Changes()
+    changes: collections.Counter[str] = collections.Counter()
+    missing: dict[str, None] = {}  # in their order
     today = datetime.date.today()
-    text = _rewritten(path.read_text(encoding="utf-8"), prices, found, {**prices.fees, **fees}, today, changes)
+
+    def line_of(resource: str, name: str, line: str) -> str:
+        return _line(resource, name, line, prices, found, changes, missing)
+
+    text = _rewritten(path.read_text(encoding="utf-8"), line_of, {**prices.fees, **fees}, today)
     with new_file(path) as partial:
         Path(partial).write_text(text, encoding="utf-8")
         read_prices(Path(partial))
-    note(f"{shown(path)} has the prices of {today}: {changes.text}")
-    if changes.unseen:
-        note(f"not in the catalog, and left as they were: {', '.join(dict.fromkeys(changes.unseen))}")
+    note(
+        f"{shown(path)} has the prices of {today}: {changes['up']} prices rose and {changes['down']} fell by more than "
+        f"1 %, {changes['new']} are new, {changes['same']} stay"
+    )
+    if missing:
+        note(f"not in the catalog, and left as they were: {', '.join(missing)}")
 
 
 def _skus(service: str, cloud: Cloud) -> Iterator[Mapping[str, Any]]:
@@ -126,8 +100,7 @@ def _found(skus: Iterator[Mapping[str, Any]], prices: Prices) -> dict[tuple[str,
             price = _price(sku, unit) if re.match(pattern, sku["description"]) else None
             for region in sku["serviceRegions"] if price is not None else ():
                 if region in prices.regions:
-                    values = vars(found.get((resource, region), Price()))
-                    found[resource, region] = Price(**{**values, kind: price})
+                    found[resource, region] = replace(found.get((resource, region), Price()), **{kind: price})
     return found
 
 
@@ -165,12 +138,7 @@ def _price(sku: Mapping[str, Any], unit: str) -> float | None:
 
 
 def _rewritten(
-    text: str,
-    prices: Prices,
-    found: Mapping[tuple[str, str], Price],
-    fees: Mapping[str, float],
-    today: datetime.date,
-    changes: Changes,
+    text: str, line_of: Callable[[str, str, str], str], fees: Mapping[str, float], today: datetime.date
 ) -> str:
     """Return the text of the table with other prices; it has a line for each price of a region."""
     sources = tomllib.loads(text)["sources"]
@@ -190,7 +158,7 @@ def _rewritten(
         elif section == "sources" and name == SOURCE:
             lines.append(listed)
         elif section.startswith("prices."):
-            lines.append(_line(section.removeprefix("prices."), name, line, prices, found, changes))
+            lines.append(line_of(section.removeprefix("prices."), name, line))
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
@@ -202,7 +170,8 @@ def _line(
     line: str,
     prices: Prices,
     found: Mapping[tuple[str, str], Price],
-    changes: Changes,
+    changes: collections.Counter[str],
+    missing: dict[str, None],
 ) -> str:
     """Return a line of a section of prices: the price of a region, or the section's source."""
     in_catalog = any(key[0] == resource for key in found)
@@ -212,10 +181,11 @@ def _line(
     for kind in ("on_demand", "spot"):
         was, now = getattr(before, kind), getattr(after, kind)
         if now is not None:
-            changes.count(was, now)
+            is_same = was is not None and abs(now - was) <= LEAST_CHANGE * was
+            changes["new" if was is None else "same" if is_same else "up" if now > was else "down"] += 1
         elif was is not None:
             place = f"{resource} in {name}{' on spot' if kind == 'spot' else ''}"
-            changes.unseen.append(place if in_catalog else resource)
+            missing[place if in_catalog else resource] = None
         if (now if now is not None else was) is not None:
             values.append(f"{kind} = {now if now is not None else was:.9g}")
     return f"{name} = {{ {', '.join(values)} }}"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRu
 from tfx.orchestration.pipeline import Pipeline
 
 from pipeline import filesystem
-from pipeline.costs.rates import Rates
+from pipeline.costs.rates import Rates, to_json
 from pipeline.data import image_dataset
 from pipeline.data.files import Files
 from pipeline.data.location import find_files
@@ -21,10 +21,12 @@ from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.graph import create_pipeline
 from pipeline.settings.config import Data, PipelineConfig
-from pipeline.settings.target import Target
-from pipeline.vertex import FIRST_OF_RESOLVER, JOB, LAST_OF_RESOLVER, UPLOADS
+from pipeline.settings.repository import in_repository
+from pipeline.settings.target import Target, Vertex
+from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB, JOB_NAME, LAST_OF_RESOLVER, REPORT_TASK, UPLOADS
 from pipeline.vertex.jobs.require_gpus import on_gpus
-from pipeline.vertex.pipelines import report_task
+from pipeline.vertex.pipelines.report_task import OUTPUTS
+from pipeline.vertex.pipelines.watch import RATES_FLAG
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
 BYTES_AT_ONCE = 1 << 20
@@ -34,19 +36,10 @@ POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILU
 
 
 def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | None = None) -> Path:
-    """Write the PipelineJob of the config's graph, and the list of files to upload before it can run.
+    """Write the PipelineJob of the config's graph and the list of files to upload before it; return the job's path.
 
-    Args:
-        config: WHAT. Data on this machine gets an address below a remote ``target.pipeline_root``, by its content.
-        target: WHERE, with ``target.vertex``. The user's code and the schema are written to ``target.staging``.
-        out: Folder for ``pipeline_job.json`` and ``uploads.json``, which holds {file here: address}.
-        rates: What the parts of the run cost an hour, for the bill at its end; None: it will have none.
-
-    Returns:
-        The path of the PipelineJob.
-
-    Raises:
-        UserError: the module file or a setting is not usable, or there is no such data.
+    Data on this machine gets an address below a remote ``target.pipeline_root``, by its content. ``rates`` are for the
+    bill at the end of the run.
     """
     if target.vertex is None:
         raise UserError("the target is this machine; expected one with vertex settings")
@@ -64,7 +57,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | No
         reading["lifecycle"] = {"preCacheCheck": {"command": EXAMPLE_GEN_DRIVER, "args": reading["args"]}}
     elif config.data.images:
         reading["lifecycle"]["preCacheCheck"]["command"] = EXAMPLE_GEN_DRIVER
-    report_task.add_to(job["pipelineSpec"], config, target.vertex, rates)
+    _add_report(job["pipelineSpec"], config, target.vertex, rates)
     job["runtimeConfig"]["failurePolicy"] = POLICIES[target.vertex.failure_policy]
     return write_compiled(out, job, uploads | staged_uploads(target))
 
@@ -82,6 +75,67 @@ def write_compiled(out: Path, job: Mapping[str, Any], uploads: Mapping[str, str]
     for name, content in ((UPLOADS, uploads), (JOB, job)):
         filesystem.write(out / name, json.dumps(content, indent=2, sort_keys=True) + "\n")
     return out / JOB
+
+
+def _add_report(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, rates: Rates | None) -> None:
+    """Add the exit handler ``report_task``, in the form of kfp's ExitHandler and TFX's exit_handler.
+
+    All other tasks become those of one task, which ends in any case. A task that waited for each of them would not be
+    triggered after a failure: what depends on the failed task never ends.
+    """
+    spec["components"][ALL_NODES] = {"dag": spec["root"]["dag"]}
+    spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
+    arguments = ["--job", JOB_NAME, "--config", config_to_json(config), "--executor-input", "{{$}}"]
+    if rates:
+        arguments += [RATES_FLAG, to_json(rates)]
+    if vertex.webhook_url:
+        arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
+    module = "pipeline.vertex.pipelines.report_task"
+    task = add_task(spec, REPORT_TASK, module, arguments, vertex, OUTPUTS)
+    task |= {"dependentTasks": [ALL_NODES], "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}}
+
+
+def add_task(
+    spec: dict[str, Any],
+    name: str,
+    module: str,
+    arguments: list[str],
+    vertex: Vertex,
+    outputs: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Add a task to a pipeline spec and return it: a module of ours with its arguments, on the machine of ``name``.
+
+    The config is among the arguments as text, for its file is not in the image. ``outputs`` holds the kind of artifact
+    by output, such as "system.HTML".
+    """
+    machine = vertex.machines.task(name)
+    container = {
+        "image": vertex.image,
+        "command": ["python", "-m", module],
+        "args": arguments,
+        "resources": {"cpuLimit": machine.cpu, "memoryLimit": machine.memory_gib},
+    }
+    spec["deploymentSpec"]["executors"][f"{name}_executor"] = {"container": container}
+    spec["components"][name] = {"executorLabel": f"{name}_executor"}
+    if outputs:
+        kinds = {
+            key: {"artifactType": {"schemaTitle": kind, "schemaVersion": "0.0.1"}} for key, kind in outputs.items()
+        }
+        spec["components"][name]["outputDefinitions"] = {"artifacts": kinds}
+    task: dict[str, Any] = {"taskInfo": {"name": name}, "componentRef": {"name": name}}
+    spec["root"]["dag"]["tasks"][name] = task
+    return task
+
+
+def config_to_json(config: PipelineConfig) -> str:
+    """Return the config as JSON, in which nothing depends on where the repository lies here."""
+    portable = replace(
+        config,
+        module=in_repository(config.module),
+        schema=config.schema and in_repository(config.schema),
+        data=replace(config.data, prepare=None),
+    )
+    return json.dumps(asdict(portable))
 
 
 def _complete(spec: dict[str, Any], pipeline: Pipeline) -> None:
@@ -129,11 +183,7 @@ def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineC
 
 
 def _images_in_tables(source: Files, data: Data) -> Iterator[str]:
-    """Yield the image files that tables name; those that are not there are bad rows.
-
-    Raises:
-        UserError: there is a bad row, and none is allowed.
-    """
+    """Yield the image files that tables name; those that are not there are bad rows."""
     for row, path, file in image_dataset.in_tables(source, data.images) if data.images else ():
         if file and Path(file).is_file():
             yield file

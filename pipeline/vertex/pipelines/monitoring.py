@@ -35,8 +35,8 @@ from pipeline.validation.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, Re
 from pipeline.validation.statistics import Remedies
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
-from pipeline.vertex.pipelines import container_tasks
-from pipeline.vertex.pipelines.compile import staged_uploads, write_compiled
+from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled
+from pipeline.vertex.pipelines.report_task import config_from_json
 from pipeline.vertex.pipelines.schedules import start_now
 
 logger = logging.getLogger("pipeline.vertex")
@@ -52,17 +52,7 @@ def name_of(pipeline: str) -> str:
 
 
 def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) -> None:
-    """Write the job and the list of files to upload, as ``pipeline.vertex.pipelines.compile`` does for the pipeline.
-
-    Args:
-        config: Of the pipeline whose model answers on the endpoint.
-        target: With an endpoint that logs its requests.
-        out: Folder.
-        retrain: Whether a crossed limit starts the pipeline, by its schedule's job.
-
-    Raises:
-        UserError: there is no endpoint, log or reviewed schema.
-    """
+    """Write the job and the list of files to upload, as ``pipeline.vertex.pipelines.compile`` does for the pipeline."""
     vertex = target.vertex
     if vertex is None or vertex.endpoint is None or not vertex.endpoint.log_to:
         raise UserError(
@@ -75,7 +65,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
             "python -m pipeline schema and name it in the config"
         )
     name = name_of(config.name)
-    arguments = ["--config", container_tasks.config_to_json(config), "--endpoint", checks.to_json(vertex.endpoint)]
+    arguments = ["--config", config_to_json(config), "--endpoint", checks.to_json(vertex.endpoint)]
     arguments += ["--project", vertex.project, "--region", vertex.region, "--root", target.pipeline_root]
     arguments += ["--schema", stage_schema(Path(config.schema), config.label, config.evaluation.sliced_by, target)]
     arguments += ["--retrain"] if retrain else []
@@ -87,7 +77,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, retrain: bool) ->
         "components": {},
         "deploymentSpec": {"executors": {}},
     }
-    container_tasks.add_task(spec, MONITOR, "pipeline.vertex.pipelines.monitoring", arguments, vertex)
+    add_task(spec, MONITOR, "pipeline.vertex.pipelines.monitoring", arguments, vertex)
     runtime = {"gcsOutputDirectory": target.pipeline_root}
     job = {"displayName": name, "pipelineSpec": spec, "runtimeConfig": runtime}
     write_compiled(out, job, staged_uploads(target))
@@ -105,7 +95,7 @@ def main() -> int:
     parser.add_argument("--schema", required=True, help="folder with the reviewed schema")
     parser.add_argument("--retrain", action="store_true", help="start the pipeline when a limit is crossed")
     arguments = parser.parse_args()
-    config, _ = container_tasks.config_from_json(arguments.config)
+    config, _ = config_from_json(arguments.config)
     cloud = Cloud.connect(arguments.project, arguments.region)
     crossed = monitor(config, checks.from_json(Endpoint, arguments.endpoint), cloud, arguments.root, arguments.schema)
     if crossed and arguments.retrain:
@@ -115,11 +105,7 @@ def main() -> int:
 
 
 def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str, schema_folder: str) -> bool:
-    """Print the findings and write them below ``root``; return whether a limit is crossed.
-
-    Raises:
-        UserError: there is nothing to compare with.
-    """
+    """Print the findings and write them below ``root``; return whether a limit is crossed."""
     requests = read_log(endpoint, cloud, config.data.images)
     if requests is None or len(requests.instances) < MIN_ROWS:
         rows = len(requests.instances) if requests else 0

@@ -4,8 +4,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
@@ -22,7 +22,7 @@ from pipeline.vertex.cloud import FAILURES, SECONDS, Cloud, first_line
 from pipeline.vertex.endpoints.endpoint import push_of, shares
 from pipeline.vertex.pipelines import requirements
 from pipeline.vertex.pipelines.container_images import Image, read_image
-from pipeline.vertex.pipelines.finding import Finding
+from pipeline.vertex.pipelines.requirements import Finding
 
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"
@@ -50,14 +50,8 @@ Kind = Literal["ours", "ours, as root", "another"]
 ROOT = ("", "0", "root", "0:0", "root:root")
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Result of a preflight.
-
-    Attributes:
-        findings: Of all checks.
-        vertex: As it was given, with the images that were looked at by their digests: what runs is what was checked.
-    """
+class Checked(NamedTuple):
+    """Findings of all checks, and the settings with the digests of the images: what runs is what was checked."""
 
     findings: list[Finding]
     vertex: Vertex
@@ -86,10 +80,10 @@ def check(config: PipelineConfig, vertex: Vertex, connect: Callable[[], Cloud]) 
     with ThreadPoolExecutor(len(checks)) as pool:
         results = list(pool.map(lambda item: _findings(*item), checks.items()))
     findings = [Finding("ok", cloud.caller, "", "credentials"), *(finding for result in results for finding in result)]
-    return Checked(findings, with_images(vertex, pinned))
+    return Checked(findings, _with_images(vertex, pinned))
 
 
-def images_of(vertex: Vertex) -> dict[str, Kind]:
+def _images_of(vertex: Vertex) -> dict[str, Kind]:
     """Return the images that a run takes."""
     images: dict[str, Kind] = {vertex.image: "ours"}
     if vertex.machines.tuning and vertex.machines.search_with == "vizier":
@@ -101,8 +95,8 @@ def images_of(vertex: Vertex) -> dict[str, Kind]:
     return images
 
 
-def with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
-    """Return the settings with other addresses of the images in ``images_of``."""
+def _with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
+    """Return the settings with other addresses of the images in ``_images_of``."""
 
     def other(image: str) -> str:
         return addresses.get(image, image)
@@ -127,7 +121,7 @@ def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[
         findings.append(Finding("unsure", f"you may not look: {first_line(error)}"))
     except FAILURES as error:
         findings.append(Finding("unsure", f"no answer: {first_line(error)}"))
-    return [replace(finding, subject=subject) for finding in findings]
+    return [finding._replace(subject=subject) for finding in findings]
 
 
 def _apis(config: PipelineConfig, vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
@@ -177,7 +171,7 @@ def _bucket(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
 
 def _images(vertex: Vertex, cloud: Cloud, pinned: dict[str, str]) -> Iterator[Finding]:
     """Check the images, and note their addresses by digest in ``pinned``."""
-    for address, kind in images_of(vertex).items():
+    for address, kind in _images_of(vertex).items():
         build = f"make image IMAGE={vertex.image}"
         remedy = build if kind == "ours" else f"{build} builds it, too" if kind == "ours, as root" else "push it first"
         try:
@@ -271,22 +265,17 @@ def _endpoint(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
 
 def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
     for secret in filter(None, (vertex.webhook_url, vertex.webhook_secret)):
-        yield from _secret_version(secret, cloud)
-
-
-def _secret_version(secret: str, cloud: Cloud) -> Iterator[Finding]:
-    _, project, _, name, *_ = secret.split("/")
-    try:
-        version = cloud.request("secretmanager", f"v1/{secret}")
-    except exceptions.NotFound:
-        remedy = f"gcloud secrets create {name} --project={project} --data-file=FILE"
-        yield Finding("wrong", f"there is no secret {secret}", remedy)
-        return
-    if version.get("state") != "ENABLED":
-        remedy = f"gcloud secrets versions add {name} --project={project} --data-file=FILE"
-        yield Finding("wrong", f"{secret} is {str(version.get('state')).lower()}", remedy)
-    else:
-        yield Finding("ok", secret)
+        _, project, _, name, *_ = secret.split("/")
+        arguments = f"{name} --project={project} --data-file=FILE"
+        try:
+            state = cloud.request("secretmanager", f"v1/{secret}").get("state")
+        except exceptions.NotFound:
+            yield Finding("wrong", f"there is no secret {secret}", f"gcloud secrets create {arguments}")
+            continue
+        if state == "ENABLED":
+            yield Finding("ok", secret)
+        else:
+            yield Finding("wrong", f"{secret} is {str(state).lower()}", f"gcloud secrets versions add {arguments}")
 
 
 def _matches(name: str, pattern: str) -> bool:

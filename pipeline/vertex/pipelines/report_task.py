@@ -16,18 +16,20 @@ import logging
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+from pydantic import TypeAdapter
 from tfx import types
+from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
 from pipeline import filesystem
 from pipeline.components.artifacts import read_hyperparameters
 from pipeline.costs.bill import to_dict
-from pipeline.costs.rates import Rates, to_json
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.report import page
@@ -36,12 +38,9 @@ from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.step import Step
 from pipeline.settings.config import PipelineConfig
-from pipeline.settings.target import Vertex
-from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
+from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
 from pipeline.vertex.cloud import Cloud
-from pipeline.vertex.pipelines import bills, container_tasks
-from pipeline.vertex.pipelines.artifacts import as_tfx
-from pipeline.vertex.pipelines.watch import seconds_of, tasks_of
+from pipeline.vertex.pipelines.watch import RATES_FLAG, bill_of_job, seconds_of, tasks_of
 
 logger = logging.getLogger("pipeline.vertex")
 
@@ -50,19 +49,12 @@ _State = v1.PipelineTaskDetail.State
 OUTPUTS = {REPORT: "system.HTML", "metrics": "system.Metrics"}
 
 
-@dataclasses.dataclass(frozen=True)
-class StepOutcomes:
-    """Outcomes of the steps of a job.
+class StepOutcomes(NamedTuple):
+    """Outcomes of the steps of a job."""
 
-    Attributes:
-        steps: Those that succeeded, in the order in which they started.
-        failed: The first that did not, and its seconds.
-        reason: Why it failed.
-    """
-
-    steps: list[Step]
-    failed: tuple[str, float] | None
-    reason: str
+    steps: list[Step]  # those that succeeded, in the order in which they started
+    failed: tuple[str, float] | None  # the first that did not, and its seconds
+    reason: str  # why it failed
 
 
 def main() -> int:
@@ -85,19 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         "--webhook-url", help="version of a secret in Secret Manager with the address that receives the outcome"
     )
     parser.add_argument("--webhook-secret", help="the same, to sign with")
-    parser.add_argument(bills.FLAG, help="what the parts of the run cost an hour, as JSON")
+    parser.add_argument(RATES_FLAG, help="what the parts of the run cost an hour, as JSON")
     return parser
 
 
 def report_here(job: v1.PipelineJob, cloud: Cloud, folder: Path, note: Callable[[str], None]) -> None:
-    """Do on this machine what the task did not do in a job that has ended; nothing if it did, or the job has none.
-
-    Args:
-        job: As Vertex AI returns it.
-        cloud: Where it ran.
-        folder: Receives report.html.
-        note: Receives a line about the report and one about the webhook.
-    """
+    """Do on this machine what the task did not do in a job that has ended; nothing if it did, or the job has none."""
     spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
     ended = [task.state for task in job.job_detail.task_details if task.task_name == REPORT_TASK]
     if REPORT_TASK not in tasks_of_spec(spec) or _State.SUCCEEDED in ended:
@@ -115,7 +100,7 @@ def report_here(job: v1.PipelineJob, cloud: Cloud, folder: Path, note: Callable[
 
 def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Namespace) -> dict[str, str]:
     """Write the report and the metrics of the job, and send its outcome; return what could not be done, and why."""
-    config, settings = container_tasks.config_from_json(arguments.config)
+    config, settings = config_from_json(arguments.config)
     outcomes = step_outcomes(job)
     results, code = None, FAILED
     if outcomes.failed:
@@ -133,7 +118,7 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         started = job.create_time.astimezone().replace(tzinfo=None) if job.create_time else datetime.datetime.now()
         command = ["python", "vertex_runner.py", "watch", job.name]
         kept = record.make(run, command, config, started, code, outcome, outcomes.steps, outcomes.failed)
-        bill = bills.bill_of_job(job)
+        bill = bill_of_job(job)
         kept = dataclasses.replace(kept, config=settings, cost=to_dict(bill) if bill else {})
         with tempfile.TemporaryDirectory() as folder:
             page_here = page.write(
@@ -176,7 +161,7 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
 
 
 def step_outcomes(job: v1.PipelineJob) -> StepOutcomes:
-    """Return how each task but this one outcomes."""
+    """Return how each task but this one ended."""
     spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
     tasks = tasks_of_spec(spec)
     steps, failed, reason = [], None, ""
@@ -222,22 +207,10 @@ def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineCon
     return {name: float(value) for name, value in finite.items()}
 
 
-def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, rates: Rates | None = None) -> None:
-    """Add the task to a compiled pipeline as its exit handler, in the form of kfp's ExitHandler and TFX's exit_handler.
-
-    All other tasks become those of one task, which ends in any case. A task that waited for each of them would not be
-    triggered after a failure: what depends on the failed task never comes to an end of its own.
-    """
-    spec["components"][ALL_NODES] = {"dag": spec["root"]["dag"]}
-    spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
-    arguments = ["--job", JOB_NAME, "--config", container_tasks.config_to_json(config), "--executor-input", "{{$}}"]
-    if rates:
-        arguments += [bills.FLAG, to_json(rates)]
-    if vertex.webhook_url:
-        arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
-    module = "pipeline.vertex.pipelines.report_task"
-    task = container_tasks.add_task(spec, REPORT_TASK, module, arguments, vertex, OUTPUTS)
-    task |= {"dependentTasks": [ALL_NODES], "triggerPolicy": {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}}
+def config_from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
+    """Return the config, and all its settings by name."""
+    settings = json.loads(text)
+    return TypeAdapter(PipelineConfig).validate_python(settings), settings
 
 
 def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:
@@ -264,6 +237,15 @@ def _artifacts(task: v1.PipelineTaskDetail, kinds: Mapping[str, Any]) -> dict[st
             if "instanceSchema" in kinds.get(key, {}).get("artifactType", {})
         }
     )
+
+
+def as_tfx(outputs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[types.Artifact]]:
+    """Return the artifacts of a task by output; each is a RuntimeArtifact as JSON."""
+    messages = {
+        key: json_format.ParseDict({"artifacts": list(artifacts)}, pipeline_spec_pb2.ArtifactList())
+        for key, artifacts in outputs.items()
+    }
+    return {key: list(artifacts) for key, artifacts in parse_raw_artifact_dict(messages).items()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ which is not visible from here: a role that is not found is no more than "unsure
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
 from google.api_core import exceptions
@@ -15,7 +15,6 @@ from google.api_core import exceptions
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import Cloud, is_googles
-from pipeline.vertex.pipelines.finding import Finding
 
 SUBMIT = ("aiplatform.pipelineJobs.create", "aiplatform.pipelineJobs.get", "aiplatform.pipelineJobs.list")
 # To delete is to write over a file that was cut short.
@@ -61,22 +60,23 @@ METRICS = (
 )
 
 
-class Need(NamedTuple):
-    """A row of the table of what a run needs.
+class Finding(NamedTuple):
+    """The result of one check; "unsure", which cannot be determined or is only a warning, does not stop a run."""
 
-    Attributes:
-        purpose: Such as "run jobs".
-        place: Where it is needed; empty: the run does not need it.
-        roles: Each is enough for the account of the jobs, there or in the project; the first is the one to grant.
-        api: That must be enabled.
-        permissions: That the caller needs.
-    """
+    state: Literal["ok", "wrong", "unsure"]
+    text: str
+    remedy: str = ""
+    subject: str = ""  # what was checked, such as "bucket"
+
+
+class Need(NamedTuple):
+    """A row of the table of what a run needs."""
 
     purpose: str
-    place: Place
-    roles: tuple[str, ...] = ()
+    place: Place  # empty: the run does not need it
+    roles: tuple[str, ...] = ()  # each is enough for the account of the jobs; the first is the one to grant
     api: str = ""
-    permissions: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()  # that the caller needs
 
 
 def needs_of(config: PipelineConfig, vertex: Vertex, account: str = "") -> list[Need]:

@@ -6,13 +6,12 @@ from concurrent import futures
 from pathlib import Path
 from typing import Literal
 
-from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import UserError
 from pipeline.settings.target import Vertex
 from pipeline.vertex.cloud import RETRY, Cloud
-from pipeline.vertex.pipelines.submit import job_of, upload
+from pipeline.vertex.pipelines.submit import create_job, job_of, upload
 
 Change = Literal["pause", "resume", "delete"]
 SECONDS_TO_DELETE = 300.0
@@ -21,19 +20,9 @@ SECONDS_TO_DELETE = 300.0
 def create(
     folder: Path, vertex: Vertex, name: str, cron: str, cloud: Cloud, note: Callable[[str], None]
 ) -> v1.Schedule:
-    """Create the schedule of a pipeline, or change the existing one to this job and these times.
+    """Create the one schedule of a pipeline, or change it to the job compiled to ``folder`` and these times.
 
-    Args:
-        folder: What ``pipeline.vertex.pipelines.compile`` wrote.
-        vertex: Service account, network, labels and policies of the runs.
-        name: Of the pipeline, which is that of its one schedule.
-        cron: Times, as Vertex AI takes them: cloud.google.com/vertex-ai/docs/pipelines/schedule-pipeline-run
-        cloud: Where the schedule is.
-        note: Receives lines about what is uploaded, and the schedule.
-
-    Raises:
-        UserError: there are several schedules of that name.
-        GoogleAPICallError: Google Cloud refuses.
+    ``cron`` is as Vertex AI takes it: cloud.google.com/vertex-ai/docs/pipelines/schedule-pipeline-run
     """
     upload(folder, cloud, note)
     job, _ = job_of(folder, vertex)
@@ -80,19 +69,7 @@ def described(schedule: v1.Schedule) -> str:
 
 
 def change(name: str, change: Change, cloud: Cloud) -> v1.Schedule | None:
-    """Pause, resume or delete a schedule.
-
-    Args:
-        name: Of its pipeline, or the schedule's resource name or id.
-        change: What to do.
-        cloud: Where the schedule is.
-
-    Returns:
-        The schedule after the change; None: it is deleted.
-
-    Raises:
-        UserError: there is none of that name, or several; or it takes too long.
-    """
+    """Pause, resume or delete a schedule, given by its pipeline, resource name or id; return it unless deleted."""
     client = cloud.client(v1.ScheduleServiceClient)
     schedules = list_schedules(cloud)
     # A resource name may have the project's id where Vertex AI's answers have its number.
@@ -119,11 +96,7 @@ def change(name: str, change: Change, cloud: Cloud) -> v1.Schedule | None:
 
 
 def start_now(name: str, cloud: Cloud) -> str:
-    """Start at once what a schedule starts; return the job's resource name.
-
-    Raises:
-        UserError: there is no such schedule.
-    """
+    """Start at once what a schedule starts; return the job's resource name."""
     request = next((s.create_pipeline_job_request for s in list_schedules(cloud) if s.display_name == name), None)
     if request is None:
         raise UserError(
@@ -132,9 +105,4 @@ def start_now(name: str, cloud: Cloud) -> str:
         )
     job = request.pipeline_job
     job_id = f"{job.pipeline_spec['pipelineInfo']['name']}-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}"
-    client = cloud.client(v1.PipelineServiceClient)
-    try:
-        created = client.create_pipeline_job(parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY)
-    except exceptions.AlreadyExists:  # the answer of the first try was lost
-        created = client.get_pipeline_job(name=f"{cloud.parent}/pipelineJobs/{job_id}", retry=RETRY)
-    return str(created.name)
+    return create_job(job, job_id, cloud).name

@@ -8,9 +8,8 @@ import re
 import time
 from collections.abc import Callable
 from concurrent import futures
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 from google.api_core import exceptions
@@ -27,17 +26,11 @@ UPLOADS_AT_ONCE = 8
 SECONDS_FOR_CONTEXT, SECONDS_FOR_STORE = 60.0, 300.0
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A job that was submitted.
+class Submitted(NamedTuple):
+    """A job that was submitted."""
 
-    Attributes:
-        name: "projects/P/locations/R/pipelineJobs/ID".
-        already: Whether the same job was submitted before and has not ended.
-    """
-
-    name: str
-    already: bool
+    name: str  # "projects/P/locations/R/pipelineJobs/ID"
+    already: bool  # the same job was submitted before and has not ended
 
 
 def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], None]) -> Submitted:
@@ -45,15 +38,6 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], Non
 
     The id of the job is made of its content, so that two submissions of the same content are one job as long as that
     runs. Once it has ended, the same content may run again, as the next in number.
-
-    Args:
-        folder: With pipeline_job.json and uploads.json.
-        vertex: Service account, network, labels and policies of the job.
-        cloud: Where to submit.
-        note: Receives a line about what is uploaded, and when the job could not be added to its experiment.
-
-    Raises:
-        UserError: Google Cloud refuses, or cannot be reached.
     """
     with explaining(f"uploading to gs://{vertex.bucket}"):
         upload(folder, cloud, note)
@@ -70,16 +54,7 @@ def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], Non
 
 
 def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
-    """Upload the files of a compiled job; pass over those that are in the bucket already, byte for byte.
-
-    Args:
-        folder: With uploads.json, {file here: gs://bucket/name}.
-        cloud: Project of the bucket.
-        note: Receives a line about how much there is to upload.
-
-    Raises:
-        UserError: somebody else writes other content at the same moment.
-    """
+    """Upload the files of a compiled job; pass over those that are in the bucket already, byte for byte."""
     client = cloud.storage()
 
     def missing(name_here: str, address: str) -> tuple[Path, Any, int] | None:
@@ -147,19 +122,21 @@ def job_of(folder: Path, vertex: Vertex) -> tuple[v1.PipelineJob, str]:
 
 
 def _create(job: v1.PipelineJob, fingerprint: str, cloud: Cloud) -> Submitted:
-    client = cloud.client(v1.PipelineServiceClient)
-    same_content = v1.ListPipelineJobsRequest(
-        parent=cloud.parent,
-        filter=f'labels.{SUBMISSION}="{fingerprint}"',
-    )
+    same_content = v1.ListPipelineJobsRequest(parent=cloud.parent, filter=f'labels.{SUBMISSION}="{fingerprint}"')
     # Those that a schedule has started are among them; their ids are Vertex AI's.
-    jobs = list(client.list_pipeline_jobs(same_content, retry=RETRY))
+    jobs = list(cloud.client(v1.PipelineServiceClient).list_pipeline_jobs(same_content, retry=RETRY))
     running = next((job for job in jobs if job.state not in ENDED_STATES), None)
     if running:
         return Submitted(running.name, already=True)
     stem = f"{job.pipeline_spec['pipelineInfo']['name']}-{fingerprint}-"
     ours = [re.fullmatch(rf"{re.escape(stem)}(\d+)", job.name.rpartition("/")[2]) for job in jobs]
     job_id = f"{stem}{1 + max((int(match[1]) for match in ours if match), default=0)}"
+    return create_job(job, job_id, cloud)
+
+
+def create_job(job: v1.PipelineJob, job_id: str, cloud: Cloud) -> Submitted:
+    """Create a job under an id of ours, once however often that is repeated."""
+    client = cloud.client(v1.PipelineServiceClient)
     try:
         created = client.create_pipeline_job(
             parent=cloud.parent, pipeline_job=job, pipeline_job_id=job_id, retry=RETRY, timeout=60.0

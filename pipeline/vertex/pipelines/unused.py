@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
@@ -28,38 +28,23 @@ FOLDER = re.compile(r"([^/]+/artifacts/[0-9]+/[a-z][a-z0-9-]*)/")
 LOOKED_UP = (re.compile(r"/blessing/BLESSED$"), re.compile(r"/best_hyperparameters/"))
 
 
-@dataclass(frozen=True)
-class Unused:
-    """A resource that is paid for and not used.
+class Unused(NamedTuple):
+    """A resource that is paid for and not used."""
 
-    Attributes:
-        what: Kind and name, and the evidence that it is not used.
-        price: US dollars a month; None: unknown.
-        command: Ends it.
-    """
-
-    what: str
-    price: float | None
-    command: str
+    what: str  # kind and name, and the evidence that it is not used
+    price: float | None  # US dollars a month
+    command: str  # ends it
 
 
 @dataclass(frozen=True)
 class Scope:
-    """One pipeline, the place of its resources, and the days without use.
-
-    Attributes:
-        cloud: Project and region.
-        config: Settings of the pipeline.
-        vertex: Its bucket and machines.
-        prices: Of machines and storage.
-        since: Start of the days.
-    """
+    """One pipeline and the place of its resources."""
 
     cloud: Cloud
     config: PipelineConfig
     vertex: Vertex
     prices: Prices
-    since: datetime.datetime
+    since: datetime.datetime  # start of the days without use
 
     def jobs(self) -> list[v1.PipelineJob]:
         """Return all jobs in the region without their tasks, the newest first."""
@@ -77,11 +62,7 @@ class Scope:
 
 
 def search(scope: Scope, starts: Callable[[str], None]) -> Iterator[Unused | str]:
-    """Yield what is not used, and lines about what could not be checked; ``starts`` receives the name of each place.
-
-    Raises:
-        GoogleAPICallError: Google Cloud does not answer, or rejects the credentials.
-    """
+    """Yield what is not used, and lines about what could not be checked; ``starts`` receives the name of each place."""
     places = {"endpoints": _models, "TensorBoards": _tensorboards, "schedules": _schedules, "artifacts": _artifacts}
     for place, look in places.items():
         starts(place)
@@ -178,11 +159,7 @@ def _artifacts(scope: Scope) -> Iterator[Unused | str]:
 
 
 def _needed(folders: Mapping[str, Sequence[Any]], jobs: Mapping[str, v1.PipelineJob], scope: Scope) -> set[str]:
-    """Return the ids of the jobs that are needed, or of which an artifact is.
-
-    Raises:
-        GoogleAPICallError: a needed job was deleted, or may not be read.
-    """
+    """Return the ids of the jobs that are needed, or of which an artifact is."""
     versions = filter(None, map(Registry(scope.cloud, scope.config.name).with_alias, (LIVE, PREVIOUS)))
     labels = {version.labels[RUN] for version in versions if RUN in version.labels}
     label_of = {last_part(folder): as_label(last_part(folder)) for folder in jobs}

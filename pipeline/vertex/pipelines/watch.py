@@ -1,11 +1,14 @@
-"""Wait for a job, with a line for every task, through outages of the network, and report how it ended."""
+"""Wait for a job, with a line for every task, through outages of the network; its outcome and its cost."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.cloud import aiplatform_v1 as v1
+from google.protobuf import json_format
 
+from pipeline.costs.bill import Bill, bill_of
+from pipeline.costs.rates import from_json
+from pipeline.runs.watched_jobs import WatchedJob
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of
 from pipeline.vertex.cloud import ENDED_STATES, SECONDS, Cloud, LostContact, explaining, poll
 from pipeline.vertex.pipelines.submit import console_url
@@ -22,42 +25,18 @@ STATES = {
     _Task.NOT_TRIGGERED: "not run",
 }
 DONE = frozenset({"ran", "cached", "failed", "cancelled", "not run"})
+# A task that failed or was ended has had its machine as well; one that was cached has not.
+PAID_FOR = (_Task.SUCCEEDED, _Task.FAILED, _Task.CANCELLED)
+RATES_FLAG = "--rates"  # of the report's task
 
 
-@dataclass(frozen=True)
-class TaskLine:
-    """State of a task, as the terminal shows it.
-
-    Attributes:
-        name: Of the task.
-        state: A value of ``STATES``.
-        seconds: From its start to its end; 0 while it runs.
-        detail: Why it failed and where its log is.
-    """
+class TaskLine(NamedTuple):
+    """State of a task, as the terminal shows it."""
 
     name: str
-    state: str
-    seconds: float
-    detail: str
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """End of a job.
-
-    Attributes:
-        state: "succeeded", "failed" or "cancelled".
-        pushed_to: Where the model was pushed, and deployed to if it was; None: it was not.
-        message: Vertex AI's error message.
-        page: Address of the run's report; None: there is none.
-        job: The job itself.
-    """
-
-    state: str
-    pushed_to: str | None
-    message: str
-    page: str | None = None
-    job: v1.PipelineJob = field(default_factory=v1.PipelineJob, compare=False, repr=False)
+    state: str  # a value of STATES
+    seconds: float  # from its start to its end; 0 while it runs
+    detail: str  # why it failed and where its log is
 
 
 def full_name(job: str, cloud: Cloud) -> str:
@@ -72,20 +51,10 @@ def watch(
     note: Callable[[str], None],
     seconds: float = 10.0,
     patience: float = 900.0,
-) -> JobOutcome:
-    """Wait until a job has ended.
+) -> v1.PipelineJob:
+    """Wait until a job has ended and return it.
 
-    Args:
-        name: Resource name of the job, see ``full_name``.
-        cloud: Where it runs.
-        show: Receives the line of a task when it starts and when it ends.
-        note: Receives a line when Vertex AI stops answering, and when it answers again.
-        seconds: Between two looks.
-        patience: Seconds without an answer after which waiting is given up; the job itself goes on.
-
-    Raises:
-        LostContact: no answer for ``patience`` seconds.
-        UserError: there is no such job, or it may not be read.
+    ``show`` receives the line of a task when it starts and when it ends. ``poll`` explains ``note`` and ``patience``.
     """
     client = cloud.client(v1.PipelineServiceClient)
     shown: dict[str, str] = {}
@@ -100,8 +69,12 @@ def watch(
                     break
     except LostContact as error:
         raise LostContact(f"{error}; take it up again with python vertex_runner.py watch {name}") from error
-    state = job.state.name.removeprefix("PIPELINE_STATE_").lower()
-    return JobOutcome(state, pushed_to(job), job.error.message, _page(job), job)
+    return job
+
+
+def state_of(job: v1.PipelineJob) -> str:
+    """Return "succeeded", "failed" or "cancelled" for a job that has ended."""
+    return str(job.state.name.removeprefix("PIPELINE_STATE_").lower())
 
 
 def lines_of(job: v1.PipelineJob) -> Iterator[TaskLine]:
@@ -128,9 +101,29 @@ def seconds_of(task: v1.PipelineTaskDetail) -> float:
     return max(0.0, _seconds(task.end_time) - _seconds(task.start_time)) if task.end_time else 0.0
 
 
-def report(name: str, outcome: JobOutcome) -> str:
+def failure_of(name: str, job: v1.PipelineJob) -> str:
     """Return the lines for a job that has ended without success."""
-    return f"the job {outcome.state}: {outcome.message or 'no reason given'}\n  job  {name}\n  page {console_url(name)}"
+    return (
+        f"the job {state_of(job)}: {job.error.message or 'no reason given'}\n  job  {name}\n  page {console_url(name)}"
+    )
+
+
+def bill_of_job(job: v1.PipelineJob) -> Bill | None:
+    """Return what the tasks that have ended have cost; None: no rates were compiled into the job."""
+    spec = json_format.MessageToDict(v1.PipelineJob.pb(job).pipeline_spec)
+    report = spec.get("deploymentSpec", {}).get("executors", {}).get(f"{REPORT_TASK}_executor", {})
+    words = report.get("container", {}).get("args", [])
+    if RATES_FLAG not in words:
+        return None
+    seconds = {node_of(task.task_name): seconds_of(task) for task in tasks_of(job) if task.state in PAID_FOR}
+    return bill_of(from_json(words[words.index(RATES_FLAG) + 1]), seconds)
+
+
+def watched(name: str, job: v1.PipelineJob, bill: Bill) -> WatchedJob:
+    """Return a job that has ended, as it is kept beside the runs of this machine."""
+    started = job.start_time or job.create_time
+    seconds = (job.end_time - started).total_seconds() if job.end_time and started else 0.0
+    return WatchedJob(name, state_of(job), f"{started:%Y-%m-%dT%H:%M:%S}" if started else "", seconds, bill)
 
 
 def _artifacts(job: v1.PipelineJob, task: str, output: str) -> list[v1.Artifact]:
@@ -152,7 +145,7 @@ def pushed_to(job: v1.PipelineJob) -> str | None:
     return None
 
 
-def _page(job: v1.PipelineJob) -> str | None:
+def page_of(job: v1.PipelineJob) -> str | None:
     """Return the address of the report for the browser of somebody who may read the bucket."""
     uris = [str(artifact.uri) for artifact in _artifacts(job, REPORT_TASK, REPORT)]
     return uris[0].replace("gs://", "https://storage.cloud.google.com/", 1) if uris else None

@@ -33,7 +33,7 @@ from pipeline.vertex import (
     RUN_IN_IMAGE,
     tasks_of_spec,
 )
-from pipeline.vertex.pipelines.artifacts import as_tfx
+from pipeline.vertex.pipelines.report_task import as_tfx
 from pipeline.vertex.rehearsal.local_containers import LocalContainers
 from pipeline.vertex.rehearsal.local_metadata import Artifact, LocalMetadata
 

@@ -16,10 +16,10 @@ from pipeline.settings.repository import REPOSITORY
 from pipeline.settings.target import Target, Vertex
 from pipeline.vertex import tasks_of_spec
 from pipeline.vertex.cloud import Cloud
-from pipeline.vertex.pipelines import bills, report_task
+from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.pipelines.submit import submit
-from pipeline.vertex.pipelines.watch import watch
+from pipeline.vertex.pipelines.watch import bill_of_job, watch, watched
 from tests.costs.shipped import only_shipped
 from tests.fakes.google_cloud import GoogleCloud
 
@@ -36,7 +36,7 @@ def compiled_with_rates(config: PipelineConfig, vertex: Vertex, folder: Path) ->
 
 
 def ended(folder: Path, vertex: Vertex, cloud: Cloud) -> v1.PipelineJob:
-    return watch(submit(folder, vertex, cloud, print).name, cloud, lambda _: None, print, seconds=0.0).job
+    return watch(submit(folder, vertex, cloud, print).name, cloud, lambda _: None, print, seconds=0.0)
 
 
 def test_a_rate_is_there_for_every_task_of_the_compiled_job_that_has_a_container(compiled: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_trainer_that_is_a_job_is_charged_as_the_job_and_as_the_task_that_wait
     vertex = replace(vertex, machines=machines)
     there.vertex.script.cached_tasks = {"StatisticsGen"}
     there.vertex.script.failing_tasks = {"Evaluator": "no"}
-    bill = bills.bill_of_job(ended(compiled_with_rates(config, vertex, tmp_path), vertex, cloud))
+    bill = bill_of_job(ended(compiled_with_rates(config, vertex, tmp_path), vertex, cloud))
     assert bill is not None
     parts = {(line.task, line.part): line for line in bill.lines}
     replica = 1.15 * (8 * 0.031611 + 30 * 0.004237 + 0.35 + 100 * 0.17 / 730)
@@ -87,8 +87,8 @@ def test_the_page_of_the_run_has_the_bill(
 
 @pytest.mark.slow
 def test_a_job_without_rates_has_no_bill(compiled: Path, vertex: Vertex, cloud: Cloud, there: GoogleCloud) -> None:
-    assert bills.bill_of_job(ended(compiled, vertex, cloud)) is None
-    assert bills.bill_of_job(v1.PipelineJob()) is None
+    assert bill_of_job(ended(compiled, vertex, cloud)) is None
+    assert bill_of_job(v1.PipelineJob()) is None
 
 
 @pytest.mark.slow
@@ -96,6 +96,6 @@ def test_a_job_is_kept_with_its_start_and_its_time(
     config: PipelineConfig, vertex: Vertex, cloud: Cloud, there: GoogleCloud, tmp_path: Path
 ) -> None:
     job = ended(compiled_with_rates(config, vertex, tmp_path), vertex, cloud)
-    bill = bills.bill_of_job(job)
+    bill = bill_of_job(job)
     assert bill
-    assert bills.watched("projects/p/x", "succeeded", job, bill).started == "2026-01-01T00:00:00"
+    assert watched("projects/p/x", job, bill).started == "2026-01-01T00:00:00"

@@ -20,7 +20,7 @@ from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.pipelines import report_task
 from pipeline.vertex.pipelines.compile import compile
 from pipeline.vertex.pipelines.submit import submit
-from pipeline.vertex.pipelines.watch import watch
+from pipeline.vertex.pipelines.watch import page_of, watch
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.webhook import KEY, SECRET, Receiver, receiving, verified
 
@@ -125,7 +125,7 @@ def test_it_never_fails(
 def test_a_watcher_is_told_where_the_report_is(compiled: Path, vertex, cloud: Cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Report": {"report": {"uri": "gs://demo-bucket/flights/report.html"}}}
     job = submit(compiled, vertex, cloud, lambda _: None).name
-    assert watch(job, cloud, lambda _: None, lambda _: None, seconds=0.0).page == (
+    assert page_of(watch(job, cloud, lambda _: None, lambda _: None, seconds=0.0)) == (
         "https://storage.cloud.google.com/demo-bucket/flights/report.html"
     )
 

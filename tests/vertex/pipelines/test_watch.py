@@ -10,7 +10,7 @@ from google.cloud import aiplatform_v1 as v1
 from pipeline.errors import UserError
 from pipeline.vertex.cloud import Cloud, LostContact
 from pipeline.vertex.pipelines.submit import submit
-from pipeline.vertex.pipelines.watch import JobOutcome, TaskLine, report, watch
+from pipeline.vertex.pipelines.watch import TaskLine, failure_of, pushed_to, state_of, watch
 from tests.fakes.google_cloud import GoogleCloud
 from tests.fakes.script import Fault
 
@@ -23,7 +23,7 @@ def job(compiled: Path, vertex, cloud: Cloud, there: GoogleCloud) -> str:
     return submit(compiled, vertex, cloud, lambda _: None).name
 
 
-def watched(job: str, cloud: Cloud, **settings: float) -> tuple[JobOutcome, list[TaskLine], list[str]]:
+def watched(job: str, cloud: Cloud, **settings: float) -> tuple[v1.PipelineJob, list[TaskLine], list[str]]:
     lines: list[TaskLine] = []
     notes: list[str] = []
     return watch(job, cloud, lines.append, notes.append, seconds=0.0, **settings), lines, notes
@@ -34,7 +34,7 @@ def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there
     there.vertex.script.outputs = PUSHED
     there.vertex.script.cached_tasks = {"StatisticsGen"}
     ended, lines, notes = watched(job, cloud)
-    assert ended == JobOutcome("succeeded", "gs://demo-bucket/flights/serving/17", "")
+    assert (state_of(ended), pushed_to(ended)) == ("succeeded", "gs://demo-bucket/flights/serving/17")
     assert notes == []
     states = {}
     for line in lines:
@@ -50,7 +50,7 @@ def test_every_task_has_a_line_when_it_starts_and_when_it_ends(job, cloud, there
 def test_a_model_that_is_not_blessed_is_not_pushed(job, cloud, there: GoogleCloud):
     there.vertex.script.outputs = {"Pusher": {"pushed_model": {"pushed": 0}}}
     ended, _, _ = watched(job, cloud)
-    assert ended == JobOutcome("succeeded", None, "")
+    assert (state_of(ended), pushed_to(ended)) == ("succeeded", None)
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_failed_task_is_said_with_its_cause_and_the_job_with_its_link(job, clo
     assert failed.name == "Trainer"
     assert (lines[-1].name, lines[-1].state) == ("Report", "ran")
     assert failed.detail == "the replica workerpool0-0 ran out of memory"
-    text = report(job, ended)
+    text = failure_of(job, ended)
     assert "the job failed: The DAG failed because some tasks failed. The failed tasks are: ['Trainer']." in text
     assert job in text
     assert "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/flights-" in text
@@ -73,7 +73,7 @@ def test_a_job_that_is_cancelled_ends_the_waiting_and_starts_nothing_more(job, c
         client.get_pipeline_job(name=job)
     client.cancel_pipeline_job(name=job)
     ended, lines, _ = watched(job, cloud)
-    assert ended.state == "cancelled"
+    assert state_of(ended) == "cancelled"
     assert {line.state for line in lines if line.name != "LatestBlessedModel"} == {"cancelled"}
     assert "Report" not in {line.name for line in lines}
 
@@ -85,7 +85,7 @@ def test_a_job_that_is_cancelled_ends_the_waiting_and_starts_nothing_more(job, c
 def test_a_short_outage_is_waited_through(code, job, cloud, there: GoogleCloud):
     there.vertex.script.faults.append(Fault("GetPipelineJob", code, "try later", times=3, after=2))
     ended, _, notes = watched(job, cloud)
-    assert ended.state == "succeeded"
+    assert state_of(ended) == "succeeded"
     assert "the job goes on, trying again" in notes[0]
     assert "try later" in notes[0]
     assert notes[1:] == ["Vertex AI answers again"]
@@ -98,7 +98,7 @@ def test_waiting_that_was_given_up_can_be_taken_up_again(job, cloud, there: Goog
         watched(job, cloud, patience=0.2)
     there.vertex.script.faults.clear()
     ended, _, _ = watched(job, cloud)
-    assert ended.state == "succeeded"
+    assert state_of(ended) == "succeeded"
 
 
 def test_a_network_that_is_gone_ends_the_waiting_and_not_the_job(job, cloud):
@@ -111,7 +111,7 @@ def test_a_network_that_is_gone_ends_the_waiting_and_not_the_job(job, cloud):
 def test_a_slow_job_is_looked_at_until_it_ends(job, cloud, there: GoogleCloud):
     there.vertex.script.slow = 3
     ended, lines, _ = watched(job, cloud)
-    assert ended.state == "succeeded"
+    assert state_of(ended) == "succeeded"
     assert len(lines) == len({(line.name, line.state) for line in lines}), "a line came twice"
 
 
