@@ -32,6 +32,12 @@ def tasks_of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: task for dag in dags for name, task in dag["tasks"].items()}
 
 
+def training_page(name: str) -> str:
+    """Return the page of a training job in Google Cloud's console."""
+    _, project, _, region, _, number = name.split("/")
+    return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{number}?project={project}"
+
+
 def node_of(task: str) -> str:
     """Return the node of the graph that a task of the compiled job belongs to."""
     return task.removesuffix(FIRST_OF_RESOLVER).removesuffix(LAST_OF_RESOLVER)

@@ -68,8 +68,7 @@ class Cloud:
     def connect(cls, project: str, region: str) -> "Cloud":
         """Connect with the application default credentials.
 
-        The environment may name other addresses of the services, by gcloud's variables, for networks that reach Google
-        Cloud by Private Service Connect:
+        The environment may name other addresses of the services, for networks with Private Service Connect:
         https://cloud.google.com/sdk/gcloud/reference/topic/configurations, api_endpoint_overrides.
         """
         try:

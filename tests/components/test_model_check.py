@@ -30,7 +30,7 @@ from pipeline.training.decoding import Decoder
 from pipeline.training.export import export
 from pipeline.training.features import Features
 from pipeline.training.predictions import PREDICTIONS, ROWS, record
-from pipeline.vertex.endpoints.smoke_rows import SmokeRows
+from pipeline.vertex.endpoints.observation import SmokeRows
 
 pytestmark = pytest.mark.slow
 

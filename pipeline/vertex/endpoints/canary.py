@@ -21,9 +21,8 @@ from pipeline.vertex.endpoints.endpoint import (
     deployed_id,
     shares,
 )
-from pipeline.vertex.endpoints.observation import Observed, monitored, p95, predict
+from pipeline.vertex.endpoints.observation import Observed, SmokeRows, monitored, p95, predict
 from pipeline.vertex.endpoints.registry import Version
-from pipeline.vertex.endpoints.smoke_rows import SmokeRows
 
 # Fewer requests say nothing about a share or a percentile, unless a step has ended with no more of them.
 ENOUGH_REQUESTS = 20

@@ -62,10 +62,10 @@ class ServingEndpoint:
 
     @functools.cached_property
     def address(self) -> str | None:
-        """Return the endpoint's own address, https://HOST, which speaks REST; None: it is asked at the region's."""
+        """Return the endpoint's own address, https://HOST, which speaks REST; None: it has the region's."""
         if self.settings.address:
             return self.settings.address
-        # Such an endpoint cannot be asked at the region's address (Endpoint.dedicated_endpoint_enabled).
+        # Such an endpoint does not answer at the region's address (Endpoint.dedicated_endpoint_enabled).
         dedicated = self.read().dedicated_endpoint_dns.removeprefix("https://")
         return f"https://{dedicated}" if dedicated else None
 
@@ -86,7 +86,7 @@ class ServingEndpoint:
         except exceptions.NotFound:
             if self.settings.is_resource_name:
                 self.read()
-            # Under an id of ours, so that two who create it at once create one.
+            # Under an id of ours, so that two pushes that create it at the same time create one.
             request = v1.CreateEndpointRequest(
                 parent=self.cloud.parent, endpoint=self._new(labels, encryption_key), endpoint_id=self.settings.name
             )

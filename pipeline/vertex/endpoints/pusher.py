@@ -1,8 +1,4 @@
-"""Push to Vertex AI, where an endpoint is configured: a new version in the registry and on the endpoint.
-
-TFX's own uploads a new model each time, finds the endpoint by its display name, sends all traffic at once and never
-undeploys.
-"""
+"""Push to Vertex AI, where an endpoint is configured: a new version in the registry and on the endpoint."""
 
 import importlib.metadata
 import logging
@@ -28,7 +24,7 @@ from pipeline.vertex.cloud import ENDED_STATES, RETRY, Cloud, explaining
 from pipeline.vertex.endpoints import registry
 from pipeline.vertex.endpoints.canary import CanaryFailed, RollOut, wait_for_grace
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
-from pipeline.vertex.endpoints.smoke_rows import SmokeRows
+from pipeline.vertex.endpoints.observation import SmokeRows
 
 logger = logging.getLogger("pipeline.vertex")
 # Name of the endpoint among the settings of the Pusher (custom_config).
@@ -158,7 +154,7 @@ def _registered(
     try:
         entry.add_metrics(version, metrics)
     except exceptions.GoogleAPICallError as error:
-        logger.warning("the metrics are not shown beside the version: %s", error.message)
+        logger.warning("the metrics are not shown with the version: %s", error.message)
     return version
 
 

@@ -72,7 +72,7 @@ class Registry:
         return next((version for version in self.versions() if version.labels.get(SOURCE) == source), None)
 
     def with_alias(self, alias: str) -> Version | None:
-        """Return the version that has an alias or a number; None: there is none."""
+        """Return the version that has an alias or a number, if it exists."""
         try:
             return self._version(self._client.get_model(name=f"{self.name}@{alias}", retry=RETRY))
         except exceptions.NotFound:
@@ -109,7 +109,7 @@ class Registry:
         return Version(self.name, response.model_version_id, dict(new.labels), folder)
 
     def add_metrics(self, version: Version, metrics: Mapping[str, float]) -> None:
-        """Show the metrics on the test split beside a version: Vertex AI's own by its names, all as metadata."""
+        """Show the metrics on the test split with a version: Vertex AI's own by its names, all as metadata."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         evaluation = v1.ModelEvaluation(
             display_name="test split",

@@ -17,7 +17,7 @@ from tfx.utils import json_utils
 from pipeline import filesystem
 from pipeline.components.base import Artifacts
 from pipeline.errors import UserError
-from pipeline.vertex import rehearsing, termination
+from pipeline.vertex import rehearsing, termination, training_page
 from pipeline.vertex.jobs import local_jobs
 from pipeline.vertex.jobs.require_gpus import on_gpus
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("pipeline.vertex")
 
 # Name of the job among the settings of a component (custom_config).
 SETTING = "vertex_job"
-# The place of a pool says what it is for; the third one's containers, Reduction Servers, have a command of their own.
+# The third pool, of Reduction Servers, keeps the command of its image.
 POOLS_WITH_OUR_COMMAND = 2
 SECONDS_BETWEEN_LOOKS = 15.0
 LONGEST_OUTAGE = 30 * 60.0
@@ -41,14 +41,10 @@ class TaskCancelled(JobFailed):
 
 
 class JobExecutor(BaseExecutor):
-    """Run the setting's executor in every replica of a CustomJob and wait for its end.
-
-    TFX's own overwrites the command of every pool, so that a Reduction Server would train, and its replicas fail when
-    they end before the chief has exported.
-    """
+    """Run the setting's executor in every replica of a CustomJob and wait for its end."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Run the job; inputs and outputs are those of the component."""
+        """Run the job with the component's inputs and outputs."""
         setting, properties = without_setting(exec_properties)
         folder, job = job_folder(output_dict), setting["job"]
         with_command(job["jobSpec"], command_of(setting["executor"], input_dict, output_dict, properties), folder)
@@ -149,7 +145,7 @@ def _run(
             job = getattr(aiplatform_v1, message).from_json(json.dumps(content))
             name = create(parent=parent, **{method: job}).name
         filesystem.write(marker, name)
-    url = _url(name)
+    url = training_page(name)
     logger.info("Waiting for %s: %s", name, url)
     state = shown = ""
     try:
@@ -169,9 +165,3 @@ def _run(
         cause = f": {job.error.message}" if job.error.message else ""
         raise JobFailed(f"the job {name} ended with {state}{cause}; its log is at {url}")
     return job
-
-
-def _url(name: str) -> str:
-    """Return the job's page in the Google Cloud console."""
-    _, project, _, region, _, number = name.split("/")
-    return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{number}?project={project}"

@@ -1,6 +1,6 @@
 """The replicas of a CustomJob: executors that train, or search, together.
 
-Of a search, the first replica starts KerasTuner's chief in a process of its own, which hands trials out and writes the
+Of a search, the first replica starts KerasTuner's chief in a separate process, which hands trials out and writes the
 best values. All replicas, the first too, train trials.
 """
 
@@ -43,11 +43,7 @@ class TrainerReplica(trainer.TrainerExecutor):
 
 
 class TunerReplica(BaseExecutor):
-    """One of several processes that search together.
-
-    TFX's own forks the chief's process off one in which TensorFlow's threads already run, and does not notice how it
-    ends.
-    """
+    """One of several processes that search together."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Train trials until there are no more; the first replica also runs the chief."""

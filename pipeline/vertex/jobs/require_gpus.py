@@ -1,8 +1,6 @@
-"""Run a command on a machine with GPUs; fail at once if TensorFlow sees none, for it would compute on the CPU.
+"""Run a command on a machine with GPUs; fail if TensorFlow sees none, because it would compute on the CPU.
 
-    python -m pipeline.vertex.jobs.require_gpus python -m tfx.scripts.run_executor ...
-
-TensorFlow is asked in a process of its own: what a task imports first decides about its Keras.
+python -m pipeline.vertex.jobs.require_gpus python -m tfx.scripts.run_executor ...
 """
 
 import ctypes
@@ -26,7 +24,8 @@ def on_gpus(command: Sequence[str], accelerator: str | None) -> list[str]:
 def main() -> int:
     """Become the command in the arguments if TensorFlow sees a GPU; a rehearsal needs none."""
     if not rehearsing():
-        # What TensorFlow says about the libraries that it misses goes to the log, above the message.
+        # In a separate process: what a task imports first decides about its Keras. TensorFlow's messages about missing
+        # libraries go to the log, above ours.
         counted = subprocess.run([sys.executable, "-c", COUNT_GPUS], stdout=subprocess.PIPE, text=True, check=False)
         if counted.returncode:
             return counted.returncode

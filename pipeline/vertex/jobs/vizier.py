@@ -1,7 +1,7 @@
-"""Run the Tuner as a HyperparameterTuningJob: Vizier chooses the values, and every trial is a job of its own.
+"""Run the Tuner as a HyperparameterTuningJob: Vizier chooses the values, and every trial is a separate job.
 
-The search space, the objective and the number of trials are those of the module file's ``tuner_fn``. A trial gets its
-values as arguments and reports by cloudml-hypertune, after every epoch when it trains in our loop
+The module file's ``tuner_fn`` gives the search space, the objective and the number of trials. A trial gets its values
+as arguments and reports by cloudml-hypertune, after every epoch when it trains in our loop
 (cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning).
 """
 
@@ -73,21 +73,17 @@ class TrialExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Train with the values behind ``VALUES_FOLLOW``."""
-        with user_code(exec_properties) as properties:
-            self._train(input_dict, properties)
-
-    def _train(self, input_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        tuner, fit_kwargs = prepare(input_dict, exec_properties, tempfile.mkdtemp())
         flags = list(self._extra_flags or ())
-        space = tuner.oracle.get_space()
-        space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
-        trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
-        objective = tuner.oracle.objective
-        reporting = _ReportToVizier(objective.name, _settings(exec_properties).get("head_epochs", 0))
-        if isinstance(tuner, Search):
-            fit_kwargs = {**fit_kwargs, "callbacks": [reporting]}
-        with reject_infinite_data(tuner):
-            results = tuner.run_trial(trial, **fit_kwargs)
+        with user_code(exec_properties) as properties:
+            tuner, fit_kwargs = prepare(input_dict, properties, tempfile.mkdtemp())
+            space, objective = tuner.oracle.get_space(), tuner.oracle.objective
+            space.values.update(values_of(space, flags[flags.index(VALUES_FOLLOW) + 1 :]))
+            trial = Trial(space, trial_id=os.environ.get("CLOUD_ML_TRIAL_ID", "0"), status="RUNNING")
+            reporting = _ReportToVizier(objective.name, _settings(properties).get("head_epochs", 0))
+            if isinstance(tuner, Search):
+                fit_kwargs = {**fit_kwargs, "callbacks": [reporting]}
+            with reject_infinite_data(tuner):
+                results = tuner.run_trial(trial, **fit_kwargs)
         measured = tuner_utils.convert_to_metrics_dict(results, objective)[objective.name]
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective.name, measured, space.values)
         if not reporting.hypertune.metrics_queue:

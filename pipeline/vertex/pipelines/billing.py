@@ -1,7 +1,7 @@
 """Bring the table of prices up to date from Google's Cloud Billing Catalog.
 
-The catalog has a SKU for each resource; what it is stands in its description only, as in "N1 Predefined Instance Core
-running in Americas", and where in its regions (cloud.google.com/billing/docs/reference/rest/v1/services.skus).
+The catalog has a SKU for each resource, which only its description names, as in "N1 Predefined Instance Core running in
+Americas" (cloud.google.com/billing/docs/reference/rest/v1/services.skus).
 """
 
 import collections

@@ -63,7 +63,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | No
 
 
 def staged_uploads(target: Target) -> dict[str, str]:
-    """Return {file here: address} of the target's staging folder; empty where there is none."""
+    """Return {file here: address} of the target's staging folder, if it has one."""
     if not target.staging:
         return {}
     staged = sorted(path for path in target.files.rglob("*") if path.is_file())
@@ -80,7 +80,7 @@ def write_compiled(out: Path, job: Mapping[str, Any], uploads: Mapping[str, str]
 def _add_report(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, rates: Rates | None) -> None:
     """Add the exit handler ``report_task``, in the form of kfp's ExitHandler and TFX's exit_handler.
 
-    All other tasks become those of one task, which ends in any case. A task that waited for each of them would not be
+    All other tasks go into one task, which ends in any case. An exit handler that waited for each of them would not be
     triggered after a failure: what depends on the failed task never ends.
     """
     spec["components"][ALL_NODES] = {"dag": spec["root"]["dag"]}

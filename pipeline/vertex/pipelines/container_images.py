@@ -1,6 +1,6 @@
 """Ask a registry about an image: Docker's HTTP API V2, as the Open Container Initiative's distribution-spec has it.
 
-Google's access token is shown to Google's registries only; others are asked without one.
+Google's access token goes to Google's registries only; requests to others have none.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class Image(NamedTuple):
     """An image in a registry."""
 
     pinned: str  # its address with the digest in place of the tag, which always means the same image
-    labels: Mapping[str, str] | None  # of the image for x86-64; None: there is none for it
+    labels: Mapping[str, str] | None  # of the image for x86-64, if there is one
     user: str = ""  # that it runs as; empty: root
 
 
@@ -37,7 +37,7 @@ def read_image(address: str, cloud: Cloud) -> Image:
     tagged, colon, tag = name.rpartition(":")
     if colon:
         name = tagged
-    # As docker does it: a registry on this machine is asked without TLS.
+    # As docker does it: without TLS for a registry on this machine.
     root = f"{'http' if urlsplit(f'//{host}').hostname in LOOPBACK else 'https'}://{host}"
     with requests.Session() as session:
         token = _token(session, root, name, cloud)

@@ -1,8 +1,6 @@
 """Monitoring on Vertex AI: a job of one task that compares the endpoint's requests with the training data.
 
-A schedule starts it. The requests are those that the endpoint logs to BigQuery (``Endpoint.log_to``), the training
-statistics those that the run kept whose model has most of the traffic. A crossed limit fails the task, which is what
-Google Cloud's alerts see, or starts the pipeline.
+A schedule starts it. A crossed limit fails the task, which Google Cloud's alerts see, or starts the pipeline.
 """
 
 import argparse
@@ -38,8 +36,6 @@ from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled
 from pipeline.vertex.pipelines.report_task import config_from_json
 from pipeline.vertex.pipelines.schedules import start_now
-
-logger = logging.getLogger("pipeline.vertex")
 
 DAYS = 7
 # Newest requests that are read with their images, some gigabytes.

@@ -1,4 +1,4 @@
-"""Check all that a run on Vertex AI needs, before anything is paid for; list together what is wrong."""
+"""Check what a run on Vertex AI needs before anything is paid for, and list everything that is wrong."""
 
 import re
 import time
@@ -231,8 +231,11 @@ def _data(config: PipelineConfig, cloud: Cloud) -> Iterator[Finding]:
         yield Finding("wrong", f"gs://{bucket} does not exist", "correct data.path in the config, or give --data")
         return
     names = [blob.name.removeprefix(prefix) for blob in blobs]
+    expressions = {pattern: files.regular_expression(files.wildcard(pattern)) for pattern in patterns.values()}
     missing = [
-        f"{folder}/{pattern}" for pattern in patterns.values() if not any(_matches(name, pattern) for name in names)
+        f"{folder}/{pattern}"
+        for pattern, expression in expressions.items()
+        if not any(re.fullmatch(expression, name) for name in names)
     ]
     if missing:
         remedy = "correct data.path and data.splits, or give --data"
@@ -276,7 +279,3 @@ def _webhook(vertex: Vertex, cloud: Cloud) -> Iterator[Finding]:
             yield Finding("ok", secret)
         else:
             yield Finding("wrong", f"{secret} is {str(state).lower()}", f"gcloud secrets versions add {arguments}")
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return bool(re.fullmatch(files.regular_expression(files.wildcard(pattern)), name))

@@ -1,7 +1,7 @@
 """End a run on Vertex AI: report, metrics for Experiments, and the webhook, however the tasks ended.
 
-It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too. It never fails,
-for a run is none the worse for want of a report. In a rehearsal the job is read from a file.
+It is no component of the graph: it reads the job from Vertex AI, so that it knows the failed tasks too, and in a
+rehearsal from a file. It never fails, because a run is complete without a report.
 
 Vertex AI starts nothing more in a job that is cancelled, nor after a failed task with the failure policy "fast": then
 whoever waits for the job does what this task would have done, with ``report_here``.

@@ -1,4 +1,4 @@
-"""What a run needs on Google Cloud: the tables of it, and the checks of permissions, roles, machines and quotas.
+"""What a run needs on Google Cloud: tables, and checks of permissions, roles, machines and quotas.
 
 A policy shows what is granted in one place. A group, a folder, the organization or a custom role may grant the same,
 which is not visible from here: a role that is not found is no more than "unsure".

@@ -96,7 +96,7 @@ def change(name: str, change: Change, cloud: Cloud) -> v1.Schedule | None:
 
 
 def start_now(name: str, cloud: Cloud) -> str:
-    """Start at once what a schedule starts; return the job's resource name."""
+    """Start the job of a schedule now; return its resource name."""
     request = next((s.create_pipeline_job_request for s in list_schedules(cloud) if s.display_name == name), None)
     if request is None:
         raise UserError(

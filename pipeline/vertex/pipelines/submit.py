@@ -34,11 +34,7 @@ class Submitted(NamedTuple):
 
 
 def submit(folder: Path, vertex: Vertex, cloud: Cloud, note: Callable[[str], None]) -> Submitted:
-    """Submit what ``pipeline.vertex.pipelines.compile`` wrote to a folder.
-
-    The id of the job is made of its content, so that two submissions of the same content are one job as long as that
-    runs. Once it has ended, the same content may run again, as the next in number.
-    """
+    """Submit what ``compile`` wrote to a folder; two submissions of the same content are one job as long as it runs."""
     with explaining(f"uploading to gs://{vertex.bucket}"):
         upload(folder, cloud, note)
     job, fingerprint = job_of(folder, vertex)
@@ -63,7 +59,7 @@ def upload(folder: Path, cloud: Cloud, note: Callable[[str], None]) -> None:
         blob = client.bucket(bucket).get_blob(name)
         if blob is not None and blob.size == file.stat().st_size and blob.crc32c == _crc32c(file):
             return None
-        # Written only if nobody else has written it since; 0 means that there was nothing.
+        # Written only if its generation is still this one; 0 means that it does not exist.
         return file, client.bucket(bucket).blob(name), blob.generation if blob else 0
 
     def write(file: Path, blob: Any, generation: int) -> None:
@@ -102,7 +98,7 @@ def console_url(name: str) -> str:
 
 
 def job_of(folder: Path, vertex: Vertex) -> tuple[v1.PipelineJob, str]:
-    """Return the compiled job as it is submitted, and a fingerprint of all that is in it."""
+    """Return the compiled job as it is submitted, and a fingerprint of its content."""
     compiled = json.loads((folder / JOB).read_text(encoding="utf-8"))
     job = v1.PipelineJob(
         display_name=compiled["displayName"],

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from pipeline.costs.bill import Bill, bill_of
 from pipeline.costs.rates import from_json
 from pipeline.runs.watched_jobs import WatchedJob
-from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of
+from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of, training_page
 from pipeline.vertex.cloud import ENDED_STATES, SECONDS, Cloud, LostContact, explaining, poll
 from pipeline.vertex.pipelines.submit import console_url
 
@@ -120,7 +120,7 @@ def bill_of_job(job: v1.PipelineJob) -> Bill | None:
 
 
 def watched(name: str, job: v1.PipelineJob, bill: Bill) -> WatchedJob:
-    """Return a job that has ended, as it is kept beside the runs of this machine."""
+    """Return a job that has ended, as it is kept with the runs of this machine."""
     started = job.start_time or job.create_time
     seconds = (job.end_time - started).total_seconds() if job.end_time and started else 0.0
     return WatchedJob(name, state_of(job), f"{started:%Y-%m-%dT%H:%M:%S}" if started else "", seconds, bill)
@@ -155,10 +155,7 @@ def _log_of(task: v1.PipelineTaskDetail) -> str:
     """Return where the log of a task's container is, as the end of a sentence."""
     container = task.executor_detail.container_detail
     job = container.main_job or container.pre_caching_check_job
-    if not job:
-        return ""
-    _, project, _, region, _, number = job.split("/")
-    return f"; log: https://console.cloud.google.com/ai/platform/locations/{region}/training/{number}?project={project}"
+    return f"; log: {training_page(job)}" if job else ""
 
 
 def _seconds(moment: Any) -> float:

@@ -76,7 +76,7 @@ class LocalContainers:
             environment |= self._instead_of_image(folder)
         log = self._logs / f"{name}.log"
         with log.open("wb") as file:
-            # A session of its own, so that what it starts ends with it.
+            # A new session, so that what it starts ends with it.
             process = subprocess.Popen(
                 command,
                 cwd=folder / "work",

@@ -94,8 +94,9 @@ class _Rehearsal:
 
     def run(self, on_start: Callable[[str], None], on_end: Callable[[Step], None]) -> dict[str, Step]:
         steps, failure = {}, None
-        for task in self._in_order():
-            if failure and (self._fails_fast or not _upstream(self._tasks[task]) <= self._outputs.keys()):
+        upstream = {name: _upstream(task) for name, task in self._tasks.items() if name not in (REPORT_TASK, ALL_NODES)}
+        for task in graphlib.TopologicalSorter(upstream).static_order():
+            if failure and (self._fails_fast or not upstream[task] <= self._outputs.keys()):
                 continue
             name = task.removesuffix(LAST_OF_RESOLVER)
             is_shown = not task.endswith(FIRST_OF_RESOLVER)
@@ -125,7 +126,7 @@ class _Rehearsal:
         return steps
 
     def _run_step(self, task: str, name: str) -> Step:
-        """Run a task and keep how it ended; ``name`` is that of its step."""
+        """Run a task and keep how it ended; ``name`` is its step."""
         started, start_time = time.monotonic(), _now()
         detail: dict[str, Any] = {"taskName": task, "state": "FAILED", "startTime": start_time, "outputs": {}}
         self._details.append(detail)
@@ -169,15 +170,11 @@ class _Rehearsal:
             return False
         return True
 
-    def _in_order(self) -> list[str]:
-        upstream = {name: _upstream(task) for name, task in self._tasks.items() if name not in (REPORT_TASK, ALL_NODES)}
-        return list(graphlib.TopologicalSorter(upstream).static_order())
-
     def _run_task(self, name: str) -> tuple[State, Outputs]:
         task = self._tasks[name]
         component = self._components[task["componentRef"]["name"]]
         if "executorLabel" not in component:
-            raise UserError(f"the task {name} is a pipeline of its own, which cannot be rehearsed")
+            raise UserError(f"the task {name} is a pipeline itself, which cannot be rehearsed")
         executor = self._executors[component["executorLabel"]]
         sources = {key: source["taskOutputArtifact"] for key, source in _inputs(task, "artifacts").items()}
         inputs = {
@@ -211,11 +208,16 @@ class _Rehearsal:
         return {output: [artifact]}
 
     def _resolve(self, query: str, inputs: Outputs) -> list[Artifact]:
-        """Return the newest artifact that a resolver's query finds, if any."""
+        """Return the newest artifact that a resolver's query finds, if any.
+
+        It may refer to the metadata of inputs: {{$.inputs.artifacts['a'].metadata['b']}}.
+        """
+        reference = r"\{\{\$\.inputs\.artifacts\['(\w+)'\]\.metadata\['(\w+)'\]\}\}"
         try:
-            artifact = self._metadata.latest(_filled_in(query, inputs))
-        except IndexError:  # the query refers to an input that was not found
+            query = re.sub(reference, lambda match: str(inputs[match[1]][0]["metadata"][match[2]]), query)
+        except IndexError:  # the input was not found
             return []
+        artifact = self._metadata.latest(query)
         return [artifact] if artifact else []
 
     def _run_container(
@@ -231,7 +233,12 @@ class _Rehearsal:
         schemas = {key: definition["artifactType"]["instanceSchema"] for key, definition in definitions.items()}
         outputs = {key: [self._metadata.new(f"{folder}/{key}", schema)] for key, schema in schemas.items()}
         output_file = f"{folder}/executor_output.json"
-        parameters = {key: _constant(key, name, value) for key, value in _inputs(task, "parameters").items()}
+        try:
+            parameters = {
+                key: value["runtimeValue"]["constantValue"] for key, value in _inputs(task, "parameters").items()
+            }
+        except KeyError as error:
+            raise UserError(f"a parameter of {name} is not constant, which the rehearsal needs") from error
         executor_input: dict[str, Any] = {
             "inputs": {
                 "parameters": parameters,
@@ -301,13 +308,6 @@ def _upstream(task: Mapping[str, Any]) -> set[str]:
     return {*task.get("dependentTasks", ()), *producers}
 
 
-def _constant(key: str, task: str, parameter: Mapping[str, Any]) -> Any:
-    try:
-        return parameter["runtimeValue"]["constantValue"]
-    except KeyError as error:
-        raise UserError(f"the parameter {key} of {task} is no constant, which the rehearsal needs") from error
-
-
 def _in_spec(outputs: Outputs, folder: str) -> dict[str, Any]:
     """Return the outputs of a task in the form of an ExecutorInput."""
     artifacts = {key: {"artifacts": artifacts} for key, artifacts in outputs.items()}
@@ -336,12 +336,3 @@ def _cache_key(container: Mapping[str, Any], schemas: Mapping[str, str], inputs:
         },
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _filled_in(query: str, inputs: Outputs) -> str:
-    """Replace {{$.inputs.artifacts['a'].metadata['b']}} in a query; raise IndexError if there is no such artifact."""
-    return re.sub(
-        r"\{\{\$\.inputs\.artifacts\['(\w+)'\]\.metadata\['(\w+)'\]\}\}",
-        lambda match: str(inputs[match[1]][0]["metadata"][match[2]]),
-        query,
-    )

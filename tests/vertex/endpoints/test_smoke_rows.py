@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.vertex.endpoints.smoke_rows import SmokeRows
+from pipeline.vertex.endpoints.observation import SmokeRows
 
 
 def kept(**answer: object) -> SmokeRows:
