@@ -146,6 +146,7 @@ class RollOut:
 
     def _watch(self, new: str, others: Mapping[str, int], share: int, others_refuse: bool) -> None:
         """Watch errors and latencies for the step's time; raise CanaryFailed when they are past the limits."""
+        main = max(others, key=lambda key: others[key])
         since, checked = time.time(), time.monotonic()
         until = time.monotonic() + 60 * self.canary.minutes
         milliseconds: dict[str, list[float]] = {new: []}
@@ -156,7 +157,16 @@ class RollOut:
             probed = {key: Observed(len(taken), 0, p95(taken)) for key, taken in milliseconds.items()}
             answered = len(milliseconds[new])
             probed[new] = Observed(answered + failures, failures, probed[new].p95_ms)
-            self._judge(new, others, share, probed, since, at_end)
+            sources = {"our rows": probed, "all requests": monitored(self.serving, since)}
+            for source, seen in sources.items():
+                mine, before = seen.get(new, NOTHING), seen.get(main, NOTHING)
+                if mine.requests >= ENOUGH_REQUESTS or at_end:
+                    problem = judged(mine, before, self.canary)
+                    if problem:
+                        raise CanaryFailed(f"at {share} % of the traffic, of {source}, {problem}")
+                if at_end:
+                    latency = f", 95 % within {mine.p95_ms:,.0f} ms" if mine.p95_ms is not None else ""
+                    self.note(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
 
         rows = itertools.cycle(range(len(self.rows.instances)))
         while time.monotonic() < until:
@@ -172,27 +182,6 @@ class RollOut:
                 check(at_end=False)
             time.sleep(max(0.0, min(self.canary.probe_seconds, until - time.monotonic())))
         check(at_end=True)
-
-    def _judge(
-        self,
-        new: str,
-        others: Mapping[str, int],
-        share: int,
-        probed: Mapping[str, Observed],
-        since: float,
-        at_end: bool,
-    ) -> None:
-        main = max(others, key=lambda key: others[key])
-        sources = {"our rows": probed, "all requests": monitored(self.serving, since)}
-        for source, seen in sources.items():
-            mine, before = seen.get(new, NOTHING), seen.get(main, NOTHING)
-            if mine.requests >= ENOUGH_REQUESTS or at_end:
-                problem = judged(mine, before, self.canary)
-                if problem:
-                    raise CanaryFailed(f"at {share} % of the traffic, of {source}, {problem}")
-            if at_end:
-                latency = f", 95 % within {mine.p95_ms:,.0f} ms" if mine.p95_ms is not None else ""
-                self.note(f"at {share} %, {source}: {mine.requests} answered, {mine.errors} failed{latency}")
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
         """Restore the traffic and undeploy the new version; return False when somebody else has taken the endpoint."""

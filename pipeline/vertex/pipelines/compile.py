@@ -29,7 +29,6 @@ from pipeline.vertex.pipelines.report_task import OUTPUTS
 from pipeline.vertex.pipelines.watch import RATES_FLAG
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
-BYTES_AT_ONCE = 1 << 20
 # TFX names its own, whatever the driver of the component is, and none for BigQuery.
 EXAMPLE_GEN_DRIVER = ["python", "-m", "pipeline.components.example_gen_driver"]
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
@@ -172,10 +171,7 @@ def _with_remote_data(config: PipelineConfig, target: Target) -> tuple[PipelineC
     files = {*source.all, *_images_in_tables(source, data)}
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(Path(file).relative_to(folder).as_posix().encode())
-        with open(file, "rb") as stream:
-            while block := stream.read(BYTES_AT_ONCE):
-                digest.update(block)
+        digest.update(f"{Path(file).relative_to(folder).as_posix()} {filesystem.digest(file)}\n".encode())
     address = f"{target.pipeline_root}/_data/{digest.hexdigest()[:16]}"
     uploads = {str(Path(file).absolute()): f"{address}/{Path(file).relative_to(folder).as_posix()}" for file in files}
     path = f"{address}/{Path(data.path).name}" if Path(data.path).is_file() else address

@@ -1,11 +1,11 @@
 """Compare a rehearsal with a local run: metrics, and which artifacts are the same byte for byte."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.evaluation.tfma_config import read_metrics
+from pipeline.filesystem import digests
 from pipeline.runs.step import Step
 
 
@@ -35,7 +35,8 @@ def differences(steps: Mapping[str, Step], artifacts: Path) -> Iterator[str]:
             if known is None:
                 yield f"{step.name} made {key} here only"
             else:
-                (equal if _digest(known) == _digest(Path(artifact.uri)) else other).append(f"{step.name}.{key}")
+                is_equal = digests(known) == digests(artifact.uri)
+                (equal if is_equal else other).append(f"{step.name}.{key}")
     for step_folder in sorted(artifacts.iterdir()):
         if step_folder.name not in steps and not step_folder.name.startswith("_"):
             yield f"{step_folder.name} ran there only"
@@ -49,11 +50,3 @@ def _newest(folder: Path) -> Path | None:
     """Return the artifact of the latest execution; TFX names them by numbers."""
     numbered = [path for path in folder.glob("*") if path.name.isdecimal()]
     return max(numbered, key=lambda path: int(path.name), default=None)
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{file.relative_to(folder)}\n".encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

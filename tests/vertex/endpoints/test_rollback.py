@@ -36,11 +36,11 @@ def test_a_plan_says_what_would_be_done_and_changes_nothing(pushes: Pushes, ther
     calls = len(there.vertex.calls)
     found = rollback.plan(serving, entry)
     assert found.now == "100 % to flights-2"
-    assert found.steps == (
+    assert found.steps == [
         "deploy version 1, which takes some minutes",
         "give version 1 all the traffic, and the aliases live and default",
         "undeploy version 2, which is labelled rolled-back",
-    )
+    ]
     assert all(".Get" in call or ".List" in call for call in there.vertex.calls[calls:])
 
 
@@ -106,11 +106,11 @@ def test_a_push_that_has_not_ended_is_ended_and_the_traffic_put_back(pushes: Pus
     endpoint.labels = {HOLDER: "run-2", UNTIL: str(int(time.time()) + 600), f"push-before-{first}": "100"}
     found = rollback.plan(serving, entry)
     assert found.now == "90 % to flights-1, 10 % to flights-2"
-    assert found.steps == (
+    assert found.steps == [
         "end the push of run-2",
         "put the traffic back: 100 % to flights-1",
         "undeploy version 2, which is labelled rolled-back",
-    )
+    ]
     assert roll_back(serving, entry) == ["now: 100 % to flights-1", "undeployed version 2"]
     assert there.vertex.serving.deployed() == ["1"]
     assert dict(endpoint.labels) == {}
