@@ -1,20 +1,15 @@
-"""Send the outcome of a run to a webhook: signed, tried again, and never the reason that a run fails.
+"""Send the outcome of a run to a webhook, with form and signature of Standard Webhooks (standardwebhooks.com, 1.0.0).
 
-Form and signature are those of Standard Webhooks (standardwebhooks.com, version 1.0.0), for which receivers have
-libraries: the header ``webhook-signature`` is "v1," and the base64 of HMAC-SHA256 over "id.timestamp.body".
+Delivery is tried several times, and a failed delivery never fails a run.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
-import http.client
-import random
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,31 +23,25 @@ URL_VARIABLE, SECRET_VARIABLE = "PIPELINE_WEBHOOK_URL", "PIPELINE_WEBHOOK_SECRET
 DETAILS_VARIABLE = "PIPELINE_WEBHOOK_DETAILS"
 SECRET_PREFIX = "whsec_"
 TRIES = 4
-SECONDS_BETWEEN = 1.0  # doubled each time
+SECONDS_BETWEEN = 1.0  # doubled each time, but for the first retry
 SECONDS_FOR_AN_ANSWER = 5.0
-# All tries together: the run is over by then, and whoever waits for the exit code waits this long at most.
+# All tries together: the exit code of the run waits for them.
 SECONDS_IN_ALL = 15.0
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Address of the receiver, and the key to sign with.
+    """Address of the receiver, and the key to sign with."""
 
-    Attributes:
-        url: https://..., or http:// on this machine.
-        key: Shared with the receiver, at least 16 bytes.
-        details: Whether the receiver gets the texts of errors, which may quote values of rows. Those of gates do not.
-    """
-
-    url: str = field(repr=False)
-    key: bytes = field(repr=False)
-    details: bool = False
+    url: str = field(repr=False)  # https://..., or http:// on this machine
+    key: bytes = field(repr=False)  # at least 16 bytes
+    details: bool = False  # whether the receiver gets the texts of errors, which may quote values of rows
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
         here = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
-            # The path of such an address is often all that a stranger lacks.
+            # The path of such an address is often a secret.
             raise UserError(f"{URL_VARIABLE} must be https://..., got {parts.scheme}://{parts.hostname or ''}...")
         if len(self.key) < 16:
             raise UserError(
@@ -61,93 +50,66 @@ class Webhook:
             )
 
     def tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
-        """Post {"type": "pipeline.run.ended", "timestamp": ..., "data": outcome}; try again while that may help.
+        """Post {"type": "pipeline.run.ended", "timestamp": ..., "data": outcome}, the content of verdict.json.
 
-        Args:
-            pipeline: Its name.
-            run: Its run; the id of the message is made of both, so that a receiver knows one that comes twice.
-            outcome: The content of verdict.json.
+        The id of the message consists of pipeline and run, so that a receiver recognizes one that comes twice.
 
         Returns:
-            Why it was not delivered; None when it was. It raises nothing.
+            Why it was not delivered; None if it was. It raises nothing.
         """
-        try:
-            return self._tell(pipeline, run, outcome)
-        except Exception as error:  # a run that has ended well has ended well
-            return f"{type(error).__name__}: {error}"
+        problems: list[str] = []
 
-    def _tell(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str | None:
-        until = time.monotonic() + SECONDS_IN_ALL
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        def deliver() -> None:
+            try:
+                problems.append(self._deliver(pipeline, run, outcome))
+            except Exception as error:
+                problems.append(f"{type(error).__name__}: {error}")
+
+        # Time-outs of a socket begin anew with every byte of an answer.
+        thread = threading.Thread(target=deliver, daemon=True)
+        thread.start()
+        thread.join(SECONDS_IN_ALL)
+        problem = problems[0] if problems else f"no whole answer within {SECONDS_IN_ALL:.3g} s"
+        return f"{urllib.parse.urlsplit(self.url).hostname}: {problem}" if problem else None
+
+    def _deliver(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str:
+        """Post the message, again while that may help; return the problem, "" for none."""
+        import requests
+        from requests.adapters import HTTPAdapter
+        from urllib3 import Retry
+
+        now = int(time.time())
         data = {"pipeline": pipeline, "run": run, **outcome}
         if data.get("exit_code") == FAILED and not self.details:
             data["failed"] = [f"{data.get('failed_step') or 'the run'} failed; its log and its report say why"]
-        # With null in place of NaN and infinity, which JSON does not have and receivers refuse.
-        body = orjson.dumps({"type": "pipeline.run.ended", "timestamp": now, "data": data})
-        problem = ""
-        for attempt in range(TRIES):
-            if attempt:
-                pause = SECONDS_BETWEEN * 2 ** (attempt - 1) * random.uniform(0.75, 1.25)
-                if time.monotonic() + pause >= until:
-                    break
-                time.sleep(pause)
-            left = min(SECONDS_FOR_AN_ANSWER, max(0.1, until - time.monotonic()))
-            problem, again = self._post_within(left, f"{pipeline}_{run}", body)
-            if not problem or not again:
-                break
-        return f"{urllib.parse.urlsplit(self.url).hostname}: {problem}" if problem else None
-
-    def _post_within(self, seconds: float, id_: str, body: bytes) -> tuple[str, bool]:
-        """Try once, as ``_post``, for no longer than that: its time-out begins anew with every byte of an answer."""
-        results: list[tuple[str, bool]] = []
-
-        def attempt() -> None:
+        sent = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        # Unlike json, orjson writes NaN and infinity as null.
+        body = orjson.dumps({"type": "pipeline.run.ended", "timestamp": sent, "data": data})
+        retry = Retry(
+            TRIES - 1,
+            allowed_methods=None,
+            status_forcelist=(408, 425, 429, *range(500, 600)),
+            raise_on_status=False,
+            respect_retry_after_header=False,
+            backoff_factor=SECONDS_BETWEEN,
+            backoff_jitter=SECONDS_BETWEEN / 4,
+        )
+        headers = signed(self.key, f"{pipeline}_{run}", now, body)
+        with requests.Session() as session:
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HTTPAdapter(max_retries=retry))
             try:
-                results.append(self._post(id_, body, seconds))
-            except Exception as error:
-                results.append((f"{type(error).__name__}: {error}", False))
-
-        thread = threading.Thread(target=attempt, daemon=True)
-        thread.start()
-        thread.join(seconds)
-        return results[0] if results else (_late(seconds), True)
-
-    def _post(self, id_: str, body: bytes, seconds: float) -> tuple[str, bool]:
-        """Try once; return the problem, "" for none, and whether another try may help."""
-        request = urllib.request.Request(self.url, body, signed(self.key, id_, int(time.time()), body), method="POST")
-        try:
-            with _OPENER.open(request, timeout=seconds):
-                return "", False
-        except urllib.error.HTTPError as error:
-            error.close()
-            return f"answered {error.code} {error.reason}", error.code in (408, 425, 429) or error.code >= 500
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            if isinstance(reason, TimeoutError):
-                return _late(seconds), True
-            return str(reason) or type(error).__name__, True
-
-
-def _late(seconds: float) -> str:
-    return f"no whole answer within {seconds:.3g} s"
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would turn the POST into a GET, or carry the outcome elsewhere: it is an error."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
+                # A redirect would turn the POST into a GET, or send the outcome elsewhere.
+                answer = session.post(
+                    self.url, body, headers=headers, timeout=SECONDS_FOR_AN_ANSWER, allow_redirects=False, stream=True
+                )
+            except requests.RequestException as error:  # its own message has the whole address
+                return str(getattr(error.args[0], "reason", "") if error.args else "") or type(error).__name__
+        return "" if answer.status_code < 300 else f"answered {answer.status_code} {answer.reason}"
 
 
 def read(environment: Mapping[str, str]) -> Webhook | None:
-    """Return the webhook that the environment names; None where it names none.
-
-    Raises:
-        UserError: it cannot be used.
-    """
+    """Return the webhook that the environment names; None if it names none."""
     url, secret = environment.get(URL_VARIABLE, ""), environment.get(SECRET_VARIABLE, "")
     if not url and not secret:
         return None
@@ -157,14 +119,14 @@ def read(environment: Mapping[str, str]) -> Webhook | None:
     details = environment.get(DETAILS_VARIABLE, "")
     if details not in ("", "0", "1"):
         raise UserError(f"{DETAILS_VARIABLE} must be 0 or 1, got {details!r}")
-    if not secret.startswith(SECRET_PREFIX):
-        return Webhook(url, secret.encode(), details == "1")
-    try:
-        return Webhook(url, base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True), details == "1")
-    except binascii.Error as error:
-        raise UserError(
-            f"{SECRET_VARIABLE} starts with {SECRET_PREFIX}, and the rest is not base64: {error}"
-        ) from error
+    key = secret.encode()
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except binascii.Error as error:
+            problem = f"{SECRET_VARIABLE} starts with {SECRET_PREFIX}, and the rest is not base64: {error}"
+            raise UserError(problem) from error
+    return Webhook(url, key, details == "1")
 
 
 def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
