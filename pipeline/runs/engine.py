@@ -1,4 +1,4 @@
-"""Check an engine of Beam before a run: does it answer, do its workers see the artifacts and have this library?"""
+"""Check before a run that an engine of Beam answers, and that its workers see the artifacts and have this library."""
 
 import contextlib
 import difflib
@@ -14,21 +14,23 @@ from urllib.parse import urlsplit
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline import filesystem
 from pipeline.errors import UserError, first_line
 from pipeline.packaging.fingerprints import library_fingerprint
-from pipeline.runs import worker_probe
 from pipeline.settings.target import IN_PROCESS, Target
 
 # Options with the address of a server.
 ADDRESSES = ("job_endpoint", "flink_master", "spark_master_url", "spark_rest_url")
 SECONDS_TO_ANSWER = 10
+# Files in the artifacts' folder: from this machine for a worker, and from a worker for this machine.
+PROBE, ANSWER = "asked", "answered.json"
 
 
 def check(target: Target) -> None:
-    """Check a target's engine with a first small job; this process needs no check.
+    """Check a target's engine with a small job; this process needs no check.
 
     Raises:
-        UserError: Beam does not take an option, nobody answers, or the workers lack the folder or this library.
+        UserError: an option is invalid, no server answers, or the workers lack the folder or this library.
     """
     if target.beam_args == IN_PROCESS:
         return
@@ -39,16 +41,16 @@ def check(target: Target) -> None:
     folder = Path(target.pipeline_root)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="_engine-", dir=folder) as place:
-        Path(place, worker_probe.ASKED).touch()
+        Path(place, PROBE).touch()
         try:
             with beam.Pipeline(options=PipelineOptions(list(target.beam_args))) as pipeline:
-                _ = pipeline | beam.Create([place]) | beam.Map(worker_probe.answer)
+                _ = pipeline | beam.Create([place]) | beam.Map(answer)
         except Exception as error:
             raise UserError(
                 f"{runner} has not done a first small job: {_last_line(error)}. Are the workers' Python, Beam and this "
                 "pipeline's library those of this machine (make image)? The log has more"
             ) from error
-        file = Path(place, worker_probe.ANSWERED)
+        file = Path(place, ANSWER)
         if not file.exists():
             raise UserError(
                 f"the workers of {runner} do not see {folder}, where the artifacts are; expected a drive that this "
@@ -62,8 +64,14 @@ def check(target: Target) -> None:
         )
 
 
+def answer(folder: str) -> None:
+    """Write the fingerprint of a worker's library into a folder, if the worker sees this machine's file there."""
+    if filesystem.exists(f"{folder}/{PROBE}"):
+        filesystem.write(f"{folder}/{ANSWER}", json.dumps({"library": library_fingerprint()}))
+
+
 def _parsed(flags: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return what Beam understands of the flags; an engine may know more."""
+    """Return the options that Beam knows; an engine may know more."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -80,12 +88,16 @@ def _parsed(flags: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _check_answers(name: str, address: str | None) -> None:
-    """Raise a UserError if an option has an address at which nobody answers."""
-    if not address or not (port := _port(address)):
-        return
-    host = urlsplit(address if "//" in address else f"//{address}").hostname
+    """Raise a UserError if no server answers at the HOST:PORT or URL of an option; words such as "[local]" pass."""
+    address = address or ""
     try:
-        socket.create_connection((host, port), SECONDS_TO_ANSWER).close()
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        if not parts.port:
+            return
+    except ValueError:
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port), SECONDS_TO_ANSWER).close()
     except OSError as error:
         raise UserError(
             f"nobody answers at {address}, the Beam option {name}: {error.strerror or error}; start the server, or "
@@ -93,15 +105,7 @@ def _check_answers(name: str, address: str | None) -> None:
         ) from error
 
 
-def _port(address: str) -> int | None:
-    """Return the port of HOST:PORT or of a URL; None of words such as "[local]"."""
-    try:
-        return urlsplit(address if "//" in address else f"//{address}").port
-    except ValueError:
-        return None
-
-
 def _last_line(error: Exception) -> str:
-    """Return the line of an error of a job that says what went wrong: a traceback's last."""
+    """Return the last line of a job's error, which is often a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else first_line(error)
