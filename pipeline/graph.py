@@ -27,8 +27,7 @@ from pipeline.components.evaluator import Evaluator
 from pipeline.components.example_gen import create_example_gen
 from pipeline.components.model_check import ModelCheck
 from pipeline.components.pusher import Pusher
-from pipeline.components.reviewed_schema import stage_schema
-from pipeline.components.schema_gen import SchemaGen
+from pipeline.components.schema_gen import SchemaGen, stage_schema
 from pipeline.components.statistics_gen import StatisticsGen
 from pipeline.components.trainer import Trainer
 from pipeline.components.transform import Transform

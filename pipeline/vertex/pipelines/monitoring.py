@@ -18,7 +18,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx import version
 
 from pipeline import filesystem
-from pipeline.components.reviewed_schema import stage_schema
+from pipeline.components.schema_gen import stage_schema
 from pipeline.errors import UserError
 from pipeline.serving.image_inputs import logged
 from pipeline.settings import checks
