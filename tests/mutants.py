@@ -186,7 +186,7 @@ AREAS = {
     "packaging": Area(("packaging/user_code", "packaging/fingerprints"), "tests/packaging"),
     "validation": Area(("validation/statistics", "validation/rows", "validation/reference"), "tests/validation"),
     "evaluation": Area(
-        ("evaluation/verdict", "evaluation/intervals", "evaluation/coverage"),
+        ("evaluation/verdict", "evaluation/intervals", "validation/predictions"),
         "tests/evaluation/test_verdict.py tests/evaluation/test_coverage.py tests/evaluation/test_evaluation.py",
     ),
     "versions": Area(("model/versions",), "tests/model/test_versions.py"),

@@ -1,6 +1,6 @@
-"""Judge the data, in two steps: ExampleValidator writes findings, DataGate stops the run if one is grave.
+"""Judge the data: ExampleValidator writes findings, DataGate stops the run if one is severe.
 
-Two, because TFX deletes what a failed step has written, and the anomalies are to be read afterwards.
+These are two steps because TFX deletes the outputs of a failed step, and the anomalies must remain readable.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
 from pipeline.validation import reference, rows
 from pipeline.validation.findings import FILE as FINDINGS
-from pipeline.validation.findings import Finding, merged, to_json, with_severity
+from pipeline.validation.findings import Finding, to_json, with_severity
 from pipeline.validation.statistics import Remedies, image_column, validate
 from pipeline.validation.wrong_values import in_another_notation, with_values
 
@@ -40,6 +40,7 @@ class ExampleValidatorExecutor(BaseExecutor):
         """Write "anomalies": TFDV's by split, and findings.json."""
         settings = json.loads(exec_properties["settings"])
         checks = DataChecks(**{**settings["checks"], "label_share": tuple(settings["checks"]["label_share"])})
+        label, classes, kept = settings["label"], settings["classes"], settings.get("kept", "")
         statistics_artifact = artifact_utils.get_single_instance(input_dict["statistics"])
         statistics = read_statistics(statistics_artifact)
         schema = read_schema(input_dict["schema"])
@@ -47,38 +48,28 @@ class ExampleValidatorExecutor(BaseExecutor):
 
         earlier = reference.read_newest(settings["reference"])
         by_split, validated = validate(
-            statistics,
-            schema,
-            settings["label"],
-            checks,
-            remedies,
-            earlier,
-            settings["classes"],
-            weight=settings.get("weight"),
+            statistics, schema, label, checks, remedies, earlier, classes, weight=settings.get("weight")
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
         version = (reference.versions(settings["reference"]) or [""])[-1]
-        findings = list(
-            reference.moved("train", statistics["train"], earlier.get("train"), version, schema, checks, remedies)
-        )
+        findings = list(reference.moved(statistics["train"], earlier.get("train"), version, schema, checks, remedies))
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
-            findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
+            findings += with_values(of_split, rows.tables_of(files), schema, classes)
             findings += in_another_notation(split, rows.sample(files, image), schema)
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
-        findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.get("kept", ""))
+        findings += rows.repeated_rows(files_by_split, counts, checks, image, kept)
         sample = pa.concat_tables(
             [rows.sampled(files_by_split[split], image) for split in ("train", "eval")], promote_options="permissive"
         )
-        # No step reads a column that the schema has taken out of use. A new column may become a feature next.
+        # No step reads a column that the schema has taken out of use; a new column may become a feature.
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
         unused = {feature.name for feature in schema.feature} - set(used) | {settings.get("weight")}
         sample = sample.select([name for name in sample.column_names if name not in unused])
-        findings += rows.leaks(sample, settings["label"], checks, settings["classes"], image)
-        findings = with_severity(merged(findings), checks.severity, schema)
-        findings.sort(key=lambda finding: finding.severity != "stop")
+        findings += rows.leaks(sample, label, checks, classes, image)
+        findings = with_severity(findings, checks.severity, schema)
 
         anomalies = artifact_utils.get_single_instance(output_dict["anomalies"])
         _write(anomalies, by_split, findings)
@@ -89,15 +80,11 @@ class DataGateExecutor(BaseExecutor):
     """Stop the run if a finding has the severity "stop"."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Read "anomalies".
-
-        Raises:
-            UserError: a finding stops the run.
-        """
+        """Raise a UserError if "anomalies" has such a finding."""
         anomalies = artifact_utils.get_single_instance(input_dict["anomalies"])
         stops = [finding for finding in read_findings(anomalies.uri) if finding.severity == "stop"]
         if stops:
-            # The first stands on the first line, which is all that some logs show of an error.
+            # Some logs show only the first line of an error.
             first, *others = stops
             noun = "finding stops" if not others else "findings stop"
             lines = [f"{len(stops)} {noun} the run before Transform: {first}", f"    {first.remedy}"]
@@ -143,12 +130,12 @@ class ExampleValidator(DeclaredComponent):
         """Create the component.
 
         Args:
-            label: Column of class numbers, or of any numbers in a regression; and its weight.
+            label: With its classes and weight.
             checks: Limits that are not in the schema.
-            schema_file: Where a person edits the schema, for the remedies.
-            reference_root: Where ``validation.reference`` keeps the statistics of pushed models.
-            kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
-            **inputs: Statistics of every split, the examples they describe, and the schema.
+            schema_file: The reviewed schema, for the remedies.
+            reference_root: Folder of the statistics of pushed models.
+            kept: Folder for the hashes of each file's rows if the examples are a window of spans; or "".
+            **inputs: Channels.
         """
         settings = {
             "label": label.name,
@@ -163,7 +150,7 @@ class ExampleValidator(DeclaredComponent):
 
 
 class DataGate(DeclaredComponent):
-    """Stop the run when the data is not fit for use."""
+    """Stop the run if a finding has the severity "stop"."""
 
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(DataGateExecutor)
     INPUTS = {"anomalies": standard_artifacts.ExampleAnomalies}

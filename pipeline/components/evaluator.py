@@ -33,7 +33,6 @@ from pipeline.components.model_probe import first_line
 from pipeline.components.written_files import changes
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.evaluation.coverage import Covered
 from pipeline.evaluation.tfma_config import (
     BASELINE,
     CANDIDATE,
@@ -51,6 +50,7 @@ from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
 from pipeline.validation import predictions
+from pipeline.validation.predictions import Covered
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100

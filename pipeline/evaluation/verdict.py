@@ -28,23 +28,14 @@ PUSHED, FAILED, NOT_BLESSED = 0, 1, 3
 
 @dataclass(frozen=True)
 class GateResult:
-    """Result of the gates for a model.
-
-    Attributes:
-        blessed: Whether every gate held.
-        failed: A sentence for each condition that did not.
-        passed_over: A sentence for each condition that was not judged, or that only chance may have broken.
-        notes: Other facts for a person, such as the metrics of the baseline.
-        warnings: What a person must know to trust the result, such as a baseline that could not be used.
-        unjudged: Gates on slices of which none could be judged, as "auc by carrier"; they have held nothing back.
-    """
+    """Result of the gates for a model, in sentences."""
 
     blessed: bool
     failed: tuple[str, ...] = ()
-    passed_over: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    unjudged: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()  # conditions that were not judged, or that only chance may have broken
+    notes: tuple[str, ...] = ()  # other facts, such as the metrics of the baseline
+    warnings: tuple[str, ...] = ()  # needed to trust the result, such as a baseline that could not be used
+    unjudged: tuple[str, ...] = ()  # gates, as "auc by carrier", of which no slice could be judged
 
     def to_json(self) -> str:
         """Return the result as JSON."""
@@ -54,8 +45,7 @@ class GateResult:
     def from_json(cls, text: str) -> "GateResult":
         """Return the result that ``to_json`` wrote."""
         fields = json.loads(text)
-        sentences = ("failed", "passed_over", "notes", "warnings", "unjudged")
-        return cls(fields["blessed"], **{name: tuple(fields.get(name, ())) for name in sentences})
+        return cls(fields.pop("blessed"), **{name: tuple(sentences) for name, sentences in fields.items()})
 
 
 def judge(
@@ -70,8 +60,7 @@ def judge(
 
     Args:
         settings: The gates.
-        candidate: Metrics by slice, "overall" or "carrier=MQ", then by name, with the counts of the confusion matrix;
-            those that are undefined in a slice are left out or NaN.
+        candidate: As ``tfma_config.read_metrics`` returns them; undefined ones may be NaN.
         baseline: The same of the model to compare with, on the same rows; None ignores ``max_drop``.
         notes: For the result.
         simple_models: Metrics on the test split by name of ``gates.BASELINES``.
@@ -95,73 +84,55 @@ def judge(
         "for this test split"
         for name in unjudged
     )
-    turned = turned_over((baseline or {}).get(OVERALL, {}), simple_models or {})
-    warnings += (turned,) if turned else ()
-    behind = behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
-    notes += (behind,) if behind else ()
+    warnings += _turned_over((baseline or {}).get(OVERALL, {}), simple_models or {})
+    notes += _behind_baselines(candidate.get(OVERALL, {}), simple_models or {})
     failed, passed_over = tuple(judging.failed), tuple(judging.passed_over)
     return GateResult(not failed, failed, passed_over, notes, warnings, tuple(unjudged))
 
 
-def behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> str | None:
-    """Return that a model may have learnt nothing, or that a simple one is better by more than chance; else None.
-
-    Args:
-        overall: Metrics of the model on all rows, with their counts.
-        simple_models: Metrics on the same rows by name of ``gates.BASELINES``.
-    """
-    compared = _with_constant(overall, simple_models)
-    if compared is None:
-        return None
-    metric, within, constant = compared
+def _behind_baselines(overall: Mapping[str, float], simple_models: Slices) -> tuple[str, ...]:
+    """Return that a model may have learnt nothing, or that a simple one is better by more than chance."""
+    metric, value, worst, best = _metric_of_baselines(overall, simple_models)
+    if not metric:
+        return ()
     direction = METRICS[metric].direction
-    worst, best = within if direction > 0 else within[::-1]
-    if direction * worst > direction * constant:
-        others = {name: values[metric] for name, values in simple_models.items() if metric in values}
-        ahead = max(others, key=lambda name: direction * others[name])
-        if direction * others[ahead] <= direction * best:
-            return None
+    others = {name: values[metric] for name, values in simple_models.items() if metric in values}
+    if direction * worst <= direction * others["constant"]:
         return (
-            f"the baseline {ahead!r} is better: {metric} on all rows is {overall[metric]:.4f} "
-            f"({_examples(overall, within, 0.95)}), and it has {others[ahead]:.4f}; search for better hyperparameters, "
-            'or try others of training.members, "network", "trees" and "both"; '
-            f'BeatsBaseline("{metric}", than="{ahead}") keeps such a model back'
+            f"nothing shows that the model has learnt: {metric} on all rows is {value}, and the same answer for every "
+            f"row has {others['constant']:.4f}; where boosting among the baselines is better, train longer or at "
+            "another learning rate, else look for columns that say more about the label",
         )
+    ahead = max(others, key=lambda name: direction * others[name])
+    if direction * others[ahead] <= direction * best:
+        return ()
     return (
-        f"nothing shows that the model has learnt: {metric} on all rows is {overall[metric]:.4f} "
-        f"({_examples(overall, within, 0.95)}), and the same answer for every row has {constant:.4f}; where "
-        "boosting among the baselines is better, train longer or at another learning rate, else look for columns that "
-        "say more about the label"
+        f"the baseline {ahead!r} is better: {metric} on all rows is {value}, and it has {others[ahead]:.4f}; search "
+        'for better hyperparameters, or try others of training.members, "network", "trees" and "both"; '
+        f'BeatsBaseline("{metric}", than="{ahead}") keeps such a model back',
     )
 
 
-def turned_over(before: Mapping[str, float], simple_models: Slices) -> str | None:
-    """Return that the earlier model is worse than no model on these rows, by more than chance; else None.
-
-    Args:
-        before: Its metrics on all rows, with their counts; empty where there is none.
-        simple_models: As above.
-    """
-    compared = _with_constant(before, simple_models)
-    if compared is None:
-        return None
-    metric, within, constant = compared
-    direction = METRICS[metric].direction
-    if direction * within[1 if direction > 0 else 0] >= direction * constant:
-        return None
+def _turned_over(before: Mapping[str, float], simple_models: Slices) -> tuple[str, ...]:
+    """Return that the earlier model is worse than a constant on these rows, by more than chance."""
+    metric, value, _, best = _metric_of_baselines(before, simple_models)
+    if not metric or METRICS[metric].direction * (best - simple_models["constant"][metric]) >= 0:
+        return ()
     return (
-        f"the earlier model is worse on these rows than the same answer for every row: {metric} {before[metric]:.4f} "
-        f"({_examples(before, within, 0.95)}), and that has {constant:.4f}; the label, or what the columns say of it, "
-        "may have turned over: look at the data before this model is used"
+        f"the earlier model is worse on these rows than the same answer for every row: {metric} {value}, and that has "
+        f"{simple_models['constant'][metric]:.4f}; the label, or what the columns say of it, may have turned over: "
+        "look at the data before this model is used",
     )
 
 
-def _with_constant(overall: Mapping[str, float], simple_models: Slices) -> tuple[str, intervals.Interval, float] | None:
-    """Return a metric that a model and a constant answer have, its 95 % interval, and the constant's value."""
-    constant = simple_models.get("constant", {})
-    metric = next((name for name in OF_BASELINES if name in overall and name in constant), None)
-    within = metric and intervals.interval(metric, overall, 0.95)
-    return (metric, within, constant[metric]) if metric and within else None
+def _metric_of_baselines(overall: Mapping[str, float], simple_models: Slices) -> tuple[str, str, float, float]:
+    """Return a metric that the constant has too, its value in words, and its worst and best likely values; or ""."""
+    metric = next((name for name in OF_BASELINES if name in overall and name in simple_models.get("constant", {})), "")
+    within = intervals.interval(metric, overall, 0.95) if metric else None
+    if not within:
+        return "", "", 0.0, 0.0
+    worst, best = within if METRICS[metric].direction > 0 else within[::-1]
+    return metric, f"{overall[metric]:.4f} ({_examples(overall, within, 0.95)})", worst, best
 
 
 @dataclass
@@ -186,11 +157,8 @@ class _Judge:
         gain = METRICS[gate.metric].direction * (value - other)
         if gain <= gate.margin:
             by = f" by more than {gate.margin:g}" if gate.margin else ""
-            self._add(
-                f"{gate.metric} on all rows is {value:.4f} and does not beat the {other:.4f} of the baseline "
-                f"{gate.than!r}{by}",
-                chance=False,
-            )
+            beaten = f"does not beat the {other:.4f} of the baseline {gate.than!r}{by}"
+            self.failed.append(f"{gate.metric} on all rows is {value:.4f} and {beaten}")
 
     def slices_of(self, gate: Gate | SliceGate | FairnessGate) -> list[str]:
         """Return the slices of a gate; the gate fails if there are none."""
@@ -208,9 +176,8 @@ class _Judge:
         """Judge floor, ceiling and change against the baseline in a slice; return whether it could be."""
         if not self._can_judge(gate, name):
             return False
-        values = self.candidate[name]
-        value = values[gate.metric]
-        subject = f"{gate.metric} on {_where(name)}"
+        values, direction = self.candidate[name], METRICS[gate.metric].direction
+        value, subject = values[gate.metric], f"{gate.metric} on {_where(name)}"
         confidence = gate.confidence if isinstance(gate, SliceGate) else 0.0
         within = intervals.interval(gate.metric, values, confidence)
         count = _examples(values, within, confidence)
@@ -221,17 +188,15 @@ class _Judge:
             chance = bool(within and within[0] <= gate.ceiling)
             self._add(f"{subject} is {value:.4f}, ceiling {gate.ceiling:g} ({count})", chance)
         before = (self.baseline or {}).get(name, {}).get(gate.metric, math.nan)
-        if gate.max_drop is None or not METRICS[gate.metric].direction or not math.isfinite(before):
+        if gate.max_drop is None or not direction or not math.isfinite(before):
             return True
-        drop = METRICS[gate.metric].direction * (before - value)
+        drop = direction * (before - value)
         if drop > gate.max_drop:
             chance = False
             before_within = self.baseline and intervals.interval(gate.metric, self.baseline[name], confidence)
             if within and before_within:
-                best, worst = (before, before_within), (value, within)
-                if METRICS[gate.metric].direction < 0:
-                    best, worst = worst, best
-                chance = intervals.difference(*best, *worst)[0] <= gate.max_drop
+                high, low = ((before, before_within), (value, within))[::direction]
+                chance = intervals.difference(*high, *low)[0] <= gate.max_drop
             wanted = self.settings.baseline
             baseline = "the last blessed model" if wanted == LAST_BLESSED else f"the baseline {wanted}"
             self._add(
@@ -265,25 +230,19 @@ class _Judge:
         return True
 
     def _can_judge(self, gate: AnyGate, name: str) -> bool:
-        """Return whether a slice has enough examples and a value of the metric; if not, add the reason."""
+        """Return whether a slice has enough examples and a value of the metric; if not, add the reason once."""
         values = self.candidate[name]
         subject, count = f"{gate.metric} on {_where(name)}", values.get("example_count", 0)
         if isinstance(gate, SliceGate | FairnessGate) and count < gate.min_examples:
-            self._pass_over(f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}")
-            return False
-        if not math.isfinite(values.get(gate.metric, math.nan)):
+            sentence = f"{subject} was not judged: {count:,.0f} examples, minimum {gate.min_examples:,}"
+        elif not math.isfinite(values.get(gate.metric, math.nan)):
             sentence = f"{subject} is undefined {_reason_undefined(gate.metric, values)} ({_examples(values)})"
-            if name == OVERALL:
-                self.failed.append(sentence)
-            else:
-                self._pass_over(sentence)
-            return False
-        return True
-
-    def _pass_over(self, sentence: str) -> None:
-        """Add why a slice was not judged; once, though several gates ask for it."""
-        if sentence not in self.passed_over:
-            self.passed_over.append(sentence)
+        else:
+            return True
+        sentences = self.failed if name == OVERALL else self.passed_over
+        if sentence not in sentences:
+            sentences.append(sentence)
+        return False
 
     def _add(self, sentence: str, chance: bool) -> None:
         if chance:
@@ -315,12 +274,6 @@ def _examples(values: Mapping[str, float], within: intervals.Interval | None = N
 
 
 def whole_outcome(run_id: str, exit_code: int, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a run for other programs, however it ended.
-
-    Args:
-        run_id: Name of the run.
-        exit_code: Of the runner.
-        outcome: Content of the Verdict's artifact; of a failed run "failed", the reasons, and "failed_step" alone.
-    """
+    """Return the result of a run for other programs; the outcome of a failed run has "failed" and "failed_step"."""
     defaults: dict[str, Any] = {"blessed": False, "pushed_to": None, "failed": [], "failed_step": None}
     return {"run": run_id, "exit_code": exit_code, **defaults, **outcome}

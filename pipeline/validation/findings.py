@@ -1,4 +1,4 @@
-"""A finding: one thing that is wrong with the data, and how grave it is."""
+"""A finding: one problem of the data, its severity, and the remedy."""
 
 import dataclasses
 import json
@@ -15,26 +15,15 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with the data.
+    """One problem of the data."""
 
-    Attributes:
-        kind: A key of ``gates.FINDINGS``.
-        split: Where; several are separated by ", ".
-        feature: The column; "" for whole rows.
-        found: What was found there.
-        limit: What is allowed.
-        values: Some of the values that are not, with the number of rows, most frequent first.
-        remedy: What to do, with the command or edit that would accept it.
-        severity: "stop" or "warn".
-    """
-
-    kind: str
-    split: str
-    feature: str
+    kind: str  # a key of ``gates.FINDINGS``
+    split: str  # several are separated by ", "
+    feature: str  # "" for whole rows
     found: str
     limit: str
     remedy: str
-    values: tuple[tuple[str, int], ...] = ()
+    values: tuple[tuple[str, int], ...] = ()  # some wrong values and their number of rows, most frequent first
     severity: Severity = "stop"
 
     def __str__(self) -> str:
@@ -43,29 +32,27 @@ class Finding:
         return f"{where}: {self.found}{f': {values}' if values else ''}; {self.limit}"
 
 
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, the same one in several splits once."""
-    splits: dict[Finding, list[str]] = {}
-    for finding in findings:
-        splits.setdefault(dataclasses.replace(finding, split=""), []).append(finding.split)
-    return [dataclasses.replace(finding, split=", ".join(names)) for finding, names in splits.items()]
-
-
 def with_severity(
     findings: Iterable[Finding], settings: Mapping[str, Severity], schema: schema_pb2.Schema
 ) -> list[Finding]:
-    """Return the findings but ignored ones, with the severity by the column's annotation, the config or the default."""
+    """Return the findings that are not ignored, those that stop a run first; equal ones of several splits are one.
+
+    A column's annotation decides about the severity, then the config, then the default.
+    """
+    splits: dict[Finding, list[str]] = {}
+    for finding in findings:
+        splits.setdefault(dataclasses.replace(finding, split=""), []).append(finding.split)
     tags = {
         feature.name: dict(tag.replace(" ", "").split(":", 1) for tag in feature.annotation.tag if ":" in tag)
         for feature in schema.feature
     }
     kept = []
-    for finding in findings:
+    for finding, names in splits.items():
         of_column = tags.get(finding.feature, {})
         severity = of_column.get(finding.kind, settings.get(finding.kind, FINDINGS[finding.kind]))
         if severity in ("stop", "warn"):
-            kept.append(dataclasses.replace(finding, severity=severity))
-    return kept
+            kept.append(dataclasses.replace(finding, split=", ".join(names), severity=severity))
+    return sorted(kept, key=lambda finding: finding.severity != "stop")
 
 
 def to_json(findings: Iterable[Finding]) -> str:

@@ -1,6 +1,9 @@
-"""Compare the predictions for requests with those for the test split, by which the model was judged."""
+"""Describe predictions: how often intervals contain the label, and drift from those for the test split."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -9,24 +12,64 @@ import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.evaluation.intervals import wilson
 from pipeline.evaluation.tfma_config import as_measured
 from pipeline.settings.gates import DataChecks
-from pipeline.settings.tasks import ANSWERS, Task, task_of
+from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW, Task, task_of
 from pipeline.validation.findings import Finding
-from pipeline.validation.statistics import MEASURES, Statistics, compared, features_of
+from pipeline.validation.statistics import Statistics, features_of, too_far
 
 # Their column in statistics and findings.
 NAME = "predictions"
 # Of more, evenly taken ones are described: they move no share by a thousandth.
 MOST_ROWS = 1_000_000
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How many labels lie within their intervals or sets."""
+
+    rows: int = 0
+    covered: int = 0
+    size: float = 0.0  # sum of the widths of intervals, in the unit of the label, or of the classes in sets
+    of_sets: bool = False
+
+    @classmethod
+    def of(cls, labels: np.ndarray, outputs: Mapping[str, Any]) -> "Covered":
+        """Count the rows of a batch: labels or class numbers [rows] or [rows, 1], and the model's outputs by name."""
+        labels, rows = np.reshape(labels, -1), len(labels)
+        if LABEL_SET in outputs:
+            sets = outputs[LABEL_SET]
+            return cls(rows, int(sets[np.arange(rows), labels.astype(int)].sum()), float(sets.sum()), True)
+        low, high = (np.asarray(outputs[name], np.float64).reshape(-1) for name in (LOW, HIGH))
+        return cls(rows, int(((low <= labels) & (labels <= high)).sum()), float((high - low).sum()))
+
+    def __add__(self, other: "Covered") -> "Covered":
+        sums = self.rows + other.rows, self.covered + other.covered, self.size + other.size
+        return Covered(*sums, self.of_sets or other.of_sets)
+
+    def sentence(self, target: float, fitted_on: int) -> str:
+        """Compare the share of covered rows with the target; ``fitted_on`` rows of eval have decided the bounds."""
+        z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+        within = wilson(self.covered, self.rows, z)
+        assert within  # there are rows
+        share, mean = self.covered / self.rows, self.size / self.rows
+        kind, size = ("sets", f"{mean:.3g} classes") if self.of_sets else ("intervals", f"{mean:.4g} wide")
+        sentence = (
+            f"{kind} for {100 * target:g} % of the rows: {100 * share:.1f} % reached on test ({100 * CONFIDENCE:g} % "
+            f"interval {100 * within[0]:.1f} to {100 * within[1]:.1f} %), {size} on average"
+        )
+        deviation = math.sqrt(target * (1 - target) * (1 / self.rows + 1 / fitted_on))
+        if share < target - z * deviation:
+            sentence += "; that is less by more than chance, so test differs from eval"
+        return sentence
 
 
 def values_of(answers: np.ndarray) -> np.ndarray:
-    """Return a number for each row, float32: the answer, or the place of the most probable of several classes.
+    """Return a finite number for each row, float32: the answer, or the place of the most probable of several classes.
 
-    Args:
-        answers: As the metrics need them: [rows], [rows, 1] or, of several classes, probabilities [rows, classes]. Rows
-            with NaN or infinity are left out.
+    Takes answers as the metrics need them: [rows], [rows, 1] or, of several classes, probabilities [rows, classes].
     """
     answers = answers if answers.ndim == 2 else answers[:, np.newaxis]
     answers = answers[np.isfinite(answers).all(axis=1)]
@@ -48,16 +91,7 @@ def statistics_of(values: np.ndarray, classes: Sequence[str]) -> Statistics:
 
 
 def from_json(predictions: Sequence[Any], classes: Sequence[str], logits: bool) -> np.ndarray:
-    """Return answers of the server, as JSON has them, as the metrics need them, without what is no prediction.
-
-    Args:
-        predictions: Of each row an output, or outputs by name; None where there is none.
-        classes: In words; empty where the label is a number.
-        logits: Whether the model answers logits.
-
-    Returns:
-        As ``values_of`` takes them.
-    """
+    """Return the server's answers from JSON as ``values_of`` takes them, without those that are not predictions."""
     task = task_of(len(classes))
     rows = [_numbers(answer, task, len(classes)) for answer in predictions]
     width = max([1, *map(len, rows)])
@@ -66,37 +100,26 @@ def from_json(predictions: Sequence[Any], classes: Sequence[str], logits: bool) 
 
 
 def drift(of_requests: Statistics, of_test: Statistics, checks: DataChecks, split: str) -> Iterator[Finding]:
-    """Find that predictions lie too far from those for the test split.
-
-    The distance is TFDV's: Jensen-Shannon of numbers, L-infinity of classes.
-
-    Args:
-        of_requests: By ``statistics_of``.
-        of_test: The same of the test split.
-        checks: The limit.
-        split: Name for the requests.
-    """
-    limit = checks.max_prediction_drift
+    """Find that predictions lie too far from those for the test split, by TFDV's distances."""
     mine, theirs = (features_of(statistics)[NAME] for statistics in (of_requests, of_test))
     schema = schema_pb2.Schema()
     feature = schema.feature.add(name=NAME)
     if mine.HasField("num_stats"):
         feature.type = schema_pb2.FLOAT
-        feature.skew_comparator.jensen_shannon_divergence.threshold = limit
+        feature.skew_comparator.jensen_shannon_divergence.threshold = checks.max_prediction_drift
     else:
         feature.type = schema_pb2.BYTES
-        feature.skew_comparator.infinity_norm.threshold = limit
+        feature.skew_comparator.infinity_norm.threshold = checks.max_prediction_drift
     anomalies = tfdv.validate_statistics(of_requests, schema, serving_statistics=of_test)
-    for measured in (measured for info in anomalies.drift_skew_info for measured in info.skew_measurements):
-        if measured.value > limit:
+    for info in anomalies.drift_skew_info:
+        for measured, found in too_far(info.skew_measurements, mine, theirs, "those for the test split"):
             allowing = min(1, measured.value * 1.1)  # no distance is larger
-            found = f"{MEASURES[measured.type]} distance {measured.value:.3f} from those for the test split"
             yield Finding(
                 "prediction_drift",
                 split,
                 NAME,
-                found + compared(mine, theirs),
-                f"at most {limit:g}",
+                found,
+                f"at most {checks.max_prediction_drift:g}",
                 f"train again; accept it: DataChecks(max_prediction_drift={allowing:.2g}) in the config",
             )
 

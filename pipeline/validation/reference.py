@@ -1,8 +1,8 @@
 """Keep the statistics of the data that pushed models were trained on, and compare the next data with them.
 
-One folder a pushed model, ``<root>/<version>/``, with ``<split>.pb``, ``predictions.pb`` of the test split and, written
-last, ``manifest.json``. A folder of files and no artifact: TFX's resolvers find the newest artifact, whether that model
-was pushed or not, and a newer one would make an unchanged pipeline run again.
+``<root>/<version>/`` has ``<split>.pb``, ``predictions.pb`` of the test split and, written last, ``manifest.json``.
+These are plain files: TFX's resolvers would find the newest artifact, whether its model was pushed or not, and a newer
+one would make an unchanged pipeline run again.
 """
 
 import json
@@ -19,19 +19,18 @@ from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import (
-    MEASURES,
     Remedies,
     Statistics,
-    compared,
     features_of,
     image_column,
     percent,
     present,
+    too_far,
 )
 
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions.pb"
-# Of both data sets that are compared: distances between fewer rows are chance.
+# Of both data sets: distances between fewer rows are chance.
 LEAST_ROWS = 100
 
 
@@ -42,7 +41,7 @@ def write(
     manifest: Mapping[str, Any],
     predictions: Statistics | None = None,
 ) -> None:
-    """Keep the statistics by split, and those of predictions, of a pushed version, which is a number as text."""
+    """Keep the statistics by split, and those of predictions, of a pushed version."""
     folder = f"{root}/{version}"
     for split, of_split in statistics.items():
         filesystem.write(f"{folder}/{split}.pb", of_split.SerializeToString())
@@ -58,11 +57,7 @@ def versions(root: str) -> list[str]:
 
 
 def read_newest(root: str) -> dict[str, Statistics]:
-    """Read the statistics by split of the version pushed last; empty when there is none.
-
-    Raises:
-        UserError: a file of them is damaged.
-    """
+    """Read the statistics by split of the version pushed last; empty when there is none."""
     if not (kept := versions(root)):
         return {}
     folder = f"{root}/{kept[-1]}"
@@ -103,7 +98,6 @@ def _damaged(path: str, error: Exception) -> str:
 
 
 def moved(
-    split: str,
     statistics: Statistics,
     earlier: Statistics | None,
     version: str,
@@ -111,20 +105,10 @@ def moved(
     checks: DataChecks,
     remedies: Remedies,
 ) -> Iterator[Finding]:
-    """Yield a finding for each column without a drift_comparator that has moved past ``checks.max_moved``.
+    """Yield a finding for each column of train without a drift_comparator that has moved past ``checks.max_moved``.
 
-    A number that comes in another unit, a category that is gone, a column that is no longer filled: types, ranges and
-    listed values may all be right. A drift_comparator is a person's limit and stops the run; this is for the columns
-    that have none, as in a schema that ``pipeline new`` has written.
-
-    Args:
-        split: Its name.
-        statistics: Of its rows.
-        earlier: Of the same split when the model pushed last was trained; None where there is none.
-        version: Of that model. The finding names it, for a step that is cached tells it again after the next push.
-        schema: The reviewed one.
-        checks: With the limit.
-        remedies: Files in which findings are accepted.
+    For example, a number in another unit, or a category or values that are missing now. A finding names the version of
+    ``earlier``, because a cached step repeats it after the next push.
     """
     if earlier is None:
         return
@@ -133,23 +117,23 @@ def moved(
         return
     judged = _with_limits(schema, checks.max_moved)
     here, there = features_of(statistics), features_of(earlier)
-    shares = {name: present(here.get(name)) / rows for name in judged}
-    were = {name: present(there.get(name)) / before for name in judged}
     limit = f"a schema without drift_comparator warns past {checks.max_moved:g}"
+    whose = f"the data of the pushed version {version}"
+    tag = 'annotation { tag: "moved: ignore" }'
+
+    def finding(name: str, found: str) -> Finding:
+        remedy = f"say how far it may move: a drift_comparator, or {tag}, of {name} in {remedies.schema}"
+        return Finding("moved", "train", name, found, limit, remedy if remedies.schema else remedies.accept(name))
+
     for name in judged:
-        if abs(shares[name] - were[name]) > checks.max_moved:
-            found = f"{percent(1 - shares[name])} of the rows have no value, "
-            found += f"{percent(1 - were[name])} in the data of the pushed version {version}"
-            yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
+        missing, was_missing = 1 - present(here.get(name)) / rows, 1 - present(there.get(name)) / before
+        if abs(missing - was_missing) > checks.max_moved:
+            yield finding(name, f"{percent(missing)} of the rows have no value, {percent(was_missing)} in {whose}")
     limits = schema_pb2.Schema(feature=judged.values())
     for info in tfdv.validate_statistics(statistics, limits, previous_statistics=earlier).drift_skew_info:
         name = ".".join(info.path.step)
-        for measured in info.drift_measurements:
-            if measured.value > measured.threshold:
-                measure = MEASURES.get(measured.type, "distance")
-                found = f"{measure} distance {measured.value:.3f} from the data of the pushed version {version}"
-                found += compared(here.get(name), there.get(name))
-                yield Finding("moved", split, name, found, limit, _remedy(name, remedies))
+        for _, found in too_far(info.drift_measurements, here.get(name), there.get(name), whose):
+            yield finding(name, found)
 
 
 def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb2.Feature]:
@@ -168,10 +152,3 @@ def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb
             with_limit.drift_comparator.jensen_shannon_divergence.threshold = limit
         judged[feature.name] = with_limit
     return judged
-
-
-def _remedy(name: str, remedies: Remedies) -> str:
-    if not remedies.schema:
-        return remedies.accept(name)
-    tag = 'annotation { tag: "moved: ignore" }'
-    return f"say how far it may move: a drift_comparator, or {tag}, of {name} in {remedies.schema}"

@@ -40,12 +40,12 @@ def report(
 
     Args:
         requests: Of one version of the model.
-        schema: With the skew_comparators that are the limits.
-        train: Of the train split of that version.
+        schema: With skew_comparators as limits.
+        train: Statistics of the train split of that version.
         config: Of the pipeline.
-        remedies: Files in which findings are accepted.
+        remedies: For the findings.
         folder: On this machine or in a bucket.
-        of_test: Of the predictions for the test split; None where they were not kept.
+        of_test: Statistics of the predictions for the test split; None where they were not kept.
 
     Returns:
         The report, line by line, and whether a limit is crossed.
@@ -58,7 +58,6 @@ def report(
     drifted, note = _prediction_drift(requests, of_test, config)
     found = [*with_values(found, [table], schema), *in_another_notation(SPLIT, [table], schema), *drifted]
     found = findings.with_severity(found, checks.severity, schema)
-    found.sort(key=lambda finding: finding.severity != "stop")
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
     rows = f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}"
@@ -81,7 +80,7 @@ def report(
 def _prediction_drift(
     requests: RequestRows, of_test: Statistics | None, config: PipelineConfig
 ) -> tuple[list[findings.Finding], list[str]]:
-    """Return what is found about the predictions, and in a line why they were not judged."""
+    """Return the findings about the predictions, and a line that says why they were not judged."""
     classes = config.label.classes
     if of_test is None:
         return [], ["  predictions are not judged: none of the test split were kept when this version was pushed"]
@@ -96,15 +95,14 @@ def _schema_of_requests(schema: schema_pb2.Schema, label: Label) -> schema_pb2.S
     """Return the schema of logged requests: without label and weight, and with facts about images in place of these."""
     of_requests = schema_pb2.Schema()
     of_requests.CopyFrom(schema)
-    del of_requests.feature[:]
     image = image_column(schema)
-    known = facts(image)[2:] if image else ()
-    left_out = {label.name, label.weight, *((image, *facts(image)[:2]) if image else ())}
+    path, folder, *known = facts(image) if image else ("", "")
     for feature in schema.feature:
-        if feature.name not in left_out:
-            of_requests.feature.add().CopyFrom(feature)
-            if feature.name in known:
-                del of_requests.feature[-1].not_in_environment[:]
+        if feature.name in (label.name, label.weight, image, path, folder):
+            of_requests.feature.remove(feature)
+    for feature in of_requests.feature:
+        if feature.name in known:
+            del feature.not_in_environment[:]
     return of_requests
 
 
@@ -115,11 +113,7 @@ def statistics_of(table: pa.Table, image: str | None = None) -> Statistics:
 
 
 def _as_table(instances: Sequence[Mapping[str, Any]], schema: schema_pb2.Schema) -> pa.Table:
-    """Return instances from JSON as columns of lists.
-
-    A value of another type than the schema's counts as missing: the server refuses such instances, and other logs may
-    have them.
-    """
+    """Return instances from JSON as columns of lists; values of a wrong type, which only other servers log, as null."""
     columns = {}
     for feature in schema.feature:
         kind, type_ = _TYPES[feature.type]

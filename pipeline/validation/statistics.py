@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,9 +15,10 @@ from pipeline.settings.names import TRAINING
 from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
-# In the text of a finding about values, until wrong_values.py has counted the rows.
+Column: TypeAlias = statistics_pb2.FeatureNameStatistics
+# In the text of a finding about values, until ``wrong_values`` has counted the rows.
 ROWS = "{rows}"
-# Words in the names of TFDV's reasons by the kind of finding, most special first.
+# Words in the names of TFDV's reasons by kind of finding, the most specific first.
 KINDS = {
     "new_column": ("SCHEMA_NEW_COLUMN",),
     "missing_column": ("SCHEMA_MISSING_COLUMN", "FEATURE_TYPE_NOT_PRESENT"),
@@ -27,14 +28,12 @@ KINDS = {
     "range": ("BIG_", "SMALL_"),
     "type": ("DATA_TYPE", "BOOL_TYPE", "ENUM_TYPE", "INT_TYPE", "FLOAT_TYPE", "STRING_TYPE"),
 }
-MEASURES = {
-    anomalies_pb2.DriftSkewInfo.Measurement.L_INFTY: "L-infinity",
-    anomalies_pb2.DriftSkewInfo.Measurement.JENSEN_SHANNON_DIVERGENCE: "Jensen-Shannon",
-}
+Measurement: TypeAlias = anomalies_pb2.DriftSkewInfo.Measurement
+MEASURES = {Measurement.L_INFTY: "L-infinity", Measurement.JENSEN_SHANNON_DIVERGENCE: "Jensen-Shannon"}
 
 
 def options_for(image: str | None) -> tfdv.StatsOptions:
-    """Return options for rows with a column of encoded images: their number and sizes are counted, none is kept."""
+    """Return options for rows with a column of encoded images, which are counted and measured but not kept."""
     schema = schema_pb2.Schema()
     if image:
         schema.feature.add(name=image, type=schema_pb2.BYTES).image_domain.SetInParent()
@@ -48,12 +47,7 @@ def image_column(schema: schema_pb2.Schema) -> str | None:
 
 @dataclass(frozen=True)
 class Remedies:
-    """Files in which a person accepts a finding.
-
-    Attributes:
-        schema: The reviewed schema; None where there is none.
-        statistics: The statistics that it was compared with.
-    """
+    """Files in which a person accepts a finding: the reviewed schema, and the statistics compared with it."""
 
     schema: str | None
     statistics: str
@@ -63,13 +57,12 @@ class Remedies:
         if not self.schema:
             return "have a schema to review: python -m pipeline schema write --to FILE"
         column = f" {shlex.quote(feature)}" if feature else ""
-        return (
-            f"accept it: python -m pipeline schema accept{column} --schema {self.schema} --statistics {self.statistics}"
-        )
+        files = f"--schema {self.schema} --statistics {self.statistics}"
+        return f"accept it: python -m pipeline schema accept{column} {files}"
 
-    def comparator(self, kind: str, measure: str, feature: str, value: float) -> str:
+    def comparator(self, kind: str, measure: int, feature: str, value: float) -> str:
         """Return the edit that allows a distance."""
-        name = "infinity_norm" if measure == "L-infinity" else "jensen_shannon_divergence"
+        name = "infinity_norm" if measure == Measurement.L_INFTY else "jensen_shannon_divergence"
         limit = f"{name} {{ threshold: {value * 1.1:.2g} }}"
         return f"accept it: {kind}_comparator {{ {limit} }} of {feature} in {self.schema}"
 
@@ -87,22 +80,19 @@ def validate(
     environment: str = TRAINING,
     weight: str | None = None,
 ) -> tuple[dict[str, anomalies_pb2.Anomalies], list[Finding]]:
-    """Compare the statistics of every split with the schema, the train split, and those of an earlier model.
+    """Return TFDV's anomalies by split, and the findings; ``wrong_values.with_values`` completes those about values.
 
     Args:
         statistics: By split.
         schema: With skew_comparators against the train split and drift_comparators against ``reference``.
-        label: Column of the numbers of classes, or of any numbers.
+        label: Column of the label.
         checks: The limits that are not in the schema.
-        remedies: Files in which findings are accepted.
+        remedies: For the findings.
         reference: By split, the statistics of the data that the model pushed last was trained on; may be empty.
-        classes: How many classes there are; 0 where the label is a number.
-        train: Of the train split, where it is not among ``statistics``.
-        environment: Of the schema, if it has any.
-        weight: Column of how much each row counts, where there is one.
-
-    Returns:
-        TFDV's anomalies by split, and the findings; for those about values, see ``wrong_values.with_values``.
+        classes: Their number; 0 where the label is a number.
+        train: Statistics of the train split, where it is not among ``statistics``.
+        environment: Used if the schema has it.
+        weight: Column of example weights.
     """
     train = statistics.get("train", train)
     anomalies: dict[str, anomalies_pb2.Anomalies] = {}
@@ -168,17 +158,13 @@ class _Translator:
                 ("skew", info.skew_measurements, train, "the train split"),
                 ("drift", info.drift_measurements, reference, "the data of the model pushed last"),
             ):
-                for measurement in measurements:
-                    if measurement.value > measurement.threshold:
-                        measure = MEASURES.get(measurement.type, "distance")
-                        theirs = features_of(other).get(name) if other else None
-                        found = f"{measure} distance {measurement.value:.3f} from {whose}"
-                        found += compared(self.columns.get(name), theirs)
-                        remedy = self.remedies.comparator(kind, measure, name, measurement.value)
-                        yield Finding(kind, self.split, name, found, f"at most {measurement.threshold:g}", remedy)
+                theirs = features_of(other).get(name) if other else None
+                for measurement, found in too_far(measurements, self.columns.get(name), theirs, whose):
+                    remedy = self.remedies.comparator(kind, measurement.type, name, measurement.value)
+                    yield Finding(kind, self.split, name, found, f"at most {measurement.threshold:g}", remedy)
 
     def label(self, checks: DataChecks, has_finding: bool) -> Iterator[Finding]:
-        """Yield findings about labels that are none of the classes though the schema allows them, and about shares."""
+        """Yield findings about invalid labels that the schema allows, and about shares of labels."""
         name = self.label_name
         if name not in self.columns or not self.columns[name].HasField("num_stats"):
             return
@@ -199,7 +185,7 @@ class _Translator:
             yield Finding("label_share", self.split, name, found, f"from {percent(low)} to {percent(high)}", remedy)
 
     def weights(self, name: str) -> Iterator[Finding]:
-        """Yield a finding where the weights of rows are none, in files that ExampleGen does not check row by row."""
+        """Yield a finding about invalid weights: ExampleGen does not check every file row by row."""
         column = self.columns.get(name)
         numbers = column.num_stats if column and column.HasField("num_stats") else None
         lacking = self.rows - present(column)
@@ -221,15 +207,14 @@ class _Translator:
         )
 
     def constants(self, weight: str | None) -> Iterator[Finding]:
-        """Yield a finding for each column with one value in every row, but for weights, which may all be equal."""
+        """Yield a finding for each column with one value in every row."""
         image = image_column(self.schema)
+        # Weights may be equal, and images of one size and format; no model reads disabled columns.
+        exempt = {weight, *(facts(image) if image else ())}
+        exempt |= {name for name, one in self.features.items() if one.lifecycle_stage == schema_pb2.DISABLED}
         for name, column in self.columns.items():
-            if name == weight:
+            if name in exempt:
                 continue
-            if image and name in facts(image):
-                continue  # images of one size and format are no worse for it
-            if name in self.features and self.features[name].lifecycle_stage == schema_pb2.DISABLED:
-                continue  # no model takes it
             numbers, text = column.num_stats, column.string_stats
             if column.HasField("num_stats"):
                 value, same = f"{numbers.min:g}", numbers.min == numbers.max
@@ -248,14 +233,14 @@ class _Translator:
 
     def _of_schema(self, kind: str, name: str, description: str) -> Finding:
         feature = self.features.get(name, schema_pb2.Feature())
-        column = self.columns.get(name, statistics_pb2.FeatureNameStatistics())
+        column = self.columns.get(name, Column())
         found, limit, remedy = description.strip().rstrip("."), "see the schema", self.remedies.accept(name)
         if kind == "missing_column":
             found, limit = "there is no such column", "the schema has it"
         elif kind == "new_column":
             found, limit = "the schema does not have this column", "no step uses it until the schema does"
         elif kind == "type":
-            found = f"is {statistics_pb2.FeatureNameStatistics.Type.Name(column.type)}"
+            found = f"is {Column.Type.Name(column.type)}"
             limit = f"the schema says {schema_pb2.FeatureType.Name(feature.type)}"
         elif kind == "presence":
             missing = self.rows - present(column)
@@ -276,25 +261,39 @@ class _Translator:
         return Finding(kind, self.split, name, found, limit, remedy)
 
 
-def features_of(statistics: Statistics) -> dict[str, statistics_pb2.FeatureNameStatistics]:
+def features_of(statistics: Statistics) -> dict[str, Column]:
     """Return the statistics by column."""
     return {".".join(column.path.step) or column.name: column for column in statistics.datasets[0].features}
 
 
-def compared(
-    mine: statistics_pb2.FeatureNameStatistics | None, theirs: statistics_pb2.FeatureNameStatistics | None
-) -> str:
+def too_far(
+    measurements: Iterable[Measurement], mine: Column | None, theirs: Column | None, whose: str
+) -> Iterator[tuple[Measurement, str]]:
+    """Yield each measurement above its threshold, with a description."""
+    for one in measurements:
+        if one.value > one.threshold:
+            found = f"{MEASURES.get(one.type, 'distance')} distance {one.value:.3f} from {whose}"
+            yield one, found + _compared(mine, theirs)
+
+
+def _compared(mine: Column | None, theirs: Column | None) -> str:
     """Compare a column with the same one elsewhere: means of numbers, or the text whose share changed most."""
     if mine is None or theirs is None:
         return ""
+
+    def shares(column: Column) -> dict[str, float]:
+        buckets = column.string_stats.rank_histogram.buckets
+        total = sum(bucket.sample_count for bucket in buckets) or 1.0
+        return {bucket.label: bucket.sample_count / total for bucket in buckets}
+
     if mine.HasField("num_stats"):
         return f" (mean {mine.num_stats.mean:.4g}, there {theirs.num_stats.mean:.4g})"
-    here, there = _shares(mine), _shares(theirs)
+    here, there = shares(mine), shares(theirs)
     text = max({*here, *there}, key=lambda text: abs(here.get(text, 0) - there.get(text, 0)))
     return f" ({text}: {percent(here.get(text, 0))}, there {percent(there.get(text, 0))})"
 
 
-def present(column: statistics_pb2.FeatureNameStatistics | None) -> int:
+def present(column: Column | None) -> int:
     """Return the number of rows with a value; 0 for a column that is not there."""
     kind = column.WhichOneof("stats") if column else None
     return int(getattr(column, kind).common_stats.num_non_missing) if kind else 0
@@ -314,12 +313,6 @@ def range_of(feature: schema_pb2.Feature) -> tuple[float, float]:
     domain = feature.int_domain if feature.HasField("int_domain") else feature.float_domain
     low = domain.min if domain.HasField("min") else -math.inf
     return low, domain.max if domain.HasField("max") else math.inf
-
-
-def _shares(column: statistics_pb2.FeatureNameStatistics) -> dict[str, float]:
-    buckets = column.string_stats.rank_histogram.buckets
-    total = sum(bucket.sample_count for bucket in buckets) or 1.0
-    return {bucket.label: bucket.sample_count / total for bucket in buckets}
 
 
 def percent(share: float) -> str:

@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.settings.gates import DataChecks
 from pipeline.validation import reference, serving_skew
-from pipeline.validation.findings import Finding, from_json, merged, to_json, with_severity
+from pipeline.validation.findings import Finding, from_json, to_json, with_severity
 from pipeline.validation.schema_text import changes, inferred_from, parse, proposed
 from pipeline.validation.statistics import Remedies, validate
 from pipeline.validation.wrong_values import with_values
@@ -133,7 +133,7 @@ def moved(rows: pd.DataFrame, before: pd.DataFrame | None, schema: schema_pb2.Sc
     """Findings of what has moved, by column."""
     here = tfdv.generate_statistics_from_dataframe(rows)
     there = None if before is None else tfdv.generate_statistics_from_dataframe(before)
-    drafts = list(reference.moved("train", here, there, "17", schema, DataChecks(**checks), REMEDIES))
+    drafts = list(reference.moved(here, there, "17", schema, DataChecks(**checks), REMEDIES))
     return {one.feature: one for one in with_severity(drafts, {}, schema)}
 
 
@@ -205,9 +205,10 @@ def test_the_config_and_for_a_column_the_schema_say_how_grave_a_finding_is(month
 
 def test_findings_survive_the_way_to_a_file_and_the_same_in_three_splits_is_one(month):
     three = [Finding("new_column", split, "extra", "a", "b", "c", (("x", 1),)) for split in ("train", "eval", "test")]
-    (one,) = merged(three)
-    assert one.split == "train, eval, test"
-    assert from_json(to_json([one])) == [one]
+    (first, one) = with_severity([*three, Finding("type", "eval", "dep", "a", "b", "c")], {}, SCHEMA)
+    assert (first.kind, first.severity) == ("type", "stop")
+    assert (one.split, one.severity) == ("train, eval, test", "warn")
+    assert from_json(to_json([first, one])) == [first, one]
 
 
 def test_the_statistics_of_the_model_pushed_last_are_found_and_an_unfinished_one_is_not(month, tmp_path):
