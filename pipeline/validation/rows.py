@@ -1,5 +1,6 @@
-"""Find what only the rows tell: repeated rows, and columns that contain a leaked label."""
+"""Find what statistics do not show: repeated rows, and columns that contain a leaked label."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from statistics import NormalDist
@@ -20,15 +21,14 @@ from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384
 KIND = "hashes"  # of what is kept
-# Rows of a split that a column is judged by: an AUC of 0.98 is told from one of 0.97 with far fewer.
+# Rows of a split by which columns are judged; far fewer tell an AUC of 0.98 from one of 0.97.
 SAMPLE = 20_000
-# Below, chance tells the label as well. Each row is judged by what the others of FOLDS parts say of its value.
+# Fewer rows may predict the label by chance. Each row is scored by the other parts of FOLDS.
 MIN_ROWS, FOLDS = 50, 5
 Z = NormalDist().inv_cdf(0.975)  # of a confidence of 95 %
-# Bins of a number's values. A cut in the middle of the label's own bin costs an AUC of 1.0 less than 0.01.
-# Fewer where there are fewer rows, for a bin to have some in every part.
+# Most bins of a number's values, and rows per bin, so that a bin has some in every part.
 BINS, ROWS_OF_A_BIN = 256, 10
-# Hashes that are kept of all splits together, 8 bytes each; of more rows, every n-th hash.
+# Hashes of all splits together, 8 bytes each; of more rows, every n-th hash.
 MOST_HASHES = 20_000_000
 
 Files = Mapping[str, Sequence[str]]
@@ -39,20 +39,18 @@ def repeated_rows(
 ) -> Iterator[Finding]:
     """Find rows that are in several splits, and rows that are in one split several times.
 
-    Equal rows have equal bytes, whichever ExampleGen wrote them.
-
     Args:
         files: TFRecords of examples by split, in the order train, eval, test.
         rows: Their number by split.
         checks: The limits.
         image: Column of encoded images; rows with the same image are equal then, whatever their paths and labels.
-        root: Folder for the hashes of each file's rows, where the examples are of a window of spans; or "".
+        root: Where the hashes of each file's rows are kept if the examples are a window of spans; or "".
     """
     every = 1 + sum(rows.values()) // MOST_HASHES
     seen: dict[str, np.ndarray] = {}
     for split, of_split in files.items():
-        # Sorted. NumPy's unique and isin would put them into a table, for forty times as long.
-        hashes = np.sort(_kept_hashes(of_split, every, root) if root else _hashes(of_split, every, image))
+        # NumPy's unique and isin would put them into a table, which takes forty times as long.
+        hashes = _hashes(of_split, every, image, root)
         distinct = hashes[np.diff(hashes, prepend=hashes[:1] - 1) != 0]
         repeated = 1 - len(distinct) / max(1, len(hashes))
         shares = [("repeated_rows", repeated, "repeat another row of it", checks.max_repeated_rows, "")]
@@ -82,16 +80,12 @@ def sampled(files: Sequence[str], image: str | None = None) -> pa.Table:
 
 
 def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]:
-    """Yield up to ``SAMPLE`` rows, from the beginning of every file; files hold their rows in no order that matters.
-
-    A column of encoded images, and their paths, are left out.
-    """
+    """Yield up to ``SAMPLE`` rows from the beginnings of the files, without encoded images and their paths."""
     each = -(-SAMPLE // max(1, len(files)))
     left_out = {image, *facts(image)[:2]} if image else set()
     for file in files:
         wanted = each
-        # Looking at all lengths of a file first, as of strangers' records, takes longer than its first rows; images may
-        # be too large to be read without.
+        # ``tables_of`` checks all lengths first, which takes longer than the first rows; only images may be too large.
         for table in tables_of([file], each) if image else map(pa.table, read_blocks(file)):
             usable = table.select([name for name in table.column_names if name not in left_out])
             yield usable.slice(0, wanted)
@@ -103,17 +97,14 @@ def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]
 def leaks(
     rows: pa.Table, label: str, checks: DataChecks, classes: int = 2, image: str | None = None
 ) -> Iterator[Finding]:
-    """Find columns that alone predict the label.
-
-    A column is a leak when the whole confidence interval of what it tells lies above the limit, so that chance in a
-    small table stops no run.
+    """Find columns that alone predict the label, with a whole confidence interval above the limit.
 
     Args:
         rows: Of train and eval, columns of lists.
-        label: Column of the numbers of classes, or of any numbers.
+        label: Column of the label.
         checks: The limit.
-        classes: How many classes there are; 0 where the label is a number.
-        image: Column of encoded images, which show the label too where a fact about them predicts it.
+        classes: Their number; 0 where the label is a number.
+        image: Column of encoded images: their size or format may predict the label.
     """
     labels = _labels(rows, label, classes)
     if labels is None or len(labels) < MIN_ROWS:
@@ -125,7 +116,6 @@ def leaks(
         if codes is None:
             continue
         if classes:
-            # Of two classes, one against the other says it all.
             numbers = range(1, 2) if classes == 2 else range(classes)
             areas = [column_auc(codes, (labels == number) * 1.0) for number in numbers]
             value, lowest = (float(np.mean(part)) for part in zip(*areas, strict=True))
@@ -147,9 +137,7 @@ def leaks(
 
 
 def column_auc(codes: np.ndarray, label: np.ndarray) -> tuple[float, float]:
-    """Return the AUC of a column whose values are scored by their share of label 1, and its lowest likely value.
-
-    Each of ``FOLDS`` parts of the rows is scored by the others. The bound is that of Hanley and McNeil.
+    """Return the AUC of a column for label 1, and its lowest likely value (Hanley and McNeil).
 
     Args:
         codes: Values as codes from 0, int64 [rows].
@@ -169,10 +157,7 @@ def column_auc(codes: np.ndarray, label: np.ndarray) -> tuple[float, float]:
 
 
 def column_correlation(codes: np.ndarray, label: np.ndarray) -> tuple[float, float]:
-    """Return the squared correlation of a numeric label with its mean by the column's value, and its lowest likely one.
-
-    Takes what ``column_auc`` does, with labels of any numbers.
-    """
+    """Return the squared correlation of a numeric label with its mean by value, and its lowest likely value."""
     scores = _scores_by_others(codes, label)
     if np.ptp(scores) == 0 or np.ptp(label) == 0:
         return 0.0, 0.0
@@ -228,36 +213,33 @@ def _paths(files: Sequence[str], image: str, hashes: Sequence[int]) -> dict[int,
     return found
 
 
-def _blocks(files: Sequence[str], image: str | None) -> Iterator[list[bytes]]:
-    """Yield what tells rows apart: the serialized examples, or the images in them."""
-    for file in files:
-        if image is None:
-            yield from tfrecord_files.read_records(file, BLOCK)
-        else:
-            for rows in tfrecord_files.read(Unit(file, "tfrecord"), [image], BLOCK):
-                yield scalars(rows.table.column(image)).to_pylist()
+def _hashes(files: Sequence[str], every: int, image: str | None, root: str = "") -> np.ndarray:
+    """Return every n-th hash of the rows, int64, sorted."""
+    parts = [_kept_hashes(file, root) if root else _hashes_of(file, image) for file in files]
+    hashes = np.concatenate([np.zeros(0, np.int64), *parts])
+    return np.sort(hashes[hashes % every == 0])
 
 
-def _hashes(files: Sequence[str], every: int, image: str | None) -> np.ndarray:
-    parts = [np.fromiter(map(hash, block), np.int64, len(block)) for block in _blocks(files, image)]
-    hashes = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    return hashes[hashes % every == 0] if every > 1 else hashes
+def _hashes_of(file: str, image: str | None) -> np.ndarray:
+    """Return the hashes of the serialized examples, or of the images in them, for this process."""
+    if image is None:
+        blocks = tfrecord_files.read_records(file, BLOCK)
+    else:
+        tables = tfrecord_files.read(Unit(file, "tfrecord"), [image], BLOCK)
+        blocks = (scalars(rows.table.column(image)).to_pylist() for rows in tables)
+    return np.fromiter(map(hash, itertools.chain.from_iterable(blocks)), np.int64)
 
 
-def _kept_hashes(files: Sequence[str], every: int, root: str) -> np.ndarray:
-    """Return the hashes of rows that no image makes equal; read only files that no earlier run has read."""
-    parts = []
-    for file in files:
-        folder = _folder(file, root)
-        if not kept.is_whole(folder):
-            blocks = tfrecord_files.read_records(file, BLOCK)
-            # Python's own hash of bytes is another one in the next process.
-            found = b"".join(blake2b(record, digest_size=8).digest() for block in blocks for record in block)
-            kept.write_value(folder, np.frombuffer(found, np.int64))
-            kept.seal(folder)
-        parts.append(kept.read_value(folder))
-    hashes = np.concatenate(parts)
-    return hashes[hashes % every == 0] if every > 1 else hashes
+def _kept_hashes(file: str, root: str) -> np.ndarray:
+    """Return hashes of the serialized examples that are the same in every process, which a run may have kept."""
+    folder = _folder(file, root)
+    if not kept.is_whole(folder):
+        records = itertools.chain.from_iterable(tfrecord_files.read_records(file, BLOCK))
+        found = b"".join(blake2b(record, digest_size=8).digest() for record in records)
+        kept.write_value(folder, np.frombuffer(found, np.int64))
+        kept.seal(folder)
+    hashes: np.ndarray = kept.read_value(folder)
+    return hashes
 
 
 def _are_among(hashes: np.ndarray, distinct: np.ndarray) -> np.ndarray:
@@ -272,7 +254,7 @@ def _folder(file: str, root: str) -> str:
 
 
 def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
-    """Return labels, float64 [rows]; None where some row has none, or one that is no class."""
+    """Return labels, float64 [rows]; None where some row has no valid one."""
     if label not in table.column_names or pa.types.is_null(table.column(label).type):
         return None
     values = pc.list_flatten(table.column(label)).combine_chunks()
@@ -283,7 +265,7 @@ def _labels(table: pa.Table, label: str, classes: int) -> np.ndarray | None:
 
 
 def _coded(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return values as codes from 0, int64 [rows]: numbers in bins, missing a value; None where a row has several."""
+    """Return values as codes from 0, int64 [rows], of numbers by bin; None where a row has several values."""
     values = scalars(column)
     if values is None:
         return None

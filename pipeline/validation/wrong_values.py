@@ -1,11 +1,6 @@
-"""Find and count values that the schema does not allow, or that are not in its notation.
-
-Statistics say only that there are values outside a domain or a range, and nothing about notations. Text in another
-notation than its column's counts as missing.
-"""
+"""Find and count values that the schema does not allow, or that are not in its notation and so count as missing."""
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,34 +26,23 @@ Test = Callable[[pa.Array], pa.Array]
 def with_values(
     findings: Sequence[Finding], tables: Iterable[pa.Table], schema: schema_pb2.Schema, classes: int = 2
 ) -> list[Finding]:
-    """Return the findings of a split; those about values say how many rows have them, and which are most frequent.
+    """Return the findings of ``statistics.validate`` for a split, those about values with counts and examples.
 
-    Args:
-        findings: Of ``statistics.validate``.
-        tables: The rows of the split, as columns of lists; read only if a finding is about values.
-        schema: That the values do not fit.
-        classes: How many classes the label has; 0 where it is a number.
+    ``tables`` are the rows of the split, as columns of lists; they are read only if a finding is about values.
     """
-    tests = {finding.feature: test for finding in findings if (test := _test_of(finding, schema, classes))}
+    tests = {one.feature: _test_of(one, schema, classes) for one in findings if one.kind in KINDS}
     wrong = count(tables, tests) if tests else {}
     counted = []
     for finding in findings:
         if finding.kind in KINDS:
             rows, values = wrong[finding.feature]
-            finding = dataclasses.replace(
-                finding, found=finding.found.replace(ROWS, f"{rows:,} rows"), values=tuple(values)
-            )
+            finding = dataclasses.replace(finding, found=finding.found.replace(ROWS, f"{rows:,} rows"), values=values)
         counted.append(finding)
     return counted
 
 
 def count(tables: Iterable[pa.Table], tests: Mapping[str, Test]) -> dict[str, tuple[int, tuple[tuple[str, int], ...]]]:
-    """Count, column by column, the rows with a wrong value, and the most frequent such values.
-
-    Args:
-        tables: Of lists.
-        tests: By column.
-    """
+    """Count by column of lists the rows with a wrong value, and the most frequent such values."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in tests}
     for table in tables:
         for name, is_wrong in tests.items():
@@ -70,10 +54,8 @@ def count(tables: Iterable[pa.Table], tests: Mapping[str, Test]) -> dict[str, tu
     return {name: (counter.total(), tuple(counter.most_common(SHOWN))) for name, counter in counts.items()}
 
 
-def _test_of(finding: Finding, schema: schema_pb2.Schema, classes: int) -> Test | None:
-    """Return what tells a finding's wrong values from right ones; None where it is not about values."""
-    if finding.kind not in KINDS:
-        return None
+def _test_of(finding: Finding, schema: schema_pb2.Schema, classes: int) -> Test:
+    """Return the test for wrong values of a finding about values."""
     if finding.kind == "label":
         return lambda values: (
             pc.invert(pc.is_in(values.cast(pa.float64()), pa.array(range(classes), pa.float64())))
@@ -97,10 +79,7 @@ def _text(value: Any) -> str:
 def in_another_notation(split: str, tables: Iterable[pa.Table], schema: schema_pb2.Schema) -> list[Finding]:
     """Return a finding for each column with text in another notation than its own.
 
-    Args:
-        split: Name of the split.
-        tables: Some rows of it, columns of lists; read only if the schema names a notation.
-        schema: Of the data.
+    ``tables`` are some rows of the split, as columns of lists; they are read only if the schema names a notation.
     """
     notations = {
         feature.name: notation
@@ -112,60 +91,45 @@ def in_another_notation(split: str, tables: Iterable[pa.Table], schema: schema_p
     if not notations:
         return []
     looked_at = list(tables)
-    counts = count(looked_at, {name: functools.partial(_test, notation=of) for name, of in notations.items()})
     total = sum(map(len, looked_at))
-    places = {
-        name: "TIMES in the module file and time_domain in the schema"
-        if notation in DATES
-        else f'AMOUNTS in the module file and "{notation}" in the schema'
-        for name, notation in notations.items()
-    }
-    return [
-        Finding(
-            "notation",
-            split,
-            name,
-            f"{rows:,} of {total:,} rows looked at have text in another notation, which counts as missing",
-            described(notations[name]),
-            f"write them alike, or change {places[name]}",
-            values,
-        )
-        for name, (rows, values) in counts.items()
-        if rows
-    ]
+    found = []
+    for name, (rows, values) in count(looked_at, {name: _notation_test(of) for name, of in notations.items()}).items():
+        notation = notations[name]
+        places = f'AMOUNTS in the module file and "{notation}" in the schema'
+        if notation in DATES:
+            places = "TIMES in the module file and time_domain in the schema"
+        text = f"{rows:,} of {total:,} rows looked at have text in another notation, which counts as missing"
+        remedy = f"write them alike, or change {places}"
+        if rows:
+            found.append(Finding("notation", split, name, text, described(notation), remedy, values))
+    return found
 
 
 @dataclass
 class Unread:
-    """Text of a column in another notation, of however many rows.
-
-    Attributes:
-        notation: Of the column.
-        rows: That have such text.
-        texts: The first of them, ``findings.SHOWN`` at most.
-    """
+    """Text of a column in another notation."""
 
     notation: str
-    rows: int = 0
-    texts: list[str] = field(default_factory=list)
+    rows: int = 0  # that have such text
+    texts: list[str] = field(default_factory=list)  # the first ``findings.SHOWN`` at most
 
     def add(self, values: np.ndarray) -> None:
         """Look at more rows: text as bytes, [rows] or [rows, values]."""
         distinct = list(dict.fromkeys(values.ravel().tolist()))
-        wrong = list(itertools.compress(distinct, are_in_another(distinct, self.notation)))
+        wrong = list(itertools.compress(distinct, _are_in_another(distinct, self.notation)))
         if wrong:
             self.rows += int(np.isin(values, wrong).reshape(len(values), -1).any(axis=1).sum())
             shown = dict.fromkeys([*self.texts, *(text.decode(errors="replace") for text in wrong[:SHOWN])])
             self.texts = list(shown)[:SHOWN]
 
     def __str__(self) -> str:
-        """Say what was found, and what the notation is."""
+        """Describe what was found, and the notation."""
         texts = ", ".join(map(repr, self.texts))
         return f"have text in another notation, which counts as missing: {texts}; {described(self.notation)}"
 
 
-def are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
-    """Return which texts are in another notation, and do not stand for a missing value."""
+def _are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
+    """Return which texts are in another notation and do not stand for a missing value."""
     read = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in texts]
     missing = csv_files.is_missing(pa.array(read, pa.string())).to_pylist()
     return [
@@ -173,6 +137,9 @@ def are_in_another(texts: Sequence[str | bytes], notation: str) -> list[bool]:
     ]
 
 
-def _test(values: pa.Array, notation: str) -> pa.Array:
-    coded = values.dictionary_encode()
-    return pa.array(are_in_another(coded.dictionary.to_pylist(), notation), pa.bool_()).take(coded.indices)
+def _notation_test(notation: str) -> Test:
+    def test(values: pa.Array) -> pa.Array:
+        coded = values.dictionary_encode()
+        return pa.array(_are_in_another(coded.dictionary.to_pylist(), notation), pa.bool_()).take(coded.indices)
+
+    return test

@@ -91,7 +91,7 @@ def test_rows_of_a_window_are_known_again_in_the_next_run(flights_of, write, tmp
 
 def test_the_hash_of_a_row_is_the_same_in_every_process(write, tmp_path):
     file = write("one", pd.DataFrame({"a": [1]}))
-    assert rows._kept_hashes(file, 1, str(tmp_path / "kept")).tolist() == [8355787375750946273]
+    assert rows._hashes(file, 1, None, str(tmp_path / "kept")).tolist() == [8355787375750946273]
 
 
 def test_a_file_that_is_there_twice_repeats_its_rows(flights_of, write):
