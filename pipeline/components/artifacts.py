@@ -1,4 +1,4 @@
-"""Read the statistics of a run and what its gates have written beside their artifacts."""
+"""Read the statistics of a run, and the files that its gates have written next to their artifacts."""
 
 import json
 from typing import Any
@@ -13,12 +13,12 @@ from pipeline.settings.config import SPLITS
 from pipeline.validation import findings
 from pipeline.validation.statistics import Statistics
 
-# Beside the blessing of the Evaluator: the result of the gates, what the Pusher writes into a version's manifest, the
-# statistics of the predictions for the test split, and how many of its labels intervals or sets contain.
+# Next to the Evaluator's blessing: the result of the gates, the facts for a version's manifest, the statistics of the
+# predictions for the test split, and the counts of labels within intervals or sets.
 GATE_RESULT, MEASURED, PREDICTIONS, COVERED = "verdict.json", "measured.json", "predictions.pb", "covered.json"
 # Metrics of simple models.
 BASELINES = "baselines.json"
-# Beside the blessing of ModelCheck: its report, and rows with predictions to compare a deployed model with:
+# Next to ModelCheck's blessing: its report, and rows with predictions to compare a deployed model with:
 # {"tolerance": ..., "rows": [{"instance", "answer"}]}.
 MODEL_REPORT, SMOKE_ROWS = "model_check.json", "smoke_rows.json"
 
@@ -40,26 +40,24 @@ def read_gate_result(blessing_uri: str) -> GateResult:
 
 
 def read_measured(blessing_uri: str) -> dict[str, Any]:
-    """Return metrics on all rows, span and schema of an evaluation; empty beside a blessing of TFX's own Evaluator."""
+    """Return metrics on all rows, span and schema of an evaluation; empty for a blessing of TFX's own Evaluator."""
     return _read_json(f"{blessing_uri}/{MEASURED}", {})
 
 
 def read_predictions(blessing_uri: str) -> Statistics | None:
-    """Return the statistics of the predictions for the test split; None beside a blessing of TFX's own Evaluator."""
+    """Return the statistics of the predictions for the test split; None for a blessing of TFX's own Evaluator."""
     path = f"{blessing_uri}/{PREDICTIONS}"
     return Statistics.FromString(filesystem.read_bytes(path)) if filesystem.exists(path) else None
 
 
 def read_baselines(uri: str) -> dict[str, dict[str, float]]:
     """Return metrics on the test split by simple model, as the step Baselines has measured them."""
-    metrics: dict[str, dict[str, float]] = _read_json(f"{uri}/{BASELINES}")["metrics"]
-    return metrics
+    return _read_json(f"{uri}/{BASELINES}")["metrics"]
 
 
 def read_hyperparameters(uri: str) -> dict[str, Any]:
-    """Return the values that a search has found, by name; TFX names the file, KerasTuner writes it."""
-    values: dict[str, Any] = _read_json(f"{uri}/best_hyperparameters.txt")["values"]
-    return values
+    """Return the values that a search has found, by name, from KerasTuner's file."""
+    return _read_json(f"{uri}/best_hyperparameters.txt")["values"]
 
 
 def read_model_report(blessing_uri: str) -> dict[str, Any]:
@@ -68,12 +66,11 @@ def read_model_report(blessing_uri: str) -> dict[str, Any]:
 
 
 def read_smoke_rows(blessing_uri: str) -> dict[str, Any]:
-    """Return rows with their predictions; none beside a blessing of TFX's own InfraValidator."""
+    """Return rows with their predictions; none for a blessing of TFX's own InfraValidator."""
     return _read_json(f"{blessing_uri}/{SMOKE_ROWS}", {"tolerance": 0.0, "rows": []})
 
 
 def _read_json(path: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
     if default is not None and not filesystem.exists(path):
         return default
-    content: dict[str, Any] = json.loads(filesystem.read_text(path))
-    return content
+    return json.loads(filesystem.read_text(path))

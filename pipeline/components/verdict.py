@@ -10,14 +10,7 @@ from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
-from pipeline.components.artifacts import (
-    read_baselines,
-    read_gate_result,
-    read_measured,
-    read_model_report,
-    read_predictions,
-    read_statistics,
-)
+from pipeline.components import artifacts
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.validation import reference
 
@@ -28,8 +21,8 @@ class VerdictExecutor(BaseExecutor):
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "verdict" as JSON, and keep the statistics of a pushed model for ``validation.reference``."""
         blessing = artifact_utils.get_single_uri(input_dict["model_blessing"])
-        gates = read_gate_result(blessing)
-        check = read_model_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
+        gates = artifacts.read_gate_result(blessing)
+        check = artifacts.read_model_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))
         pushed_model = artifact_utils.get_single_instance(input_dict["pushed_model"])
         pushed = bool(pushed_model.get_int_custom_property("pushed"))
         pushed_to = pushed_model.get_string_custom_property("pushed_destination") if pushed else None
@@ -41,9 +34,9 @@ class VerdictExecutor(BaseExecutor):
             reference.write(
                 json.loads(exec_properties["settings"])["reference"],
                 version if version.isdigit() else str(int(time.time())),
-                read_statistics(statistics),
+                artifacts.read_statistics(statistics),
                 {"pushed_to": pushed_to, "span": statistics.span},
-                read_predictions(blessing),
+                artifacts.read_predictions(blessing),
             )
 
         verdict = artifact_utils.get_single_instance(output_dict["verdict"])
@@ -55,11 +48,11 @@ class VerdictExecutor(BaseExecutor):
             "warnings": list(gates.warnings),
             "unjudged": list(gates.unjudged),
             "notes": [*gates.notes, *check["notes"]],
-            "threshold": read_measured(blessing).get("threshold"),
+            "threshold": artifacts.read_measured(blessing).get("threshold"),
             "model_check": check["facts"],
-            "baselines": read_baselines(artifact_utils.get_single_uri(input_dict["baselines"])),
+            "baselines": artifacts.read_baselines(artifact_utils.get_single_uri(input_dict["baselines"])),
         }
-        filesystem.write(verdict.uri, json.dumps(content, indent=2))  # a value's address is a file
+        filesystem.write(verdict.uri, json.dumps(content, indent=2))  # the address of a value is a file
         verdict.set_int_custom_property("blessed", int(not failed))
         verdict.set_string_custom_property("reasons", "; ".join(failed))
 

@@ -1,8 +1,7 @@
-"""The files that a step has written, listed on its artifacts: nothing else is read or reused.
+"""List the files that a step has written on its artifacts, and find changes before they are used.
 
-TFX reuses whatever lies in the folder of an artifact, and steps read every file in it: half of a split, a file of
-another origin, or one that a bad disk has changed. In a run on this machine each artifact has the list of its files.
-Before it is used, they are compared by size and time of change, as Git does it, and by SHA-256 where the time differs.
+TFX reuses every file in the folder of an artifact, also incomplete, foreign or damaged ones. In a run on this machine
+the files are compared with the list by size and time of change, and by SHA-256 where the time differs.
 """
 
 import json
@@ -20,10 +19,10 @@ PROPERTY = "files"
 
 
 class WrittenFile(NamedTuple):
-    """A file as its step has left it: bytes, time of change in nanoseconds, SHA-256 in hexadecimal."""
+    """A file as its step has written it."""
 
     size: int
-    changed: int
+    changed: int  # nanoseconds
     sha256: str
 
 
@@ -41,11 +40,9 @@ def list_files(artifacts: Iterable[types.Artifact], store: MetadataStore) -> Non
 
 
 def changes(artifact: types.Artifact, thorough: bool = False) -> str:
-    """Return how the files of an artifact differ from its list, in words; "" if they do not, or if it has none.
+    """Return how the files of an artifact differ from its list; "" if they do not, or if it has no list.
 
-    Args:
-        artifact: Of a step of this run or of an earlier one.
-        thorough: Compare the contents of all files, not of those only whose time of change differs.
+    With ``thorough`` the contents of all files are compared, also if the time of change is equal.
     """
     if not artifact.has_custom_property(PROPERTY):
         return ""
@@ -58,14 +55,14 @@ def changes(artifact: types.Artifact, thorough: bool = False) -> str:
         "changed": [name for name in both if _differs(found[name], written[name], thorough)],
         "new": sorted(found.keys() - written.keys()),
     }
-    said = [
+    differences = [
         f"{shortened(names, 3)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in by_kind.items() if names
     ]
-    return f"{'; '.join(said)} in {artifact.uri}" if said else ""
+    return f"{'; '.join(differences)} in {artifact.uri}" if differences else ""
 
 
 def _files(artifact: types.Artifact) -> dict[str, Path]:
-    """Return the files of an artifact by their names in its folder; the address of a value is a file."""
+    """Return the files of an artifact by relative path; the address of a value is a file."""
     path = Path(artifact.uri)
     folder = path.parent if path.is_file() else path
     return {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}

@@ -1,11 +1,6 @@
-"""Measure simple models on the rows of a run, for a model that is worth its training beats them.
-
-As scikit-learn has them, with its defaults: the constant that is right on average, a linear model, and gradient
-boosting by histograms (Ke et al. 2017, "LightGBM").
-"""
+"""Measure scikit-learn's simple models on the rows of a run: a constant, a linear model and gradient boosting."""
 
 import warnings
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,37 +20,32 @@ from threadpoolctl import threadpool_limits
 from pipeline.settings.gates import BASELINES
 from pipeline.settings.tasks import task_of
 
-# Values of the train split that the baselines learn from: columns times rows. Boosting takes about two seconds for
-# them; of the flights, on four times as many its AUC is 0.001 higher.
+# Most values, columns times rows, and rows of the train split to learn from: boosting takes about two seconds.
 VALUES, ROWS = 1_500_000, 60_000
 # Rows that hold an image, which no baseline sees.
 MOST_IMAGES = 2_000
-# Boosting grows a tree for each class and iteration: scikit-learn's 100 iterations up to so many trees.
+# Boosting grows a tree for each class and iteration.
 ITERATIONS, TREES = 100, 1_000
-# Values of a text column that boosting tells apart (a byte), and the linear model; the rarer ones count as one.
+# Most values of a text column for boosting (a byte) and for the linear model; the rarer ones count as one.
 CATEGORIES, INDICATORS = 250, 100
 
 
 def rows_to_fit(columns: int, images: bool) -> int:
-    """Return how many rows of the train split the baselines learn from at most, of such with or without images."""
+    """Return the most rows of the train split to learn from."""
     return MOST_IMAGES if images else min(ROWS, VALUES // max(1, columns))
 
 
 def measure(
     train: pa.Table, test: pa.Table, label: str, classes: int, weight: str | None = None
 ) -> dict[str, dict[str, float]]:
-    """Fit each baseline on rows of train and measure it on rows of test.
+    """Return the metrics that need no threshold by baseline: the constant alone if nothing can be learnt.
 
     Args:
-        train: Columns of numbers or text, a value or null in each row, and the label.
+        train: Columns of numbers or text, a value or null in each row, and the label; rows without one are left out.
         test: The same columns.
-        label: Column of class numbers, or of any numbers.
-        classes: Of the label; 0 where it is a number.
-        weight: Column of how much each row counts; None: all count the same. Their unit does not matter.
-
-    Returns:
-        Metrics that need no threshold, by baseline: the constant alone where there are no other columns, or only one
-        class. Rows without a label do not count.
+        label: Column of the label.
+        classes: Their number; 0 where the label is a number.
+        weight: Column of example weights; their unit does not matter.
     """
     train, test = (table.filter(pc.is_valid(table.column(label))) for table in (train, test))
     labels = [np.asarray(table.column(label).cast(pa.float64()), np.float64) for table in (train, test)]
@@ -67,7 +57,7 @@ def measure(
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for name in BASELINES if names and len(np.unique(labels[0])) > 1 else BASELINES[:1]:
-            model = _MODELS[name](text, features[0].shape[1], classes)
+            model = _model(name, text, features[0].shape[1], classes)
             given = features if names else [np.zeros((len(part), 1)) for part in labels]
             last = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
             model.fit(given[0], labels[0], **{f"{last}sample_weight": weights[0]})
@@ -76,7 +66,7 @@ def measure(
 
 
 def _weights(table: pa.Table, weight: str | None) -> np.ndarray | None:
-    """Return the weights, float64 [rows], of mean 1: regularization is as strong as without them."""
+    """Return the weights, float64 [rows], of mean 1, so that regularization is as strong as without them."""
     if weight is None:
         return None
     weights = np.asarray(table.column(weight).cast(pa.float64()), np.float64)
@@ -84,7 +74,7 @@ def _weights(table: pa.Table, weight: str | None) -> np.ndarray | None:
 
 
 def _matrices(train: pa.Table, test: pa.Table) -> tuple[list[np.ndarray], list[int]]:
-    """Return both tables as float64 [rows, columns], NaN where nothing is, and which columns are codes of text."""
+    """Return both tables as float64 [rows, columns], missing values as NaN, and the places of codes of text."""
     columns, text = [], []
     for place, name in enumerate(train.column_names):
         values = pa.concat_tables([train.select([name]), test.select([name])], promote_options="permissive").column(0)
@@ -100,22 +90,23 @@ def _matrices(train: pa.Table, test: pa.Table) -> tuple[list[np.ndarray], list[i
     return [matrix[: train.num_rows], matrix[train.num_rows :]], text
 
 
-def _constant(text: Sequence[int], columns: int, classes: int) -> BaseEstimator:
-    return DummyClassifier(strategy="prior") if classes else DummyRegressor()
-
-
-def _linear(text: Sequence[int], columns: int, classes: int) -> BaseEstimator:
+def _model(name: str, text: list[int], columns: int, classes: int) -> BaseEstimator:
+    """Return a model for a matrix in which some columns are codes of text."""
+    if name == "constant":
+        return DummyClassifier(strategy="prior") if classes else DummyRegressor()
+    if name == "boosting":
+        return _boosting(text, classes)
     numbers = [place for place in range(columns) if place not in text]
     return make_pipeline(
         make_column_transformer(
-            (OneHotEncoder(max_categories=INDICATORS, handle_unknown="infrequent_if_exist"), list(text)),
+            (OneHotEncoder(max_categories=INDICATORS, handle_unknown="infrequent_if_exist"), text),
             (make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()), numbers),
         ),
         LogisticRegression() if classes else Ridge(),
     )
 
 
-def _boosting(text: Sequence[int], columns: int, classes: int) -> BaseEstimator:
+def _boosting(text: list[int], classes: int) -> BaseEstimator:
     codes = OrdinalEncoder(
         max_categories=CATEGORIES,
         handle_unknown="use_encoded_value",
@@ -124,7 +115,7 @@ def _boosting(text: Sequence[int], columns: int, classes: int) -> BaseEstimator:
     )
     booster = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     return make_pipeline(
-        make_column_transformer((codes, list(text)), remainder="passthrough"),
+        make_column_transformer((codes, text), remainder="passthrough"),
         booster(
             max_iter=max(1, min(ITERATIONS, TREES // max(1, classes))),
             categorical_features=list(range(len(text))),
@@ -132,13 +123,6 @@ def _boosting(text: Sequence[int], columns: int, classes: int) -> BaseEstimator:
             random_state=0,
         ),
     )
-
-
-_MODELS: dict[str, Callable[[Sequence[int], int, int], BaseEstimator]] = {
-    "constant": _constant,
-    "linear": _linear,
-    "boosting": _boosting,
-}
 
 
 def _metrics(

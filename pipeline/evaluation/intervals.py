@@ -1,8 +1,4 @@
-"""Confidence intervals of metrics, from the counts of their slice.
-
-TensorFlow Model Analysis computes them by resampling, which took 15 times as long as the whole evaluation and gave
-no usable intervals for small slices (docs/decisions/0010). These are closed forms.
-"""
+"""Closed-form confidence intervals of metrics, from the counts of their slice (see docs/decisions/0010)."""
 
 import math
 from collections.abc import Mapping
@@ -13,17 +9,13 @@ COUNTS = ("true_positives", "false_positives", "true_negatives", "false_negative
 
 
 def interval(metric: str, values: Mapping[str, float], confidence: float) -> Interval | None:
-    """Return the confidence interval of a metric in a slice.
+    """Return the confidence interval of a metric in a slice; None if it is undefined or has no closed form.
 
     Args:
         metric: A key of ``tasks.METRICS``.
-        values: The metrics of a slice with example_count and, of two classes, the counts true_positives,
-            false_positives, true_negatives and false_negatives. Where rows have weights, these are sums of weights,
-            and effective_count says how many rows of equal weight tell as much: a row is no more rows by its weight.
+        values: The metrics of a slice with example_count and, of two classes, the four counts in ``COUNTS``. Where rows
+            have weights, these are sums of weights, and effective_count is the equivalent number of equal weights.
         confidence: Such as 0.95; 0 gives no interval.
-
-    Returns:
-        Lowest and highest value; None if the metric is undefined or the slice has no such rows.
     """
     value = values.get(metric, math.nan)
     if not confidence or not math.isfinite(value):
@@ -54,7 +46,7 @@ def interval(metric: str, values: Mapping[str, float], confidence: float) -> Int
 
 
 def _of_effective_rows(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Return counts as they are among the effective number of rows."""
+    """Return the counts scaled to the effective number of rows."""
     effective = values["effective_count"]
     weights = {name: values[name] for name in COUNTS if name in values}
     total = sum(weights.values())

@@ -1,4 +1,4 @@
-"""Write TFMA's config of an evaluation with its count of weighted rows, and read the metrics that TFMA has written."""
+"""Configure an evaluation with TFMA, count weighted rows, and read the metrics that TFMA has written."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -41,13 +41,11 @@ Sums = tuple[int, float, float]
 def eval_config(
     settings: Evaluation, label: Label, thresholds: Mapping[str, float] | None = None
 ) -> config_pb2.EvalConfig:
-    """Return the metrics and slices that the Evaluator computes; ``pipeline.evaluation.verdict`` judges them.
-
-    The overall slice is always among the slices.
+    """Return the metrics and slices, with the overall one, that the Evaluator computes.
 
     Args:
         settings: Slices, and the threshold of all models if it is a number.
-        label: Whose task has the metrics.
+        label: Its task decides about the metrics.
         thresholds: By name of the model, ``CANDIDATE`` and ``BASELINE``, where each is measured at its own.
     """
     if thresholds is None:
@@ -102,15 +100,9 @@ def task_in(config: config_pb2.EvalConfig) -> Task:
 
 
 def as_measured(outputs: Any, task: Task, logits: bool) -> Any:
-    """Return a model's outputs as the metrics need them.
+    """Return outputs [rows, ...], or such arrays by name at any depth, as the metrics need them.
 
-    Args:
-        outputs: [rows, ...], or such arrays by name, at any depth. Of two classes, a row may have a value for each.
-        task: Kind of model.
-        logits: Whether the outputs are logits.
-
-    Returns:
-        The same, with probabilities in place of logits and, of two classes, that of the second in place of both.
+    Logits become probabilities, and of two probabilities of a binary task the second one is kept.
     """
     if isinstance(outputs, Mapping):
         return {name: as_measured(values, task, logits) for name, values in outputs.items()}
@@ -127,22 +119,14 @@ def as_measured(outputs: Any, task: Task, logits: bool) -> Any:
 
 
 def read_metrics(evaluation_uri: str, model: str = CANDIDATE) -> dict[str, dict[str, float]]:
-    """Return the metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}.
-
-    A metric that is undefined in a slice is left out there.
-
-    Args:
-        evaluation_uri: Address of the Evaluator's evaluation.
-        model: "candidate" or "baseline".
-    """
+    """Return defined metrics by slice, as {"overall" or "carrier=UA": {"auc": 0.7, ..., "example_count": 100.0}}."""
     metrics: dict[str, dict[str, float]] = {}
     for metrics_for_slice in tfma.load_metrics(evaluation_uri):
         key = metrics_for_slice.slice_key.single_slice_keys
         name = ", ".join(f"{part.column}={_slice_value(part)}" for part in key) or "overall"
         values: dict[str, float] = {}
         for item in metrics_for_slice.metric_keys_and_values:
-            # Differences to the baseline have the same names, with is_diff set. Without a baseline, the candidate has
-            # no name.
+            # Differences from the baseline have the same names. Without a baseline, the candidate has no name.
             of_model = (item.key.model_name or CANDIDATE) == model and not item.key.is_diff
             if of_model and item.value.WhichOneof("type") == "double_value":
                 values.setdefault(item.key.name, item.value.double_value.value)

@@ -12,31 +12,21 @@ from ml_metadata.proto.metadata_store_pb2 import Artifact, Event
 from pipeline.errors import UserError
 from pipeline.runs.store import Run, numbered_folders, runs_of
 
-# Beside the artifacts: folders moved there belong to no step any more, and are deleted next.
+# Next to the artifacts: folders are moved there before they are deleted.
 TRASH = "trash"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Folders and artifacts to delete.
+    """Folders and artifacts to delete."""
 
-    Attributes:
-        output: The output folder, without links.
-        artifacts: Of the store, to be marked as deleted.
-        folders: With their contents, by kind ("ExampleGen/examples", "reports", ...).
-        by_kind: Number and bytes of the folders and files by kind.
-        kept: Names of the runs that stay whole.
-        versions: Pushed models that are still there.
-        left_alone: Where paths lead that no run needs, but that are not what their addresses say.
-    """
-
-    output: Path
-    artifacts: Sequence[Artifact]
-    folders: Mapping[str, Sequence[Path]]
-    by_kind: Mapping[str, tuple[int, int]]
-    kept: Sequence[str]
-    versions: Sequence[str]
-    left_alone: Mapping[Path, Path]
+    output: Path  # without links
+    artifacts: Sequence[Artifact]  # of the store, to be marked as deleted
+    folders: Mapping[str, Sequence[Path]]  # by kind: "ExampleGen/examples", "reports", ...
+    by_kind: Mapping[str, tuple[int, int]]  # number and bytes of the folders and files
+    kept: Sequence[str]  # names of the runs that stay whole
+    versions: Sequence[str]  # pushed models that still exist
+    left_alone: Mapping[Path, Path]  # unneeded paths that lead elsewhere than their addresses say, and where
 
     @property
     def size(self) -> int:
@@ -47,14 +37,12 @@ class Plan:
 def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     """Return a plan that deletes what neither the newest runs nor a pushed model needs.
 
-    A run needs all that its steps have read or written. A pushed model, while its version is in the serving folder,
-    needs what it was trained into and judged by, but not the data; so does the last blessed model, which the next one
-    is compared with. The last hyperparameters stay for ``--tuning reuse``, and so does the report of a run whose model
-    is there. Folders of which no artifact is known are what steps wrote that were killed; checkpoints go when they are
-    older than the runs that stay.
+    A run needs all that its steps have read or written. A model that is still pushed, and the last blessed one, needs
+    what it was trained into and judged by, but not the data. The last hyperparameters stay for ``--tuning reuse``, and
+    the report of a run stays with its pushed model. Folders without an artifact are left by killed steps; checkpoints
+    are deleted if they are older than the runs that stay.
 
-    Nothing is deleted but <output>/artifacts/<step>/<output>/<number> and the other places that a run writes to: an
-    address with ".." in it or with links on its way leads elsewhere, and is left alone.
+    Addresses with ".." or links that lead out of the places that a run writes to are left alone.
     """
     given, output = output, output.resolve()
     runs = runs_of(store)
@@ -65,7 +53,8 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     pushed = {
         id_: destination
         for id_, artifact in artifacts.items()
-        if artifact.type == "PushedModel" and _exists(destination := _text(artifact, "pushed_destination"))
+        if artifact.type == "PushedModel"
+        and _exists(destination := artifact.custom_properties["pushed_destination"].string_value)
     }
     blessings = [
         id_
@@ -93,9 +82,8 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     candidates += [(kind, path, path) for kind, path in _of_no_run(root, artifacts.values(), kept)]
     for run in runs:
         if run not in kept and not _exists(run.record.pushed_to):
-            candidates.append(("reports", output / "runs" / run.name, output / "runs" / Path(run.name).name))
-            log = f"{run.name}.log"
-            candidates.append(("logs", output / "logs" / log, output / "logs" / Path(log).name))
+            for kind, folder, name in (("reports", "runs", run.name), ("logs", "logs", f"{run.name}.log")):
+                candidates.append((kind, output / folder / name, output / folder / Path(name).name))
     folders: dict[str, list[Path]] = {}
     left_alone = {}
     for kind, path, place in dict.fromkeys(candidates):
@@ -114,12 +102,10 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
 
 
 def carry_out(store: MetadataStore, plan: Plan) -> None:
-    """Carry out a plan, such that at every moment the artifacts that the store counts as live exist.
-
-    Cut off midway, the same command ends the work: TFX takes nothing from its cache whose folder is gone.
+    """Carry out a plan; the same command completes one that was interrupted.
 
     Raises:
-        UserError: what is in the way of the folder that takes what is deleted.
+        UserError: something else has the name of the trash folder.
     """
     trash = plan.output / TRASH
     if os.path.lexists(trash) and (trash.is_symlink() or not trash.is_dir()):
@@ -146,12 +132,12 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
 
 
 def _exists(folder: str | None) -> bool:
-    """Return whether a model that was pushed still exists; one that was not pushed has no folder."""
+    """Return whether a pushed model still exists."""
     return bool(folder) and Path(str(folder)).is_dir()
 
 
 def _is_below(folder: Path, *outputs: Path) -> bool:
-    """Return whether an address says that a step has written it there; folders of no step begin with "_"."""
+    """Return whether an address is that of a step's output; other folders begin with "_"."""
     for root in (output.absolute() / "artifacts" for output in outputs):
         if folder.is_relative_to(root):
             parts = folder.relative_to(root).parts
@@ -160,9 +146,9 @@ def _is_below(folder: Path, *outputs: Path) -> bool:
 
 
 def _of_no_run(root: Path, artifacts: Iterable[Artifact], kept: Sequence[Run]) -> Iterator[tuple[str, Path]]:
-    """Yield what steps have left that were killed, with its kind: nobody runs while the lock is held."""
+    """Yield what killed steps have left, with its kind."""
     known = {_real(_folder(artifact)) for artifact in artifacts}
-    # TFX leaves an empty folder of every execution there, which is not worth a word.
+    # TFX leaves an empty folder of every execution there.
     working = [path for path in root.glob("[!_]*/.system/*/*") if any(file.is_file() for file in path.rglob("*"))]
     for path in [*numbered_folders(root), *working]:
         if _real(path) not in known:
@@ -180,12 +166,8 @@ def _folder(artifact: Artifact) -> Path:
 
 
 def _real(path: Path) -> Path:
-    """Return a path without links; of one that leads to itself, that link. ``Path.resolve`` raises an error there."""
+    """Return a path without links; ``Path.resolve`` raises an error for a link to itself."""
     return Path(os.path.realpath(path))
-
-
-def _text(artifact: Artifact, name: str) -> str:
-    return artifact.custom_properties[name].string_value if name in artifact.custom_properties else ""
 
 
 def _size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Keep the record of a run in the metadata store beside TFX's own entries: command, settings and outcome."""
+"""Keep the record of a run in the metadata store next to TFX's own entries: command, settings and outcome."""
 
 from __future__ import annotations
 
@@ -28,53 +28,34 @@ if TYPE_CHECKING:
 
 PROPERTY = "record"
 RUN_CONTEXT = "pipeline_run"
-# What differs between a run and a repetition of it that found every result in the cache.
+# These differ between a run and a repetition that takes every result from the cache.
 FIELDS_OF_ONE_RUN = frozenset({"run", "command", "started", "seconds", "steps", "machine"})
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run; empty but for its name as long as it has not ended.
-
-    Attributes:
-        run: Its name.
-        command: As one would type it again.
-        config: All settings.
-        started: Local time, ISO 8601.
-        seconds: From start to end.
-        exit_code: Of the runner; None of a run that has not ended.
-        failed: Why it failed or its model was not blessed, in sentences.
-        notes: What the verdict says beside, such as the threshold that was chosen.
-        metrics: Over all rows of the test split; empty when nothing was evaluated.
-        pushed_to: Folder of the pushed model.
-        steps: State by step, in the order of the graph.
-        code: Fingerprint of the library.
-        packages: Versions of those that decide a result; "lock" is the digest of all.
-        machine: What it ran on.
-        artifacts: Ids of what its steps made or took from the cache, which tell two runs with equal metrics apart.
-        cost: Its bill on Vertex AI, as ``pipeline.costs.bill.to_dict`` writes it; empty of a run on this machine.
-    """
+    """One run; until it ends, only its name is set."""
 
     run: str
     command: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
+    started: str = ""  # local time, ISO 8601
     seconds: float = 0.0
-    exit_code: int | None = None
-    failed: tuple[str, ...] = ()
+    exit_code: int | None = None  # of the runner
+    failed: tuple[str, ...] = ()  # why it failed or its model was not blessed, in sentences
     notes: tuple[str, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # over all rows of the test split
     pushed_to: str | None = None
-    steps: Mapping[str, str] = field(default_factory=dict)
-    code: str = ""
-    packages: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)  # state by step, in the order of the graph
+    code: str = ""  # fingerprint of the library
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions that decide a result, and "lock"
     machine: Mapping[str, str] = field(default_factory=dict)
-    artifacts: Sequence[int] = ()
-    cost: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Sequence[int] = ()  # ids of the outputs of its steps, which distinguish runs with equal metrics
+    cost: Mapping[str, Any] = field(default_factory=dict)  # on Vertex AI, as ``costs.bill.to_dict`` writes it
 
     @property
     def main_gate(self) -> Mapping[str, Any]:
-        """Return the first gate over all rows: metric, floor and ceiling; a metric of the run where there is none."""
+        """Return metric, floor and ceiling of the first gate over all rows; without one, a metric of the run."""
         gates = self.config["evaluation"]["gates"]
         shown = ({"metric": name} for name in METRICS if name in self.metrics)
         return next((gate for gate in gates if "floor" in gate and "by" not in gate), None) or next(shown, {})
@@ -97,10 +78,7 @@ def make(
     steps: Sequence[Step],
     failed: tuple[str, float] | None,
 ) -> Record:
-    """Return the record of a run that ends now, on this machine.
-
-    ``outcome`` is what verdict.json has; ``failed`` is the step that is not among ``steps``, and its seconds.
-    """
+    """Return the record of a run that ends now; ``outcome`` is that of verdict.json, ``failed`` a step and seconds."""
     return Record(
         run=run,
         command=shlex.join(command),
@@ -133,7 +111,7 @@ def make(
 
 
 def keep(store: MetadataStore, record: Record) -> None:
-    """Write a record into the metadata store; a run of which no step has started has no place there."""
+    """Write a record into the metadata store, if a step of the run has started."""
     context = store.get_context_by_type_and_name(RUN_CONTEXT, record.run)
     if context:
         context.custom_properties[PROPERTY].string_value = json.dumps(dataclasses.asdict(record), default=str)
@@ -144,16 +122,15 @@ def repeats(record: Record, earlier: Record) -> bool:
     """Return whether a run executed no step and has the settings, code, artifacts and outcome of an earlier one."""
     if {"ran", "failed"} & set(record.steps.values()) or not record.steps:
         return False
-    return _to_compare(record) == _to_compare(earlier)
-
-
-def _to_compare(record: Record) -> str:
-    values = dataclasses.asdict(record)
-    return json.dumps({name: values[name] for name in values.keys() - FIELDS_OF_ONE_RUN}, default=str, sort_keys=True)
+    ours, theirs = (
+        {name: value for name, value in dataclasses.asdict(one).items() if name not in FIELDS_OF_ONE_RUN}
+        for one in (record, earlier)
+    )
+    return json.dumps(ours, default=str, sort_keys=True) == json.dumps(theirs, default=str, sort_keys=True)
 
 
 def of_context(context: metadata_store_pb2.Context) -> Record:
-    """Return the record of a run; an empty one of a run that was cut off, or that an earlier version made."""
+    """Return the record of a run; an empty one if it was interrupted."""
     text = context.custom_properties[PROPERTY].string_value if PROPERTY in context.custom_properties else ""
     if not text:
         return Record(context.name)

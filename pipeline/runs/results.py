@@ -19,16 +19,10 @@ from pipeline.settings.repository import shown
 
 @dataclass(frozen=True)
 class Results:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        metrics: On the test split, by slice ("overall" first), then by metric.
-        verdict: Written by the step Verdict: "blessed", "pushed_to", "failed", "passed_over", "notes", "warnings",
-            "unjudged", "threshold", "model_check", "baselines".
-    """
-
-    metrics: dict[str, dict[str, float]]
-    verdict: dict[str, Any]
+    metrics: dict[str, dict[str, float]]  # on the test split, by slice ("overall" first), then by metric
+    verdict: dict[str, Any]  # as the step Verdict writes it
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -47,21 +41,18 @@ class Results:
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of simple models on the test split, by model; empty of a run before there were any."""
-        found: dict[str, dict[str, float]] = self.verdict.get("baselines", {})
-        return found
+        """Return the metrics of simple models on the test split, by model."""
+        return self.verdict.get("baselines", {})
 
     @property
     def threshold(self) -> float | None:
-        """Return the probability from which a row counted as the second of two classes; None of other labels."""
-        threshold: float | None = self.verdict.get("threshold")
-        return threshold
+        """Return the probability from which a row counted as the second of two classes; None for other labels."""
+        return self.verdict.get("threshold")
 
     @property
     def pushed_to(self) -> str | None:
         """Return the folder of the pushed model; None when it was not pushed."""
-        pushed_to: str | None = self.verdict["pushed_to"]
-        return pushed_to
+        return self.verdict["pushed_to"]
 
 
 def outcome_of(steps: Mapping[str, Step]) -> Results:
@@ -73,36 +64,35 @@ def read_results(steps: Mapping[str, Step]) -> Results:
     """Return the results of a run on this machine.
 
     Raises:
-        UserError: the Pusher is cached, and the model it pushed then has been deleted since.
+        UserError: the Pusher is cached, and its model was withdrawn, deleted or changed since.
     """
-    pushed_to = _verdict_of(steps)["pushed_to"]
-    if pushed_to and was_withdrawn(Path(pushed_to)):
+    if not (pushed_to := _verdict_of(steps)["pushed_to"]):
+        return outcome_of(steps)
+    if was_withdrawn(Path(pushed_to)):
         raise UserError(
             f"the model pushed to {pushed_to} was taken back by a rollback, and nothing has changed that would push "
             "another; change what was wrong with it, or serve it again: python -m pipeline serve --restore --model "
             f"{shlex.quote(shown(Path(pushed_to).parent))}"
         )
-    if pushed_to and not Path(pushed_to).is_dir():
+    original = steps["Pusher"].outputs["pushed_model"][0].uri
+    if not Path(pushed_to).is_dir():
         raise UserError(
             f"the model pushed to {pushed_to} is no longer there, and nothing has changed that would push it again; "
-            f"copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with --output"
+            f"copy it from {original}, or start in a new folder with --output"
         )
-    if pushed_to and (changed := changed_since_push(pushed_to)):
+    if changed := changed_since_push(pushed_to):
         raise UserError(
             f"the model pushed to {pushed_to} has changed since: {changed}; nothing else has changed that would push "
-            f"it again. Copy it from {steps['Pusher'].outputs['pushed_model'][0].uri}, or start in a new folder with "
-            "--output"
+            f"it again. Copy it from {original}, or start in a new folder with --output"
         )
     return outcome_of(steps)
 
 
 def _verdict_of(steps: Mapping[str, Step]) -> dict[str, Any]:
-    return dict(json.loads(filesystem.read_text(steps["Verdict"].outputs["verdict"][0].uri)))
+    return json.loads(filesystem.read_text(steps["Verdict"].outputs["verdict"][0].uri))
 
 
 def warnings_of(step: Step) -> list[str]:
-    """Return the findings of a step about the data that do not end the run."""
-    anomalies = step.outputs.get("anomalies", [])
-    return [
-        str(finding) for artifact in anomalies for finding in read_findings(artifact.uri) if finding.severity == "warn"
-    ]
+    """Return the warnings of a step about the data."""
+    found = [finding for artifact in step.outputs.get("anomalies", []) for finding in read_findings(artifact.uri)]
+    return [str(finding) for finding in found if finding.severity == "warn"]

@@ -1,7 +1,4 @@
-"""Let a run use only what is still as its step has written it.
-
-What a step has written is listed on its artifacts (``pipeline.components.written_files``).
-"""
+"""Let a run use only artifacts whose files are still as ``pipeline.components.written_files`` has listed them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,20 +14,17 @@ from pipeline.components.written_files import changes
 from pipeline.errors import UserError
 from pipeline.runs.store import numbered_folders
 
-# Type of executions that stand for the folders of a metadata store that is no longer there.
+# Type of executions that stand for the folders of a lost metadata store.
 PASSED_OVER = "passed_over"
-# Executions that this output folder will not see, of any number of runs: a folder of such a number is no step's.
+# A folder whose number is larger by this than the last execution's is not that of a step.
 FAR = 100_000
 NODE_CONTEXT = "node"  # type of the context that TFX gives to all executions of a node
 
 
 def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> list[str]:
-    """Keep a step from reusing artifacts of its earlier runs whose files have changed since.
+    """Keep a step from reusing artifacts of its earlier runs that have changed; return a sentence for each of them.
 
     TFX's cache only checks whether the folder of an artifact exists, but takes no artifact that is marked as deleted.
-
-    Returns:
-        A sentence for each such artifact.
     """
     (name,) = (context for context in node.contexts.contexts if context.type.name == NODE_CONTEXT)
     context = store.get_context_by_type_and_name(NODE_CONTEXT, name.name.field_value.string_value)
@@ -50,11 +44,11 @@ def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> li
 def refuse_changed(
     inputs: Mapping[str, Sequence[types.Artifact]], store: MetadataStore, thorough: bool = False
 ) -> None:
-    """Raise a UserError if an input of a step has changed; the next run does not reuse it.
+    """Raise a UserError if an input has changed, and mark it as deleted, so that the next run does not reuse it.
 
     Args:
         inputs: By the step that has written them.
-        store: Where they are marked as deleted.
+        store: Of the run.
         thorough: Compare all of their contents.
     """
     for step, artifacts in inputs.items():
@@ -68,22 +62,14 @@ def refuse_changed(
 def number_after_folders(artifacts: Path, store: MetadataStore) -> None:
     """Make the numbers of new executions begin after the numbers of all folders that steps have written.
 
-    A step writes into the folder of its number. Where the metadata store was moved away, or an older one put back,
-    there are folders of numbers still to come, with the files of another run in them.
-
-    Args:
-        artifacts: Folder with <step>/<output>/<number>.
-        store: Its newest execution has the highest number.
+    A step writes into the folder of its number. If the metadata store was moved away or replaced by an older one,
+    folders of later numbers exist already, with the files of another run.
     """
-    last = max((execution.id for execution in _newest(store)), default=0)
+    newest: list[Execution] = store.get_executions(ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False))
+    last = newest[0].id if newest else 0
     numbers = [int(path.name) for path in numbered_folders(artifacts)]
     missing = max((number for number in numbers if number <= last + FAR), default=0) - last
     if missing > 0:
         kind = store.put_execution_type(ExecutionType(name=PASSED_OVER))
         passed_over: Any = [Execution(type_id=kind, last_known_state=Execution.CANCELED)] * missing
         store.put_executions(passed_over)
-
-
-def _newest(store: MetadataStore) -> list[Execution]:
-    executions: list[Execution] = store.get_executions(ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False))
-    return executions

@@ -12,30 +12,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """Result of a step.
-
-    Attributes:
-        name: Node of the graph.
-        state: "ran", "cached" (nothing it depends on has changed), "looked up" (it only finds artifacts) or "skipped"
-            (its condition does not hold).
-        seconds: From start to end.
-        outputs: Its artifacts by output name.
-        made: When the artifacts were made, for a cached step earlier than the run.
-        passed_over: Why it has not reused what an earlier run has made.
-        cpu_seconds: CPU time of its executor and the processes that work for it; None if not measured.
-    """
+    """Result of a step."""
 
     name: str
-    state: Literal["ran", "cached", "looked up", "skipped"]
+    state: Literal["ran", "cached", "looked up", "skipped"]  # skipped: its condition does not hold
     seconds: float
     outputs: dict[str, list[types.Artifact]]
-    made: datetime.datetime | None
-    passed_over: str = ""
-    cpu_seconds: float | None = None
+    made: datetime.datetime | None  # when the artifacts were made: earlier than the run if the step is cached
+    passed_over: str = ""  # why it has not reused the artifacts of an earlier run
+    cpu_seconds: float | None = None  # of its executor and the processes that work for it; None if not measured
 
     @property
     def reason(self) -> str:
-        """Return why it did not run, or a remark on its result."""
+        """Return why the step did not run, or why it did not reuse artifacts."""
         if self.state == "cached":
             unchanged = "nothing it depends on has changed"
             return f"{unchanged} since {self.made:%Y-%m-%d %H:%M}" if self.made else unchanged
@@ -50,5 +39,4 @@ class StepFailed(Exception):
 
     def __init__(self, step: str, seconds: float):
         super().__init__(f"step {step} failed")
-        self.step = step
-        self.seconds = seconds
+        self.step, self.seconds = step, seconds

@@ -18,29 +18,20 @@ from pipeline.errors import UserError
 from pipeline.runs.record import RUN_CONTEXT, Record, of_context
 
 FILE = "metadata.sqlite"
-# Beginning of the names of what is no run: the rows have been read, to take a sample of them.
+# Prefix of the names of contexts that are not runs: rows were read to take a sample of them.
 SAMPLED = "sampled-"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run in the store.
+    """A run in the store."""
 
-    Attributes:
-        name: Such as "2026-11-21T09-47-15".
-        started: Local time.
-        record: Written at its end; empty of one that is running or was cut off.
-        executions: By node of the graph, in the order in which they started.
-        makers: The same, but of a cached step the execution that made its artifacts: TFX keeps settings of that only.
-        outputs: Artifacts by node, then by output name.
-    """
-
-    name: str
-    started: datetime.datetime
-    record: Record
-    executions: Mapping[str, Execution]
-    makers: Mapping[str, Execution]
-    outputs: Mapping[str, Mapping[str, list[Artifact]]]
+    name: str  # such as "2026-11-21T09-47-15"
+    started: datetime.datetime  # local time
+    record: Record  # empty if the run is running or was interrupted
+    executions: Mapping[str, Execution]  # by node of the graph
+    makers: Mapping[str, Execution]  # of cached steps the executions that made the artifacts, which have the settings
+    outputs: Mapping[str, Mapping[str, list[Artifact]]]  # by node, then by output name
 
     @property
     def verdict(self) -> str:
@@ -59,7 +50,7 @@ class Run:
 
     @property
     def seconds_of_steps(self) -> dict[str, float]:
-        """Return the seconds of the steps that ran; of a cached one, those of the execution that made its artifacts."""
+        """Return the seconds of the steps; of a cached one, those of the execution that made its artifacts."""
         return {node: seconds_of(maker) for node, maker in self.makers.items() if self.state(node) in ("ran", "cached")}
 
     def artifact(self, node: str, output: str) -> Artifact | None:
@@ -86,14 +77,14 @@ def seconds_of(execution: Execution) -> float:
 
 
 def numbered_folders(artifacts: Path) -> list[Path]:
-    """Return the folders that executions have written, <step>/<output>/<number>, below the one of all artifacts."""
-    # Folders whose name begins with "_" are of no step: the versions in them are numbered by the clock.
+    """Return the folders that executions have written, <step>/<output>/<number>."""
+    # Folders whose name begins with "_" do not belong to a step: the versions in them are numbered by the clock.
     return [path for path in sorted(artifacts.glob("[!_]*/[!.]*/*")) if re.fullmatch(r"\d{1,15}", path.name)]
 
 
 @contextlib.contextmanager
 def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
-    """Open the metadata store below an output folder, which there must be.
+    """Open the metadata store below an output folder, which must exist.
 
     Raises:
         UserError: the file is damaged.
@@ -117,11 +108,7 @@ def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
 
 
 def records(output: Path) -> list[Record]:
-    """Return the records of all runs below an output folder that have ended, the oldest first.
-
-    Raises:
-        UserError: the metadata store is damaged.
-    """
+    """Return the records of all runs below an output folder that have ended, the oldest first."""
     if not (output / FILE).is_file():
         return []
     with opened(output) as metadata:
@@ -130,10 +117,9 @@ def records(output: Path) -> list[Record]:
 
 
 def _roll_back(file: Path) -> None:
-    """Roll back what a killed run has left half-written: who opens a store only to read it cannot, and fails.
+    """Roll back a half-written transaction of a killed run: a connection that only reads cannot, and fails.
 
-    https://www.sqlite.org/atomiccommit.html#_rollback: whoever opens the file next and may write does it. While a run
-    is writing, its lock keeps the journal from being taken for a killed one's.
+    SQLite does it (https://www.sqlite.org/atomiccommit.html#_rollback) unless the lock of a running writer is held.
     """
     if file.with_name(f"{file.name}-journal").exists():
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection:
@@ -154,11 +140,7 @@ def runs_of(store: MetadataStore) -> list[Run]:
 
 
 def find(runs: list[Run], name: str | None, place: int = -1) -> Run:
-    """Return a run by its name or the beginning of it; without a name, by its place, which there must be.
-
-    Raises:
-        UserError: there is no such run, or there are several.
-    """
+    """Return a run by its name or the beginning of it, which must be unique; without a name, by its place."""
     if name is None:
         return runs[place]
     named = [run for run in runs if run.name == name] or [run for run in runs if run.name.startswith(name)]

@@ -1,4 +1,4 @@
-"""Read from a finished run what its steps took, on how many rows, and how fast it trained."""
+"""Read the times of a finished run's steps, its rows, and the speed of its training."""
 
 import csv
 from pathlib import Path
@@ -15,11 +15,7 @@ HISTORY = "history.csv"  # pipeline/training/history.py, which imports TensorFlo
 
 
 def measured(run: Run) -> Measured:
-    """Return the times of a finished run; of a cached step, the times of the execution that made its artifacts.
-
-    Raises:
-        UserError: it has no statistics.
-    """
+    """Return the times of a finished run; of a cached step, the times of the execution that made its artifacts."""
     artifact = run.artifact("Trainer", "model_run")
     history = Path(artifact.uri) / HISTORY if artifact else None
     epochs: list[dict[str, str]] = []
@@ -37,7 +33,7 @@ def measured(run: Run) -> Measured:
 
 
 def _rows_of(run: Run) -> dict[str, int]:
-    """Return the rows of a run by split, as its statistics have counted them."""
+    """Return the rows of a run by split, from its statistics."""
     artifact = run.artifact("StatisticsGen", "statistics")
     if artifact is None or not Path(artifact.uri).is_dir():
         raise UserError(f"the statistics of run {run.name} are gone; run it again")

@@ -1,4 +1,4 @@
-"""Keep the jobs on Vertex AI whose end was seen from this machine: how they ended, what they took and cost."""
+"""Keep state, time and cost of the jobs on Vertex AI that were watched from this machine until they ended."""
 
 import dataclasses
 import json
@@ -13,19 +13,11 @@ FOLDER = "vertex/jobs"  # below the output folder of a pipeline
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """A job that has ended.
+    """A job that has ended."""
 
-    Attributes:
-        name: Its resource name.
-        state: "succeeded", "failed" or "cancelled".
-        started: UTC, ISO 8601.
-        seconds: From start to end.
-        bill: What it has cost.
-    """
-
-    name: str
-    state: str
-    started: str
+    name: str  # resource name
+    state: str  # "succeeded", "failed" or "cancelled"
+    started: str  # UTC, ISO 8601
     seconds: float
     bill: Bill
 
@@ -42,7 +34,7 @@ def keep(output: Path, job: WatchedJob) -> None:
 
 
 def read_all(output: Path) -> list[WatchedJob]:
-    """Return the jobs, the oldest first; a file that is not as it was written is passed over."""
+    """Return the jobs, the oldest first; damaged files are ignored."""
     jobs = []
     for file in (output / FOLDER).glob("*.json"):
         try:

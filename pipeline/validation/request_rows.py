@@ -1,32 +1,22 @@
-"""Rows that a served model was sent, to be compared with its training data."""
+"""Rows of a request log, to compare with the training data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WITHIN, CROSSED = 0, 4
-# Newest rows that are judged, and the least to judge by.
+WITHIN, CROSSED = 0, 4  # exit codes
+# Newest rows that are compared, and the fewest.
 ROWS, MIN_ROWS = 100_000, 1_000
 
 
 @dataclass(frozen=True)
 class RequestRows:
-    """Rows of a request log that one version answered.
-
-    Attributes:
-        version: Of the model.
-        instances: The newest ones, oldest first.
-        first: Time of the oldest.
-        last: Time of the newest.
-        others: Rows of other versions between them.
-        broken: Lines that are no JSON, such as the last one of a server that was killed.
-        predictions: Of the instances, as the server answered; None where the log has none. Empty: it has none at all.
-    """
+    """Rows that one version of a model answered, oldest first, with the times of the first and the last."""
 
     version: int
     instances: list[dict[str, Any]]
     first: str
     last: str
-    others: int
-    broken: int
-    predictions: Sequence[Any] = ()
+    others: int  # rows of other versions between them
+    broken: int  # lines that are not JSON, such as the last one of a killed server
+    predictions: Sequence[Any] = ()  # of the instances, or None; empty: the log has no predictions

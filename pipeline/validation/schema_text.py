@@ -1,4 +1,4 @@
-"""Compare a schema with data for a person to read, and change some columns in its text."""
+"""Read, infer and compare schemas, and change some columns in the text of one."""
 
 import io
 import re
@@ -19,11 +19,7 @@ NEW = "# Accepted from the data; move it to where it belongs."
 
 
 def parse(schema_file: Path) -> schema_pb2.Schema:
-    """Read a schema.
-
-    Raises:
-        UserError: the file is not a schema.
-    """
+    """Read a schema; raise a UserError if the file is not one."""
     try:
         return text_format.Parse(schema_file.read_bytes(), schema_pb2.Schema())
     except UnicodeDecodeError as error:
@@ -38,12 +34,7 @@ def to_text(message: schema_pb2.Schema) -> str:
 
 
 def inferred_from(statistics: Sequence[Statistics], *absent: str | None) -> schema_pb2.Schema:
-    """Infer a schema from the statistics of all splits, train first.
-
-    Args:
-        statistics: By split.
-        absent: Columns that serving does without, such as the label; None stands for none.
-    """
+    """Infer a schema from the statistics of all splits, train first; requests lack the columns in ``absent``."""
     schema = proposed(tfdv.infer_schema(statistics[0]), statistics)
     if any(absent):
         schema.default_environment.extend([TRAINING, SERVING])
@@ -57,16 +48,15 @@ def inferred_from(statistics: Sequence[Statistics], *absent: str | None) -> sche
 
 
 def _describe_images(schema: schema_pb2.Schema, image: str) -> None:
-    """Mark a column as encoded images, and what is known about each as columns that no request has."""
+    """Mark a column as encoded images, and the facts about them as columns that no request has."""
     if not schema.default_environment:
         schema.default_environment.extend([TRAINING, SERVING])
-    path, folder, *_ = facts(image)
     for feature in schema.feature:
         if feature.name == image:
             feature.image_domain.SetInParent()
         elif feature.name in facts(image):
             feature.not_in_environment.append(SERVING)
-            if feature.name in (path, folder) and feature.HasField("domain"):
+            if feature.name in facts(image)[:2] and feature.HasField("domain"):
                 feature.ClearField("domain")  # the next data has other files
     drop_unused_domains(schema)
 
@@ -82,8 +72,7 @@ def drop_unused_domains(schema: schema_pb2.Schema) -> None:
 def proposed(reviewed: schema_pb2.Schema, statistics: Sequence[Statistics]) -> schema_pb2.Schema:
     """Return the schema, changed by TensorFlow Data Validation so that the data fits.
 
-    That takes a column out of use when its type changes; here it gets the new type. It also does so when one split has
-    no value of it; here it stays, and may be missing.
+    Unlike there, a column whose type changes gets the new type, and one without a value in a split stays in use.
     """
     schema = reviewed
     for split in statistics:
@@ -164,14 +153,7 @@ def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, li
 
 
 def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, columns: Iterable[str]) -> str:
-    """Return the text of a schema with some columns as in ``after``; comments and the other columns stay.
-
-    Args:
-        text: Of ``before``.
-        before: The schema as it stands.
-        after: The schema to take the columns from, and the domains that they name.
-        columns: Which.
-    """
+    """Return the text of ``before`` with some columns as in ``after``; comments and the other columns stay."""
     wanted = set(columns)
     named = {feature.domain for feature in after.feature if feature.name in wanted}
     features = _changed(before.feature, [feature for feature in after.feature if feature.name in wanted])
@@ -212,7 +194,8 @@ def _differences(
     if old.HasField("shape") and not new.HasField("shape") and new.type == old.type:
         yield "~ exactly one value -> may be missing"
     if old.value_count != new.value_count and old.HasField("value_count"):
-        yield f"~ values per row {_counts(old)} -> {_counts(new)}"
+        counts = [f"{feature.value_count.min} to {feature.value_count.max}" for feature in (old, new)]
+        yield f"~ values per row {counts[0]} -> {counts[1]}"
     values = listed_values(old, before), listed_values(new, after)
     yield from (f"+ value {value!r}" for value in values[1] if value not in values[0])
     if values[0] and not values[1]:
@@ -223,10 +206,6 @@ def _differences(
 
 def _type(feature: schema_pb2.Feature) -> str:
     return str(schema_pb2.FeatureType.Name(feature.type))
-
-
-def _counts(feature: schema_pb2.Feature) -> str:
-    return f"{feature.value_count.min} to {feature.value_count.max}"
 
 
 def _range(feature: schema_pb2.Feature) -> str:
@@ -256,7 +235,7 @@ def _block(kind: str, message: schema_pb2.Feature | schema_pb2.StringDomain) -> 
 def _blocks(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield where features and domains stand in the text of a schema: start, end, field."""
     depth, start, kind = 0, 0, ""
-    # A string, a comment, the beginning of a top-level message, or a brace: what else is inside does not matter.
+    # A string, a comment, the beginning of a message, or a brace.
     for found in re.finditer(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|#[^\n]*|(\w+)\s*:?\s*\{|\}', text):
         token = found.group()
         if token.endswith("{") and token[0] not in "\"'#":
