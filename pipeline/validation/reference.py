@@ -29,7 +29,7 @@ from pipeline.validation.statistics import (
 )
 
 MANIFEST = "manifest.json"
-PREDICTIONS = "predictions.pb"
+PREDICTIONS = "predictions"  # kept as if they were a split
 # Of both data sets: distances between fewer rows are chance.
 LEAST_ROWS = 100
 
@@ -43,10 +43,9 @@ def write(
 ) -> None:
     """Keep the statistics by split, and those of predictions, of a pushed version."""
     folder = f"{root}/{version}"
-    for split, of_split in statistics.items():
-        filesystem.write(f"{folder}/{split}.pb", of_split.SerializeToString())
-    if predictions is not None:
-        filesystem.write(f"{folder}/{PREDICTIONS}", predictions.SerializeToString())
+    for name, kept in {**statistics, PREDICTIONS: predictions}.items():
+        if kept is not None:
+            filesystem.write(f"{folder}/{name}.pb", kept.SerializeToString())
     filesystem.write(f"{folder}/{MANIFEST}", json.dumps({**manifest, "splits": list(statistics)}, indent=2))
 
 
@@ -71,16 +70,11 @@ def read_newest(root: str) -> dict[str, Statistics]:
     return {split: _read(f"{folder}/{split}.pb") for split in splits}
 
 
-def read(root: str, version: str, split: str) -> Statistics | None:
-    """Read the statistics of a split of a pushed version's data; None where they were not kept."""
+def read(root: str, version: str, name: str) -> Statistics | None:
+    """Read the statistics of a split, or of ``PREDICTIONS``, of a pushed version; None where they were not kept."""
     folder = f"{root}/{version}"
-    return _read(f"{folder}/{split}.pb") if filesystem.exists(f"{folder}/{MANIFEST}") else None
-
-
-def read_predictions(root: str, version: str) -> Statistics | None:
-    """Read the statistics of a pushed version's predictions for its test split; None where they were not kept."""
-    path = f"{root}/{version}/{PREDICTIONS}"
-    return _read(path) if filesystem.exists(path) else None
+    kept = filesystem.exists(f"{folder}/{MANIFEST}") and filesystem.exists(f"{folder}/{name}.pb")
+    return _read(f"{folder}/{name}.pb") if kept else None
 
 
 def _read(path: str) -> Statistics:

@@ -114,7 +114,7 @@ def monitor(config: PipelineConfig, endpoint: Endpoint, cloud: Cloud, root: str,
     schema = text_format.Parse(filesystem.read_text(f"{schema_folder}/schema.pbtxt"), schema_pb2.Schema())
     folder = f"{root}/_monitor/{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H-%M-%S}"
     remedies = Remedies(config.schema and in_repository(config.schema), folder)
-    of_test = reference.read_predictions(pushed, str(requests.version))
+    of_test = reference.read(pushed, str(requests.version), reference.PREDICTIONS)
     lines, crossed = serving_skew.report(requests, schema, train, config, remedies, folder, of_test)
     print("\n".join(lines))
     return crossed
