@@ -7,7 +7,6 @@ the files are compared with the list by size and time of change, and by SHA-256 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from ml_metadata.metadata_store import MetadataStore
 from tfx import types
@@ -18,22 +17,11 @@ from pipeline.settings.names import shortened
 PROPERTY = "files"
 
 
-class WrittenFile(NamedTuple):
-    """A file as its step has written it."""
-
-    size: int
-    changed: int  # nanoseconds
-    sha256: str
-
-
 def list_files(artifacts: Iterable[types.Artifact], store: MetadataStore) -> None:
-    """List the files of artifacts on this machine that a step has just written, in the metadata store."""
+    """List size, time of change and SHA-256 of the new files of artifacts on this machine, in the metadata store."""
     listed = [artifact for artifact in artifacts if not filesystem.is_remote(artifact.uri)]
     for artifact in listed:
-        files = {
-            name: WrittenFile(path.stat().st_size, path.stat().st_mtime_ns, filesystem.digest(path))
-            for name, path in _files(artifact).items()
-        }
+        files = {name: (*_status(path), filesystem.digest(path)) for name, path in _files(artifact).items()}
         artifact.set_string_custom_property(PROPERTY, json.dumps(files, sort_keys=True))
     if listed:
         store.put_artifacts([artifact.mlmd_artifact for artifact in listed])
@@ -46,13 +34,11 @@ def changes(artifact: types.Artifact, thorough: bool = False) -> str:
     """
     if not artifact.has_custom_property(PROPERTY):
         return ""
-    listed = json.loads(artifact.get_string_custom_property(PROPERTY))
-    written = {name: WrittenFile(*values) for name, values in listed.items()}
-    found = _files(artifact)
+    written, found = json.loads(artifact.get_string_custom_property(PROPERTY)), _files(artifact)
     both = sorted(written.keys() & found.keys())
     by_kind = {
         "missing": sorted(written.keys() - found.keys()),
-        "changed": [name for name in both if _differs(found[name], written[name], thorough)],
+        "changed": [name for name in both if _differs(found[name], *written[name], thorough)],
         "new": sorted(found.keys() - written.keys()),
     }
     differences = [
@@ -68,8 +54,12 @@ def _files(artifact: types.Artifact) -> dict[str, Path]:
     return {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def _differs(path: Path, written: WrittenFile, thorough: bool) -> bool:
+def _status(path: Path) -> tuple[int, int]:
     status = path.stat()
-    if (status.st_size, status.st_mtime_ns) == (written.size, written.changed) and not thorough:
+    return status.st_size, status.st_mtime_ns
+
+
+def _differs(path: Path, size: int, changed: int, sha256: str, thorough: bool) -> bool:
+    if not thorough and _status(path) == (size, changed):
         return False
-    return status.st_size != written.size or filesystem.digest(path) != written.sha256
+    return path.stat().st_size != size or filesystem.digest(path) != sha256
