@@ -4,7 +4,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
@@ -129,7 +128,6 @@ def _keep_sparse(
 
 
 def _only(statistics: Statistics, name: str) -> Statistics:
-    """Return the statistics of one column."""
     alone = Statistics()
     alone.datasets.add(num_examples=statistics.datasets[0].num_examples).features.append(features_of(statistics)[name])
     return alone
@@ -138,52 +136,41 @@ def _only(statistics: Statistics, name: str) -> Statistics:
 def changes(before: schema_pb2.Schema, after: schema_pb2.Schema) -> dict[str, list[str]]:
     """Return the differences by column, a line each."""
     earlier = {feature.name: feature for feature in before.feature}
-    found = {}
-    for feature in after.feature:
-        old = earlier.get(feature.name)
-        if old is None:
-            presence = feature.presence.min_fraction
-            where = "in every row" if presence == 1 else f"in {100 * presence:.3g} % of the rows or more"
-            lines = [f"+ new column: {_type(feature)}, {where}"]
-        else:
-            lines = list(_differences(old, feature, before, after))
-        if lines:
-            found[feature.name] = lines
-    return found
+    found = {one.name: list(_differences(earlier.get(one.name), one, before, after)) for one in after.feature}
+    return {name: lines for name, lines in found.items() if lines}
 
 
 def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, columns: Iterable[str]) -> str:
     """Return the text of ``before`` with some columns as in ``after``; comments and the other columns stay."""
-    wanted = set(columns)
-    named = {feature.domain for feature in after.feature if feature.name in wanted}
-    features = _changed(before.feature, [feature for feature in after.feature if feature.name in wanted])
-    domains = _changed(before.string_domain, [domain for domain in after.string_domain if domain.name in named])
-
+    wanted = {"feature": set(columns)}
+    wanted["string_domain"] = {feature.domain for feature in after.feature if feature.name in wanted["feature"]}
+    fresh = {}
+    for kind, names in wanted.items():
+        earlier = {message.name: message for message in getattr(before, kind)}
+        messages = [message for message in getattr(after, kind) if message.name in names]
+        fresh |= {(kind, one.name): one for one in messages if earlier.get(one.name) != one}
     out, end = [], 0
     for start, stop, kind in _blocks(text):
         block = text_format.Parse(text[start:stop], schema_pb2.Schema())
-        fresh = {"feature": features, "string_domain": domains}[kind]
-        name = getattr(block, kind)[0].name
-        if name in fresh:
-            out += [text[end:start], _block(kind, fresh.pop(name))]
+        key = kind, getattr(block, kind)[0].name
+        if key in fresh:
+            out += [text[end:start], _block(kind, fresh.pop(key))]
             end = stop
     out.append(text[end:])
-    added = [_block("feature", feature) for feature in features.values()]
-    added += [_block("string_domain", domain) for domain in domains.values()]
-    if added:
+    if fresh:
+        added = [_block(kind, message) for (kind, _), message in fresh.items()]
         out.append("\n" + NEW + "\n\n" + "\n\n".join(added) + "\n")
     return "".join(out)
 
 
-def _changed(before: Iterable[Any], after: Iterable[Any]) -> dict[str, Any]:
-    """Return the messages by name that are new or not as before."""
-    earlier = {message.name: message for message in before}
-    return {message.name: message for message in after if earlier.get(message.name) != message}
-
-
 def _differences(
-    old: schema_pb2.Feature, new: schema_pb2.Feature, before: schema_pb2.Schema, after: schema_pb2.Schema
+    old: schema_pb2.Feature | None, new: schema_pb2.Feature, before: schema_pb2.Schema, after: schema_pb2.Schema
 ) -> Iterator[str]:
+    if old is None:
+        presence = new.presence.min_fraction
+        where = "in every row" if presence == 1 else f"in {100 * presence:.3g} % of the rows or more"
+        yield f"+ new column: {_type(new)}, {where}"
+        return
     if new.lifecycle_stage == schema_pb2.DEPRECATED and old.lifecycle_stage != schema_pb2.DEPRECATED:
         yield "- no longer in the data: taken out of use (lifecycle_stage: DEPRECATED)"
         return
