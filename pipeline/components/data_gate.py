@@ -127,16 +127,7 @@ class ExampleValidator(DeclaredComponent):
         kept: str = "",
         **inputs: types.BaseChannel,
     ):
-        """Create the component.
-
-        Args:
-            label: With its classes and weight.
-            checks: Limits that are not in the schema.
-            schema_file: The reviewed schema, for the remedies.
-            reference_root: Folder of the statistics of pushed models.
-            kept: Folder for the hashes of each file's rows if the examples are a window of spans; or "".
-            **inputs: Channels.
-        """
+        """Create the component; ``kept`` is a folder for hashes of rows if the examples are a window of spans."""
         settings = {
             "label": label.name,
             "classes": len(label.classes),

@@ -54,17 +54,9 @@ class SchemaGen(DeclaredComponent):
 def stage_schema(schema_file: Path, label: Label, sliced_by: Collection[str], target: Target) -> str:
     """Copy a reviewed schema to a folder named by its content, because TFX's cache compares only the address.
 
-    Args:
-        schema_file: The schema.
-        label: Its column and that of its weight are required.
-        sliced_by: Further columns that are required.
-        target: Where the copy goes.
-
-    Returns:
-        The address of the folder.
-
     Raises:
-        UserError: the file is not a schema, lacks one of these columns, or requires the weight in requests.
+        UserError: the file is not a schema, lacks the label, its weight or a column in ``sliced_by``, or requires the
+            weight in requests.
     """
     content = schema_file.read_bytes()
     features = {feature.name: feature for feature in parse(schema_file).feature}

@@ -1,5 +1,6 @@
 """Collect the results of all gates and the push in one artifact, and keep the reference for the next run's data."""
 
+import dataclasses
 import json
 import time
 from typing import Any
@@ -41,12 +42,10 @@ class VerdictExecutor(BaseExecutor):
 
         verdict = artifact_utils.get_single_instance(output_dict["verdict"])
         content = {
+            **dataclasses.asdict(gates),
             "blessed": not failed,
             "pushed_to": pushed_to,
             "failed": failed,
-            "passed_over": list(gates.passed_over),
-            "warnings": list(gates.warnings),
-            "unjudged": list(gates.unjudged),
             "notes": [*gates.notes, *check["notes"]],
             "threshold": artifacts.read_measured(blessing).get("threshold"),
             "model_check": check["facts"],

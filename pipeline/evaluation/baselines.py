@@ -40,12 +40,8 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Return the metrics that need no threshold by baseline: the constant alone if nothing can be learnt.
 
-    Args:
-        train: Columns of numbers or text, a value or null in each row, and the label; rows without one are left out.
-        test: The same columns.
-        label: Column of the label.
-        classes: Their number; 0 where the label is a number.
-        weight: Column of example weights; their unit does not matter.
+    Columns are numbers or text, a value or null in each row; rows without a label are left out. ``classes`` is 0 where
+    the label is a number.
     """
     train, test = (table.filter(pc.is_valid(table.column(label))) for table in (train, test))
     labels = [np.asarray(table.column(label).cast(pa.float64()), np.float64) for table in (train, test)]

@@ -43,10 +43,7 @@ def eval_config(
 ) -> config_pb2.EvalConfig:
     """Return the metrics and slices, with the overall one, that the Evaluator computes.
 
-    Args:
-        settings: Slices, and the threshold of all models if it is a number.
-        label: Its task decides about the metrics.
-        thresholds: By name of the model, ``CANDIDATE`` and ``BASELINE``, where each is measured at its own.
+    ``thresholds``, by ``CANDIDATE`` and ``BASELINE``, replace that of the settings.
     """
     if thresholds is None:
         assert isinstance(settings.threshold, int | float)

@@ -58,13 +58,8 @@ def judge(
 ) -> GateResult:
     """Judge the metrics of a model by the gates.
 
-    Args:
-        settings: The gates.
-        candidate: As ``tfma_config.read_metrics`` returns them; undefined ones may be NaN.
-        baseline: The same of the model to compare with, on the same rows; None ignores ``max_drop``.
-        notes: For the result.
-        simple_models: Metrics on the test split by name of ``gates.BASELINES``.
-        warnings: For the result.
+    Metrics are those of ``tfma_config.read_metrics``. Without a baseline, the model to compare with, ``max_drop`` is
+    ignored; ``simple_models`` are those of ``gates.BASELINES``.
     """
     judging = _Judge(settings, candidate, baseline)
     unjudged = []
@@ -252,7 +247,6 @@ class _Judge:
 
 
 def _reason_undefined(metric: str, values: Mapping[str, float]) -> str:
-    """Return why a metric is undefined in a slice."""
     if metric not in TASKS["binary"].metrics:
         return "for want of rows that differ"
     positives = values.get("true_positives", 0) + values.get("false_negatives", 0)

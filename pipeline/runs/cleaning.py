@@ -102,11 +102,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
 
 
 def carry_out(store: MetadataStore, plan: Plan) -> None:
-    """Carry out a plan; the same command completes one that was interrupted.
-
-    Raises:
-        UserError: something else has the name of the trash folder.
-    """
+    """Carry out a plan; the same command completes one that was interrupted."""
     trash = plan.output / TRASH
     if os.path.lexists(trash) and (trash.is_symlink() or not trash.is_dir()):
         raise UserError(f"{trash} is no folder of ours; move it away: what is deleted is moved there first")
@@ -132,7 +128,6 @@ def _judged_by(store: MetadataStore, artifacts: Sequence[int]) -> set[int]:
 
 
 def _exists(folder: str | None) -> bool:
-    """Return whether a pushed model still exists."""
     return bool(folder) and Path(str(folder)).is_dir()
 
 

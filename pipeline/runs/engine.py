@@ -27,11 +27,7 @@ PROBE, ANSWER = "asked", "answered.json"
 
 
 def check(target: Target) -> None:
-    """Check a target's engine with a small job; this process needs no check.
-
-    Raises:
-        UserError: an option is invalid, no server answers, or the workers lack the folder or this library.
-    """
+    """Check a target's engine with a small job, unless it is this process; raise a UserError if it is unusable."""
     if target.beam_args == IN_PROCESS:
         return
     runner = target.beam_args[0].removeprefix("--runner=")

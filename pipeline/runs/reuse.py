@@ -44,13 +44,7 @@ def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> li
 def refuse_changed(
     inputs: Mapping[str, Sequence[types.Artifact]], store: MetadataStore, thorough: bool = False
 ) -> None:
-    """Raise a UserError if an input has changed, and mark it as deleted, so that the next run does not reuse it.
-
-    Args:
-        inputs: By the step that has written them.
-        store: Of the run.
-        thorough: Compare all of their contents.
-    """
+    """Raise a UserError if an input, by the step that has written it, has changed; the next run does not reuse it."""
     for step, artifacts in inputs.items():
         for artifact in artifacts:
             if changed := changes(artifact, thorough):

@@ -84,11 +84,7 @@ def numbered_folders(artifacts: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def opened(output: Path, *, write: bool = False) -> Iterator[MetadataStore]:
-    """Open the metadata store below an output folder, which must exist.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Open the metadata store below an output folder, which must exist; raise a UserError if it is damaged."""
     file = output / FILE
     _roll_back(file)
     config = metadata_store_pb2.ConnectionConfig()

@@ -33,7 +33,6 @@ def measured(run: Run) -> Measured:
 
 
 def _rows_of(run: Run) -> dict[str, int]:
-    """Return the rows of a run by split, from its statistics."""
     artifact = run.artifact("StatisticsGen", "statistics")
     if artifact is None or not Path(artifact.uri).is_dir():
         raise UserError(f"the statistics of run {run.name} are gone; run it again")

@@ -39,12 +39,8 @@ def repeated_rows(
 ) -> Iterator[Finding]:
     """Find rows that are in several splits, and rows that are in one split several times.
 
-    Args:
-        files: TFRecords of examples by split, in the order train, eval, test.
-        rows: Their number by split.
-        checks: The limits.
-        image: Column of encoded images; rows with the same image are equal then, whatever their paths and labels.
-        root: Where the hashes of each file's rows are kept if the examples are a window of spans; or "".
+    ``files`` are TFRecords by split, in the order train, eval, test; ``rows`` is their number. With ``image``, a column
+    of encoded images, rows with the same image are equal. ``root`` keeps hashes for windows of spans.
     """
     every = 1 + sum(rows.values()) // MOST_HASHES
     seen: dict[str, np.ndarray] = {}
@@ -99,12 +95,8 @@ def leaks(
 ) -> Iterator[Finding]:
     """Find columns that alone predict the label, with a whole confidence interval above the limit.
 
-    Args:
-        rows: Of train and eval, columns of lists.
-        label: Column of the label.
-        checks: The limit.
-        classes: Their number; 0 where the label is a number.
-        image: Column of encoded images: their size or format may predict the label.
+    ``rows`` are columns of lists; ``classes`` is 0 where the label is a number. Of images in a column ``image``, the
+    size or format may predict the label.
     """
     labels = _labels(rows, label, classes)
     if labels is None or len(labels) < MIN_ROWS:
@@ -201,7 +193,6 @@ def _same_images(
 
 
 def _paths(files: Sequence[str], image: str, hashes: Sequence[int]) -> dict[int, list[str]]:
-    """Return the paths of the images that have some hashes."""
     found: dict[int, list[str]] = {key: [] for key in hashes}
     path = facts(image)[0]
     for file in files:

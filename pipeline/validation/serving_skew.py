@@ -36,7 +36,7 @@ def report(
     folder: str,
     of_test: Statistics | None,
 ) -> tuple[list[str], bool]:
-    """Compare requests with the training data; write their statistics and the findings below a folder.
+    """Compare requests with the training data; return the lines of the report, and whether a limit is crossed.
 
     Args:
         requests: Of one version of the model.
@@ -44,11 +44,8 @@ def report(
         train: Statistics of the train split of that version.
         config: Of the pipeline.
         remedies: For the findings.
-        folder: On this machine or in a bucket.
+        folder: Receives statistics and findings.
         of_test: Statistics of the predictions for the test split; None where they were not kept.
-
-    Returns:
-        The report, line by line, and whether a limit is crossed.
     """
     label, checks = config.label.name, config.data_checks
     of_requests = _schema_of_requests(schema, config.label)
