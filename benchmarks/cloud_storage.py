@@ -16,7 +16,7 @@ from rich.console import Console
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pipeline.evaluation.tfma_config import read_metrics  # noqa: E402
+from pipeline.quality.tfma_config import read_metrics  # noqa: E402
 from tests.vertex.rehearsal.on_cloud_storage import rehearse, table  # noqa: E402
 
 MOST_OF_TRANSFORM = 120

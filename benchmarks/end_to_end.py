@@ -126,10 +126,10 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
 
     with started_ahead() if which == OURS else contextlib.nullcontext():
         from pipeline import fast
-        from pipeline.evaluation.tfma_config import read_metrics
         from pipeline.fast.side_by_side import side_by_side
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
+        from pipeline.quality.tfma_config import read_metrics
         from pipeline.runs.run_graph import one_after_the_other, run_graph
         from pipeline.settings.config import load_config
         from pipeline.settings.target import Target
@@ -163,7 +163,7 @@ def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
     from tfx.proto import example_gen_pb2, pusher_pb2, transform_pb2
     from tfx.types import Channel, standard_artifacts
 
-    from pipeline.evaluation.tfma_config import eval_config
+    from pipeline.quality.tfma_config import eval_config
 
     modules = folder / "modules"
     modules.mkdir()

@@ -73,8 +73,8 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
         from tfx.types import standard_artifacts
         from tfx.utils import io_utils
 
-        from pipeline.evaluation.tfma_config import eval_config
         from pipeline.fast.evaluator import FastEvaluatorExecutor
+        from pipeline.quality.tfma_config import eval_config
         from pipeline.settings.config import load_config
         from pipeline.settings.target import IN_PROCESS
 

@@ -184,10 +184,10 @@ class Area:
 
 AREAS = {
     "packaging": Area(("packaging/user_code", "packaging/fingerprints"), "tests/packaging"),
-    "validation": Area(("validation/statistics", "validation/rows", "validation/reference"), "tests/validation"),
+    "validation": Area(("quality/statistics", "quality/rows", "quality/reference"), "tests/quality"),
     "evaluation": Area(
-        ("evaluation/verdict", "evaluation/intervals", "validation/predictions"),
-        "tests/evaluation/test_verdict.py tests/evaluation/test_coverage.py tests/evaluation/test_evaluation.py",
+        ("quality/verdict", "quality/intervals", "quality/predictions"),
+        "tests/quality/test_verdict.py tests/quality/test_coverage.py tests/quality/test_evaluation.py",
     ),
     "versions": Area(("model/versions",), "tests/model/test_versions.py"),
     "pusher": Area(("components/pusher",), "tests/components/test_pusher.py"),

@@ -125,8 +125,8 @@ def _run(config: PipelineConfig, target: Target, earlier_model: str, screen: Scr
         span, and of the baselines, all on the rows of the test span.
     """
     from pipeline.components.artifacts import read_baselines
-    from pipeline.evaluation.tfma_config import BASELINE, read_metrics
     from pipeline.graph import create_pipeline
+    from pipeline.quality.tfma_config import BASELINE, read_metrics
     from pipeline.runs.results import warnings_of
     from pipeline.runs.run_graph import run_graph
 

@@ -20,9 +20,9 @@ from pipeline.cli.interruption import Interrupted
 from pipeline.cli.printing import say
 from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
 from pipeline.packaging.user_code import searches
 from pipeline.processes import Processes, collect_rarely
+from pipeline.quality.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import REPOSITORY

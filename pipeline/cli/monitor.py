@@ -15,10 +15,10 @@ from pipeline.cli.printing import say
 from pipeline.cli.schema import newest
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
+from pipeline.quality.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.names import shortened
 from pipeline.settings.repository import find_root, runner, shown
-from pipeline.validation.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
 
 
 def main(argv: list[str]) -> int:
@@ -109,9 +109,9 @@ def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool
         UserError: there is nothing to compare with.
     """
     with silence_stderr():
-        from pipeline.validation import reference, serving_skew
-        from pipeline.validation.schema_text import parse
-        from pipeline.validation.statistics import Remedies
+        from pipeline.quality import reference, serving_skew
+        from pipeline.quality.schema_text import parse
+        from pipeline.quality.statistics import Remedies
 
         root = str(output / "artifacts" / "_pushed" / config.name)
         train = reference.read(root, str(requests.version), "train")

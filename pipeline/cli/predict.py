@@ -173,8 +173,8 @@ def predict(
     from pipeline.cli import predict_images
     from pipeline.model import explanations
     from pipeline.model.features import row_count
+    from pipeline.quality.wrong_values import Unread
     from pipeline.serving.table_writer import TableWriter
-    from pipeline.validation.wrong_values import Unread
 
     if explain and (reason := explanations.why_none(model)):
         raise UserError(f"--explain: {reason}")

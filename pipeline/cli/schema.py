@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
     with silence_stderr():
         # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
-        from pipeline.validation.schema_text import changes, parse, proposed
+        from pipeline.quality.schema_text import changes, parse, proposed
     statistics = read_statistics(str(folder))
     if arguments.command == "write":
         write_inferred(statistics, config, arguments.to, arguments.replace)
@@ -97,7 +97,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
     Raises:
         UserError: ``to`` exists and must not be replaced.
     """
-    from pipeline.validation.schema_text import inferred_from, to_text
+    from pipeline.quality.schema_text import inferred_from, to_text
 
     if to.exists() and not replace:
         raise UserError(f"{to} exists and may hold a review; compare with python -m pipeline schema diff --schema {to}")
@@ -128,7 +128,7 @@ def accept(schema_file: Path, before: Any, after: Any, found: Mapping[str, list[
     Raises:
         UserError: a column is not among the differences.
     """
-    from pipeline.validation.schema_text import rewritten
+    from pipeline.quality.schema_text import rewritten
 
     unknown = [column for column in columns if column not in found]
     if unknown:

@@ -8,10 +8,10 @@ from tfx.components.statistics_gen import stats_artifact_utils
 from tfx.types import artifact_utils
 
 from pipeline import filesystem
-from pipeline.evaluation.verdict import GateResult
+from pipeline.quality import findings
+from pipeline.quality.statistics import Statistics
+from pipeline.quality.verdict import GateResult
 from pipeline.settings.config import SPLITS
-from pipeline.validation import findings
-from pipeline.validation.statistics import Statistics
 
 # Next to the Evaluator's blessing: the result of the gates, the facts for a version's manifest, the statistics of the
 # predictions for the test split, and the counts of labels within intervals or sets.

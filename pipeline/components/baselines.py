@@ -18,12 +18,12 @@ from pipeline import filesystem
 from pipeline.components.artifacts import BASELINES
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.data.tfrecord_files import read_records
-from pipeline.evaluation.baselines import MOST_IMAGES, measure, rows_to_fit
+from pipeline.quality import rows
+from pipeline.quality.baselines import MOST_IMAGES, measure, rows_to_fit
+from pipeline.quality.statistics import image_column
 from pipeline.settings.config import Label
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
-from pipeline.validation import rows
-from pipeline.validation.statistics import image_column
 
 # Of the test split; an AUC is certain to 0.003 then.
 MOST_TEST_ROWS = 200_000

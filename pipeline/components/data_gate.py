@@ -20,14 +20,14 @@ from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.errors import UserError
+from pipeline.quality import reference, rows
+from pipeline.quality.findings import FILE as FINDINGS
+from pipeline.quality.findings import Finding, to_json, with_severity
+from pipeline.quality.statistics import Remedies, image_column, validate
+from pipeline.quality.wrong_values import in_another_notation, with_values
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
-from pipeline.validation import reference, rows
-from pipeline.validation.findings import FILE as FINDINGS
-from pipeline.validation.findings import Finding, to_json, with_severity
-from pipeline.validation.statistics import Remedies, image_column, validate
-from pipeline.validation.wrong_values import in_another_notation, with_values
 
 # Where TFX's ExampleValidator writes, for the tools that read its artifacts.
 ANOMALIES = "SchemaDiff.pb"

@@ -1,4 +1,4 @@
-"""In place of TFX's Evaluator: TFMA computes the metrics, ``pipeline.evaluation.verdict`` judges them.
+"""In place of TFX's Evaluator: TFMA computes the metrics, ``pipeline.quality.verdict`` judges them.
 
 TFMA's own thresholds know neither a minimum of examples nor intervals, and do not explain a failure.
 """
@@ -33,7 +33,12 @@ from pipeline.components.model_probe import first_line
 from pipeline.components.written_files import changes
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.evaluation.tfma_config import (
+from pipeline.model.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
+from pipeline.model.outside_operations import outside_operations
+from pipeline.model.signatures import read_signatures
+from pipeline.quality import predictions
+from pipeline.quality.predictions import Covered
+from pipeline.quality.tfma_config import (
     BASELINE,
     CANDIDATE,
     as_measured,
@@ -41,16 +46,11 @@ from pipeline.evaluation.tfma_config import (
     read_metrics,
     task_in,
 )
-from pipeline.evaluation.verdict import GateResult, judge
-from pipeline.model.export_format import ROWS_SIGNATURE, read_fitted, read_inputs, threshold_of
-from pipeline.model.outside_operations import outside_operations
-from pipeline.model.signatures import read_signatures
+from pipeline.quality.verdict import GateResult, judge
 from pipeline.settings import checks, gates
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
 from pipeline.settings.tasks import ANSWERS, Task
-from pipeline.validation import predictions
-from pipeline.validation.predictions import Covered
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100

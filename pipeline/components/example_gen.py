@@ -16,9 +16,9 @@ from pipeline.data.location import find_files, locate, query_of
 from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
+from pipeline.quality.schema_text import parse
 from pipeline.settings.config import Data, HashSplit, PipelineConfig, TimeSplit
 from pipeline.settings.target import Target
-from pipeline.validation.schema_text import parse
 
 
 def create_example_gen(

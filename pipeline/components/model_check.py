@@ -31,12 +31,12 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.model.export_format import read_inputs, threshold_of
 from pipeline.model.outside_operations import outside_operations
 from pipeline.processes import add_cpu_seconds
+from pipeline.quality.statistics import image_column
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of
 from pipeline.training.export import not_served
 from pipeline.training.predictions import PREDICTIONS, ROWS
-from pipeline.validation.statistics import image_column
 
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"

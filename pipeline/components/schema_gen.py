@@ -20,10 +20,10 @@ from tfx.utils import io_utils
 from pipeline.components.artifacts import read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent
 from pipeline.errors import UserError
+from pipeline.quality.schema_text import inferred_from, parse
 from pipeline.settings.config import Label
 from pipeline.settings.names import SERVING
 from pipeline.settings.target import Target
-from pipeline.validation.schema_text import inferred_from, parse
 
 
 class SchemaGenExecutor(BaseExecutor):

@@ -5,8 +5,8 @@ from typing import Any
 from tfx import components as tfx_components
 
 from pipeline.components.base import FingerprintedComponent
+from pipeline.quality.statistics import options_for
 from pipeline.settings.image_data import Images
-from pipeline.validation.statistics import options_for
 
 
 class StatisticsGen(FingerprintedComponent, tfx_components.StatisticsGen):

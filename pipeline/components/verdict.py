@@ -13,14 +13,14 @@ from tfx.types import artifact_utils, standard_artifacts
 from pipeline import filesystem
 from pipeline.components import artifacts
 from pipeline.components.base import Artifacts, DeclaredComponent
-from pipeline.validation import reference
+from pipeline.quality import reference
 
 
 class VerdictExecutor(BaseExecutor):
     """Combine the results of the gates and of the Pusher."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "verdict" as JSON, and keep the statistics of a pushed model for ``validation.reference``."""
+        """Write "verdict" as JSON, and keep the statistics of a pushed model for ``quality.reference``."""
         blessing = artifact_utils.get_single_uri(input_dict["model_blessing"])
         gates = artifacts.read_gate_result(blessing)
         check = artifacts.read_model_report(artifact_utils.get_single_uri(input_dict["infra_blessing"]))

@@ -9,12 +9,12 @@ from tfx.types import artifact_utils
 from pipeline import filesystem
 from pipeline.components.artifacts import read_findings
 from pipeline.components.data_gate import ANOMALIES
+from pipeline.quality.findings import Finding
+from pipeline.quality.statistics import features_of
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.run import FinishedRun
 from pipeline.settings.image_data import facts
-from pipeline.validation.findings import Finding
-from pipeline.validation.statistics import features_of
 
 # Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
 MOST_CHARTS, VALUES = 24, 8

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.components.artifacts import read_model_report
-from pipeline.evaluation import intervals
+from pipeline.quality import intervals
 from pipeline.report import charts, thumbnails
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number, short
 from pipeline.report.run import FinishedRun

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from pipeline.evaluation import intervals
+from pipeline.quality import intervals
 from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, between, duration, number
 from pipeline.report.evaluation import CONFIDENCE
 from pipeline.report.run import FinishedRun

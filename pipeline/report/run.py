@@ -8,12 +8,12 @@ from pathlib import Path
 from tfx import types
 
 from pipeline.components.artifacts import read_statistics
-from pipeline.evaluation.tfma_config import BASELINE, read_metrics
+from pipeline.quality.statistics import Statistics
+from pipeline.quality.tfma_config import BASELINE, read_metrics
 from pipeline.runs.record import Record
 from pipeline.runs.results import Results
 from pipeline.runs.step import Step
 from pipeline.settings.config import PipelineConfig
-from pipeline.validation.statistics import Statistics
 
 
 @dataclass(frozen=True)

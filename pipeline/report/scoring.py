@@ -12,9 +12,9 @@ from pipeline import filesystem
 from pipeline.data import files
 from pipeline.data.table import rows_at_once
 from pipeline.data.tfrecord_files import read_records
-from pipeline.evaluation.tfma_config import as_measured
 from pipeline.model.export_format import examples_signature, read_inputs, threshold_of
 from pipeline.model.outside_operations import check_inward
+from pipeline.quality.tfma_config import as_measured
 from pipeline.report.thumbnails import thumbnail
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation

@@ -18,8 +18,8 @@ import psutil
 from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.proto import metadata_store_pb2
 
-from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.packaging.fingerprints import VERSIONS_THAT_COUNT, library_fingerprint, lock_digest
+from pipeline.quality.verdict import NOT_BLESSED, PUSHED
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.tasks import METRICS
 

@@ -10,9 +10,9 @@ from typing import Any
 from pipeline import filesystem
 from pipeline.components.artifacts import read_findings
 from pipeline.errors import UserError
-from pipeline.evaluation.tfma_config import read_metrics
-from pipeline.evaluation.verdict import NOT_BLESSED, PUSHED
 from pipeline.model.versions import changed_since_push, was_withdrawn
+from pipeline.quality.tfma_config import read_metrics
+from pipeline.quality.verdict import NOT_BLESSED, PUSHED
 from pipeline.runs.step import Step
 from pipeline.settings.repository import shown
 

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED
+from pipeline.quality.verdict import FAILED
 
 URL_VARIABLE, SECRET_VARIABLE = "PIPELINE_WEBHOOK_URL", "PIPELINE_WEBHOOK_SECRET"
 DETAILS_VARIABLE = "PIPELINE_WEBHOOK_DETAILS"

@@ -13,13 +13,13 @@ import jinja2
 import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.quality.schema_text import drop_unused_domains, inferred_from, to_text
+from pipeline.quality.serving_skew import statistics_of
 from pipeline.scaffold.columns import CHARACTER
 from pipeline.scaffold.table import SHARES, Table
 from pipeline.settings.config import SPLITS, Label
 from pipeline.settings.names import shortened
 from pipeline.settings.notations import AMOUNT
-from pipeline.validation.schema_text import drop_unused_domains, inferred_from, to_text
-from pipeline.validation.serving_skew import statistics_of
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.quality.schema_text import to_text
 from pipeline.scaffold.files import (
     STEPS,
     TEMPLATES,
@@ -21,7 +22,6 @@ from pipeline.scaffold.image_inspection import Pictures
 from pipeline.settings.config import SPLITS
 from pipeline.settings.image_data import FACTS, Images, facts
 from pipeline.settings.names import SERVING, TRAINING, shortened
-from pipeline.validation.schema_text import to_text
 
 # Shorter sides that small networks are built for, in pixels; a larger image is shrunk.
 SIDES = (16, 32, 64, 96)

@@ -15,13 +15,13 @@ from pipeline.data.examples import as_lists, serialize
 from pipeline.data.location import find_files
 from pipeline.data.table import Rows, Unit
 from pipeline.errors import UserError
+from pipeline.quality.rows import SAMPLE, leaks
 from pipeline.scaffold.columns import Column, describe, without_too_many_codes
 from pipeline.scaffold.labels import label_of
 from pipeline.settings.config import SPLITS, Data, HashSplit, Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import shortened
 from pipeline.settings.tasks import Task
-from pipeline.validation.rows import SAMPLE, leaks
 
 # Rows that are read; the run itself reads all.
 MOST_ROWS = 2_000_000

@@ -12,7 +12,7 @@ import tensorflow_data_validation as tfdv
 from pipeline.__main__ import main
 from pipeline.cli import monitor
 from pipeline.errors import UserError
-from pipeline.validation import predictions, reference
+from pipeline.quality import predictions, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\

@@ -11,8 +11,8 @@ from tfx.types import standard_artifacts
 from pipeline.components.artifacts import read_baselines
 from pipeline.components.base import files_of
 from pipeline.components.baselines import BaselinesExecutor, served_columns, spread
+from pipeline.quality.schema_text import parse
 from pipeline.settings.config import Data, Label
-from pipeline.validation.schema_text import parse
 from tests.components.example_gen import run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,9 +23,9 @@ from pipeline.components.evaluator import EvaluatorExecutor, _with_predictions, 
 from pipeline.components.written_files import list_files
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.evaluation.tfma_config import eval_config, read_metrics
-from pipeline.evaluation.verdict import GateResult
 from pipeline.fast.evaluator import FastEvaluatorExecutor
+from pipeline.quality.tfma_config import eval_config, read_metrics
+from pipeline.quality.verdict import GateResult
 from pipeline.settings import checks
 from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.gates import Evaluation, Gate

@@ -10,8 +10,8 @@ from tensorflow_transform.tf_metadata import schema_utils
 from tfx.types import standard_artifacts
 
 from pipeline.components import schema_gen, statistics_gen
+from pipeline.quality.schema_text import proposed
 from pipeline.settings.config import SPLITS, Data
-from pipeline.validation.schema_text import proposed
 from tests.components.example_gen import run
 
 VALUES = {"number": 7, "decimal": 1.5, "text": "word"}

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import tensorflow_model_analysis as tfma
 
-from pipeline.evaluation.tfma_config import eval_config, read_metrics
-from pipeline.evaluation.verdict import judge
+from pipeline.quality.tfma_config import eval_config, read_metrics
+from pipeline.quality.verdict import judge
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
 from pipeline.settings.tasks import ANSWERS

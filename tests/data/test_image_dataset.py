@@ -20,10 +20,10 @@ from pipeline.data.image_dataset import classes_of
 from pipeline.data.location import check_data, find_files
 from pipeline.data.table import Rows
 from pipeline.errors import UserError
+from pipeline.quality.schema_text import parse
 from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, load_config
 from pipeline.settings.gates import Evaluation, Gate
 from pipeline.settings.image_data import Images
-from pipeline.validation.schema_text import parse
 from tests.components.example_gen import records, run, values
 
 ROOT = Path(__file__).resolve().parents[2]

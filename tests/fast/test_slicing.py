@@ -16,8 +16,8 @@ from tensorflow_model_analysis.api.model_eval_lib import default_extractors
 from tensorflow_model_analysis.proto import config_pb2
 
 from pipeline.components.evaluator import KeptPredictions
-from pipeline.evaluation.tfma_config import BASELINE, CANDIDATE, eval_config, read_metrics
 from pipeline.fast.evaluator import FastEvaluatorExecutor
+from pipeline.quality.tfma_config import BASELINE, CANDIDATE, eval_config, read_metrics
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, Gate, SliceGate
 from pipeline.settings.target import IN_PROCESS

@@ -11,8 +11,8 @@ from hypothesis import given
 
 from pipeline.data.tfrecord_files import read_records
 from pipeline.errors import UserError
-from pipeline.validation import reference, schema_text
-from pipeline.validation.statistics import Statistics
+from pipeline.quality import reference, schema_text
+from pipeline.quality.statistics import Statistics
 from tests.bounds import bounded
 from tests.hostile.mutations import CASES, attempt, mutated
 

@@ -14,6 +14,7 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import filesystem
 from pipeline.data.examples import serialize
+from pipeline.quality.serving_skew import statistics_of
 from pipeline.report import evaluation, page, scoring, thumbnails
 from pipeline.report.blocks import Section, Table, Text, Thumbnails, write_page
 from pipeline.report.run import FinishedRun
@@ -21,9 +22,8 @@ from pipeline.runs import record
 from pipeline.runs.step import Step
 from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.image_data import Images
-from pipeline.validation.serving_skew import statistics_of
 from tests.encoded import encoded
-from tests.validation.test_images import table
+from tests.quality.test_images import table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLASSES = ("zero", "<i>one</i>", "two")

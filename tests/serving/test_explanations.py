@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from pipeline.cli import predict
 from pipeline.errors import UserError
 from pipeline.model.signatures import load
+from pipeline.quality import predictions
 from pipeline.serving.answering import Answering
 from pipeline.serving.app import create_app
 from pipeline.serving.batching import Batcher
@@ -22,7 +23,6 @@ from pipeline.serving.bodies import Limits
 from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
-from pipeline.validation import predictions
 from tests.serving.conftest import ROWS, expected, save
 
 EXPLAIN = "/v1/models/flights:explain"

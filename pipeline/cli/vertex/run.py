@@ -10,8 +10,8 @@ from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.vertex import estimates
 from pipeline.cli.vertex.session import Session
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import NOT_BLESSED
 from pipeline.filesystem import is_remote
+from pipeline.quality.verdict import NOT_BLESSED
 from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS

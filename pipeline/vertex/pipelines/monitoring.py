@@ -20,6 +20,9 @@ from tfx import version
 from pipeline import filesystem
 from pipeline.components.schema_gen import stage_schema
 from pipeline.errors import UserError
+from pipeline.quality import reference, serving_skew
+from pipeline.quality.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
+from pipeline.quality.statistics import Remedies
 from pipeline.serving.image_inputs import logged
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
@@ -28,9 +31,6 @@ from pipeline.settings.image_data import Images
 from pipeline.settings.machines import MONITOR
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target
-from pipeline.validation import reference, serving_skew
-from pipeline.validation.request_rows import CROSSED, MIN_ROWS, ROWS, WITHIN, RequestRows
-from pipeline.validation.statistics import Remedies
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled

@@ -31,7 +31,7 @@ from pipeline import filesystem
 from pipeline.components.artifacts import read_hyperparameters
 from pipeline.costs.bill import to_dict
 from pipeline.errors import UserError
-from pipeline.evaluation.verdict import FAILED, whole_outcome
+from pipeline.quality.verdict import FAILED, whole_outcome
 from pipeline.report import page
 from pipeline.report.run import FinishedRun
 from pipeline.runs import record, webhook

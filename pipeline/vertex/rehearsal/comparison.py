@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipeline.evaluation.tfma_config import read_metrics
 from pipeline.filesystem import digests
+from pipeline.quality.tfma_config import read_metrics
 from pipeline.runs.step import Step
 
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow_data_validation as tfdv
 
 from pipeline.errors import UserError
+from pipeline.quality import predictions, reference
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target
-from pipeline.validation import predictions, reference
 from pipeline.vertex.pipelines import monitoring, schedules
 from tests.fakes.google_cloud import BUCKET, GoogleCloud
 from tests.serving.test_image_inputs import b64, grey_image

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensorflow_model_analysis.proto import config_pb2
 
-from pipeline.evaluation.tfma_config import as_measured, eval_config, task_in
+from pipeline.quality.tfma_config import as_measured, eval_config, task_in
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation, FairnessGate, Gate, SliceGate
 

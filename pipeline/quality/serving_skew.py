@@ -10,14 +10,14 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
 from pipeline.model.inputs import KINDS, Kind
+from pipeline.quality import findings, predictions
+from pipeline.quality.request_rows import RequestRows
+from pipeline.quality.statistics import Remedies, Statistics, image_column, options_for, validate
+from pipeline.quality.wrong_values import in_another_notation, with_values
 from pipeline.settings.config import Label, PipelineConfig
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
 from pipeline.settings.repository import shown
-from pipeline.validation import findings, predictions
-from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.statistics import Remedies, Statistics, image_column, options_for, validate
-from pipeline.validation.wrong_values import in_another_notation, with_values
 
 SPLIT = "serving"
 _TYPES = {

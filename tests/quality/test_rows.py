@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows
+from pipeline.quality import rows, wrong_values
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import rows, wrong_values
 
 Write = Callable[[str, pd.DataFrame], list[str]]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.validation.predictions import Covered
+from pipeline.quality.predictions import Covered
 
 NUMBERS = {"prediction_low": np.array([0.0, 1.0, 2.0]), "prediction_high": np.array([4.0, 3.0, 4.0])}
 

@@ -8,7 +8,7 @@ from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import root_mean_squared_error
 
-from pipeline.evaluation.baselines import measure, rows_to_fit
+from pipeline.quality.baselines import measure, rows_to_fit
 
 RANDOM = np.random.default_rng(3)
 

@@ -14,10 +14,10 @@ from pipeline import filesystem
 from pipeline.data import kept, tfrecord_files
 from pipeline.data.blocks import read_blocks
 from pipeline.data.table import Unit, one_array
-from pipeline.evaluation.intervals import fisher, hanley_mcneil
+from pipeline.quality.findings import SHOWN, Finding
+from pipeline.quality.intervals import fisher, hanley_mcneil
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
-from pipeline.validation.findings import SHOWN, Finding
 
 BLOCK = 16_384
 KIND = "hashes"  # of what is kept

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.evaluation import intervals
+from pipeline.quality import intervals
 from pipeline.settings.gates import (
     LAST_BLESSED,
     OF_BASELINES,

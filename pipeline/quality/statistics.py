@@ -9,10 +9,10 @@ from typing import TypeAlias
 import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2, statistics_pb2
 
+from pipeline.quality.findings import Finding
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import TRAINING
-from pipeline.validation.findings import Finding
 
 Statistics: TypeAlias = statistics_pb2.DatasetFeatureStatisticsList
 Column: TypeAlias = statistics_pb2.FeatureNameStatistics

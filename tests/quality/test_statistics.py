@@ -12,12 +12,12 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from pipeline.quality import reference, serving_skew
+from pipeline.quality.findings import Finding, from_json, to_json, with_severity
+from pipeline.quality.schema_text import changes, inferred_from, parse, proposed
+from pipeline.quality.statistics import Remedies, validate
+from pipeline.quality.wrong_values import with_values
 from pipeline.settings.gates import DataChecks
-from pipeline.validation import reference, serving_skew
-from pipeline.validation.findings import Finding, from_json, to_json, with_severity
-from pipeline.validation.schema_text import changes, inferred_from, parse, proposed
-from pipeline.validation.statistics import Remedies, validate
-from pipeline.validation.wrong_values import with_values
 
 SCHEMA = parse(Path(__file__).resolve().parents[2] / "schema/flights/schema.pbtxt")
 REMEDIES = Remedies("schema.pbtxt", "statistics/1")

@@ -15,17 +15,17 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline.components.data_gate import ExampleValidatorExecutor
 from pipeline.data.examples import serialize
+from pipeline.quality.findings import from_json
+from pipeline.quality.request_rows import RequestRows
+from pipeline.quality.serving_skew import report, statistics_of
+from pipeline.quality.statistics import Remedies
+from pipeline.quality.wrong_values import Unread, in_another_notation
 from pipeline.scaffold import files
 from pipeline.scaffold.table import look
 from pipeline.settings.config import Data, load_config
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.notations import AMOUNTS, DATES
 from pipeline.training.preprocessing import amount, calendar
-from pipeline.validation.findings import from_json
-from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.serving_skew import report, statistics_of
-from pipeline.validation.statistics import Remedies
-from pipeline.validation.wrong_values import Unread, in_another_notation
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [

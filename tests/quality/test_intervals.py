@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.evaluation.intervals import interval
+from pipeline.quality.intervals import interval
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])

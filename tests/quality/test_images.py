@@ -14,15 +14,15 @@ from tensorflow_transform.tf_metadata import schema_utils
 
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows
+from pipeline.quality import rows
+from pipeline.quality.findings import with_severity
+from pipeline.quality.request_rows import RequestRows
+from pipeline.quality.schema_text import inferred_from
+from pipeline.quality.serving_skew import report, statistics_of
+from pipeline.quality.statistics import Remedies, image_column, validate
 from pipeline.settings.config import load_config
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.names import SERVING
-from pipeline.validation import rows
-from pipeline.validation.findings import with_severity
-from pipeline.validation.request_rows import RequestRows
-from pipeline.validation.schema_text import inferred_from
-from pipeline.validation.serving_skew import report, statistics_of
-from pipeline.validation.statistics import Remedies, image_column, validate
 
 CLASSES = 3
 ROOT = Path(__file__).resolve().parents[2]

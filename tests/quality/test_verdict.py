@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import pearsonr
 from sklearn.metrics import roc_auc_score
 
-from pipeline.evaluation.intervals import interval
-from pipeline.evaluation.verdict import GateResult, judge
+from pipeline.quality.intervals import interval
+from pipeline.quality.verdict import GateResult, judge
 from pipeline.settings import checks
 from pipeline.settings.gates import BeatsBaseline, Evaluation, FairnessGate, Gate, SliceGate
 

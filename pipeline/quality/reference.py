@@ -15,10 +15,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline import filesystem
 from pipeline.errors import UserError, first_line
-from pipeline.settings.gates import DataChecks
-from pipeline.settings.image_data import facts
-from pipeline.validation.findings import Finding
-from pipeline.validation.statistics import (
+from pipeline.quality.findings import Finding
+from pipeline.quality.statistics import (
     Remedies,
     Statistics,
     features_of,
@@ -27,6 +25,8 @@ from pipeline.validation.statistics import (
     present,
     too_far,
 )
+from pipeline.settings.gates import DataChecks
+from pipeline.settings.image_data import facts
 
 MANIFEST = "manifest.json"
 PREDICTIONS = "predictions"  # kept as if they were a split

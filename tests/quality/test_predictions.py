@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.quality import predictions
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.tasks import ANSWERS, task_of
-from pipeline.validation import predictions
 
 CLASSES = {"binary": ("no", "yes"), "multiclass": ("cat", "dog", "bird"), "regression": ()}
 ROWS = 2_000

@@ -12,12 +12,12 @@ import tensorflow_data_validation as tfdv
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from pipeline.evaluation.intervals import wilson
-from pipeline.evaluation.tfma_config import as_measured
+from pipeline.quality.findings import Finding
+from pipeline.quality.intervals import wilson
+from pipeline.quality.statistics import Statistics, features_of, too_far
+from pipeline.quality.tfma_config import as_measured
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW, Task, task_of
-from pipeline.validation.findings import Finding
-from pipeline.validation.statistics import Statistics, features_of, too_far
 
 # Their column in statistics and findings.
 NAME = "predictions"

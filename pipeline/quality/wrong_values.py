@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from pipeline.data import csv_files
+from pipeline.quality.findings import SHOWN, Finding
+from pipeline.quality.statistics import ROWS, listed_values, range_of
 from pipeline.settings.notations import DATES, described, is_in, notation_of
-from pipeline.validation.findings import SHOWN, Finding
-from pipeline.validation.statistics import ROWS, listed_values, range_of
 
 # Kinds of findings about values.
 KINDS = ("domain", "range", "label")

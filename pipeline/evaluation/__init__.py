@@ -1,1 +1,0 @@
-"""Metrics, slices, intervals and gates → the verdict on a model."""
