@@ -58,8 +58,8 @@ def report(
     filesystem.write(f"{folder}/Split-{SPLIT}/FeatureStats.pb", statistics.SerializeToString())
     filesystem.write(f"{folder}/{findings.FILE}", findings.to_json(found) + "\n")
     rows = f"{len(requests.instances):,} rows of version {requests.version}, {requests.first} to {requests.last}"
-    rows += f", {requests.others:,} rows of other versions passed over" if requests.others else ""
-    rows += f", {requests.broken:,} lines that are no row" if requests.broken else ""
+    rows += f", {requests.others:,} rows of other versions skipped" if requests.others else ""
+    rows += f", {requests.broken:,} lines that are not rows" if requests.broken else ""
     lines = [rows, *note]
     for finding in found:
         word = "crossed" if finding.severity == "stop" else "warning"

@@ -255,7 +255,7 @@ class _Translator:
             low, high = range_of(feature)
             found, limit = f"{ROWS} are out of range", f"the schema allows {low:g} to {high:g}"
         elif kind == "label":
-            found = f"{ROWS} have a label that is none"
+            found = f"{ROWS} have an invalid label"
             limit = f"a label is {'0 or 1' if self.classes == 2 else f'0 to {self.classes - 1}'}"
             remedy = "put the labels right, or leave these rows out"
         return Finding(kind, self.split, name, found, limit, remedy)

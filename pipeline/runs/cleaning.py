@@ -105,7 +105,7 @@ def carry_out(store: MetadataStore, plan: Plan) -> None:
     """Carry out a plan; the same command completes one that was interrupted."""
     trash = plan.output / TRASH
     if os.path.lexists(trash) and (trash.is_symlink() or not trash.is_dir()):
-        raise UserError(f"{trash} is no folder of ours; move it away: what is deleted is moved there first")
+        raise UserError(f"{trash} is not a folder of this pipeline; move it away: deleted files are moved there first")
     trash.mkdir(exist_ok=True)
     for number, path in enumerate(path for paths in plan.folders.values() for path in paths):
         path.rename(trash / f"{number}-{path.name}")

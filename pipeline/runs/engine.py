@@ -96,7 +96,7 @@ def _check_answers(name: str, address: str | None) -> None:
         socket.create_connection((parts.hostname, parts.port), SECONDS_TO_ANSWER).close()
     except OSError as error:
         raise UserError(
-            f"nobody answers at {address}, the Beam option {name}: {error.strerror or error}; start the server, or "
+            f"no server answers at {address}, the Beam option {name}: {error.strerror or error}; start the server, or "
             "correct the address"
         ) from error
 

@@ -69,7 +69,7 @@ def test_rows_like_those_of_the_training_are_within_the_limits(train, output, tm
     assert run(monkeypatch, tmp_path, output) == 0
     said = capsys.readouterr().out
     assert f"{len(train):,} rows of version 7" in said
-    assert "10 rows of other versions passed over, 1 lines that are no row" in said
+    assert "10 rows of other versions skipped, 1 lines that are not rows" in said
     assert "within the limits of the schema" in said
     assert "skew_comparator" not in said
 

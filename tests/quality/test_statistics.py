@@ -79,7 +79,7 @@ def test_each_kind_of_departure_from_the_schema_is_found(month):
         "temp": ("{rows} are out of range", "the schema allows -60 to 130"),
         "extra": ("the schema does not have this column", "no step uses it until the schema does"),
         "seats": ("is STRING", "the schema says FLOAT"),
-        "late": ("{rows} have a label that is none", "a label is 0 or 1"),
+        "late": ("{rows} have an invalid label", "a label is 0 or 1"),
         "carrier": (of_all, "at most 0 % may have none"),
         "dest": ("there is no such column", "the schema has it"),
     }

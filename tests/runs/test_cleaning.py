@@ -204,7 +204,7 @@ def test_what_killed_steps_have_left_goes_and_checkpoints_that_may_be_gone_on_fr
 def test_a_linked_trash_is_refused_before_anything_moves(runs: Runs, tmp_path):
     elsewhere = write(tmp_path / "elsewhere")
     (runs.output / "trash").symlink_to(elsewhere)
-    with pytest.raises(UserError, match=r"trash is no folder of ours"):
+    with pytest.raises(UserError, match=r"trash is not a folder of this pipeline"):
         clean(runs)
     assert (elsewhere / "file").exists()
     assert kinds(runs) == {"ExampleGen/Examples": 2}

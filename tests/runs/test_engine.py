@@ -17,10 +17,10 @@ def check(tmp_path, runner, **options):
 def test_a_server_that_does_not_answer_is_named(tmp_path):
     port = free_port()
     with pytest.raises(
-        UserError, match=rf"nobody answers at localhost:{port}, the Beam option job_endpoint: .*refused"
+        UserError, match=rf"no server answers at localhost:{port}, the Beam option job_endpoint: .*refused"
     ):
         check(tmp_path, "PortableRunner", job_endpoint=f"localhost:{port}")
-    with pytest.raises(UserError, match=rf"nobody answers at http://localhost:{port}/, the Beam option flink_master"):
+    with pytest.raises(UserError, match=rf"no server answers at http://localhost:{port}/, the Beam option flink_"):
         check(tmp_path, "FlinkRunner", flink_master=f"http://localhost:{port}/")
 
 

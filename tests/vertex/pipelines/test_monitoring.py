@@ -78,7 +78,7 @@ def test_rows_like_those_of_the_training_are_within_the_limits(compiled_task, re
     assert run(compiled_task, monkeypatch) == 0
     said = capsys.readouterr().out
     assert f"{len(requests):,} rows of version " in said
-    assert "1 lines that are no row" in said
+    assert "1 lines that are not rows" in said
     assert "within the limits of the schema" in said
     written = tmp_path / "buckets" / BUCKET / "flights/artifacts/_monitor"
     assert len(list(written.glob("*/findings.json"))) == 1
