@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from google.cloud.aiplatform import initializer, models
+from google.cloud.aiplatform import initializer, jobs, models
 from google.protobuf import json_format
 
 from pipeline.settings.config import Label
@@ -32,6 +32,7 @@ SETTINGS = Endpoint(
 @pytest.fixture
 def sdk(there: GoogleCloud, cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The SDK, led to the fake; what ``init`` sets is gone after the test."""
+    monkeypatch.setattr(jobs, "_JOB_WAIT_TIME", 0.01)  # the fake's jobs have ended
     monkeypatch.setattr(initializer, "global_config", initializer._Config())
     initializer.global_config.init(
         project=PROJECT, location=REGION, credentials=cloud.credentials, api_endpoint=there.vertex.endpoint
