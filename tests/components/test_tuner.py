@@ -2,11 +2,13 @@
 
 import json
 import os
-import subprocess
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.preloaded import Preloaded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [
@@ -17,10 +19,11 @@ pytestmark = [
 
 def search(folder: Path, way: str, code: int = 0) -> tuple[list[dict], str]:
     """Runs a search; returns its trials, the best first, and its log."""
-    command = [sys.executable, "-m", "tests.components.searching", str(folder / "search"), way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
-    assert done.returncode == code, done.stderr[-5000:]
-    return [] if code else json.loads(done.stdout.splitlines()[-1]), done.stderr
+    process = Preloaded("tests.components.searching", [str(folder / "search"), way], ROOT, dict(os.environ))
+    with process.stdout:
+        log = process.stdout.read()
+    assert process.wait() == code, log[-5000:]
+    return [] if code else json.loads(re.findall(r"^\[\{.*", log, re.MULTILINE)[-1]), log
 
 
 def test_the_same_values_are_tried_and_win_as_one_after_the_other(tmp_path):
