@@ -5,11 +5,12 @@ Delivery is tried several times, and a failed delivery never fails a run.
 
 import base64
 import binascii
-import hashlib
 import hmac
+import logging
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,10 +75,9 @@ class Webhook:
 
     def _deliver(self, pipeline: str, run: str, outcome: Mapping[str, Any]) -> str:
         """Post the message, again while that may help; return the problem, "" for none."""
-        import requests
-        from requests.adapters import HTTPAdapter
-        from urllib3 import Retry
+        import urllib3
 
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # what it logs has the path of the address
         now = int(time.time())
         data = {"pipeline": pipeline, "run": run, **outcome}
         if data.get("exit_code") == FAILED and not self.details:
@@ -85,7 +85,7 @@ class Webhook:
         sent = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
         # Unlike json, orjson writes NaN and infinity as null.
         body = orjson.dumps({"type": "pipeline.run.ended", "timestamp": sent, "data": data})
-        retry = Retry(
+        retries = urllib3.Retry(
             TRIES - 1,
             allowed_methods=None,
             status_forcelist=(408, 425, 429, *range(500, 600)),
@@ -94,18 +94,36 @@ class Webhook:
             backoff_factor=SECONDS_BETWEEN,
             backoff_jitter=SECONDS_BETWEEN / 4,
         )
-        headers = signed(self.key, f"{pipeline}_{run}", now, body)
-        with requests.Session() as session:
-            for scheme in ("http://", "https://"):
-                session.mount(scheme, HTTPAdapter(max_retries=retry))
-            try:
-                # A redirect would turn the POST into a GET, or send the outcome elsewhere.
-                answer = session.post(
-                    self.url, body, headers=headers, timeout=SECONDS_FOR_AN_ANSWER, allow_redirects=False, stream=True
-                )
-            except requests.RequestException as error:  # its own message has the whole address
-                return str(getattr(error.args[0], "reason", "") if error.args else "") or type(error).__name__
-        return "" if answer.status_code < 300 else f"answered {answer.status_code} {answer.reason}"
+        id_ = f"{pipeline}_{run}"
+        signature = base64.b64encode(hmac.digest(self.key, f"{id_}.{now}.".encode() + body, "sha256")).decode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "tfx-production-pipeline",
+            "webhook-id": id_,
+            "webhook-timestamp": str(now),
+            "webhook-signature": f"v1,{signature}",
+        }
+        parts = urllib.parse.urlsplit(self.url)
+        proxy = urllib.request.getproxies().get(parts.scheme, "")
+        if not proxy or urllib.request.proxy_bypass(str(parts.hostname)):
+            pool = urllib3.PoolManager()
+        else:
+            user = urllib.parse.unquote(urllib3.util.parse_url(proxy).auth or "")
+            pool = urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=user))
+        try:
+            answer = pool.request(
+                "POST",
+                self.url,
+                body=body,
+                headers=headers,
+                redirect=False,  # which would turn the POST into a GET, or send the outcome elsewhere
+                preload_content=False,
+                timeout=SECONDS_FOR_AN_ANSWER,
+                retries=retries,
+            )
+        except urllib3.exceptions.HTTPError as error:  # its own message has the whole address
+            return str(getattr(error, "reason", "") or type(error).__name__)
+        return "" if answer.status < 300 else f"answered {answer.status} {answer.reason}"
 
 
 def read(environment: Mapping[str, str]) -> Webhook | None:
@@ -127,15 +145,3 @@ def read(environment: Mapping[str, str]) -> Webhook | None:
             problem = f"{SECRET_VARIABLE} starts with {SECRET_PREFIX}, and the rest is not base64: {error}"
             raise UserError(problem) from error
     return Webhook(url, key, details == "1")
-
-
-def signed(key: bytes, id_: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a message."""
-    digest = hmac.new(key, f"{id_}.{timestamp}.".encode() + body, hashlib.sha256).digest()
-    return {
-        "Content-Type": "application/json",
-        "User-Agent": "tfx-production-pipeline",
-        "webhook-id": id_,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
-    }

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import math
 import os
 import socket
@@ -77,8 +78,11 @@ def test_what_will_not_pass_is_not_tried_again(receive, code):
     assert len(receiver.got) == 1
 
 
-def test_a_receiver_that_is_gone_is_named():
-    assert "refused" in Webhook("http://127.0.0.1:1/", KEY).tell("flights", "1", {})
+def test_a_receiver_that_is_gone_is_named_and_the_path_of_its_address_is_not(caplog):
+    caplog.set_level(logging.DEBUG, "urllib3")
+    problem = Webhook("http://127.0.0.1:1/hunter2", KEY).tell("flights", "1", {})
+    assert "refused" in problem
+    assert "hunter2" not in problem + caplog.text
 
 
 @pytest.mark.slow
