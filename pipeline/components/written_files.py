@@ -5,8 +5,9 @@ the files are compared with the list by size and time of change, and by SHA-256 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_metadata.metadata_store import MetadataStore
 from tfx import types
@@ -38,7 +39,7 @@ def changes(artifact: types.Artifact, thorough: bool = False) -> str:
     both = sorted(written.keys() & found.keys())
     by_kind = {
         "missing": sorted(written.keys() - found.keys()),
-        "changed": [name for name in both if _differs(found[name], *written[name], thorough)],
+        "changed": [name for name in both if _differs(found[name], written[name], thorough)],
         "new": sorted(found.keys() - written.keys()),
     }
     differences = [
@@ -59,7 +60,8 @@ def _status(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _differs(path: Path, size: int, changed: int, sha256: str, thorough: bool) -> bool:
+def _differs(path: Path, written: Sequence[Any], thorough: bool) -> bool:
+    size, changed, sha256 = written
     if not thorough and _status(path) == (size, changed):
         return False
     return path.stat().st_size != size or filesystem.digest(path) != sha256

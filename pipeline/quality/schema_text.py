@@ -144,7 +144,7 @@ def rewritten(text: str, before: schema_pb2.Schema, after: schema_pb2.Schema, co
     """Return the text of ``before`` with some columns as in ``after``; comments and the other columns stay."""
     wanted = {"feature": set(columns)}
     wanted["string_domain"] = {feature.domain for feature in after.feature if feature.name in wanted["feature"]}
-    fresh = {}
+    fresh: dict[tuple[str, str], schema_pb2.Feature | schema_pb2.StringDomain] = {}
     for kind, names in wanted.items():
         earlier = {message.name: message for message in getattr(before, kind)}
         messages = [message for message in getattr(after, kind) if message.name in names]
