@@ -61,7 +61,7 @@ def test_a_coverage_that_the_eval_split_is_too_small_for_is_refused_before_the_t
 
 def test_a_worker_that_is_killed_ends_with_the_same_weights(transformed, tmp_path):
     """The one that is left ends too, as the machines' manager expects, and both are started again."""
-    job = {"settings": {**JOB["settings"], "strategy": "multi_worker", "batch_size": 32}}
+    job = {"settings": {**JOB["settings"], "epochs": 1, "strategy": "multi_worker", "batch_size": 32}}
 
     def start_both(shared: Path, execution: int, **second) -> list:
         chief_at, worker_at = cluster(2)
