@@ -53,8 +53,7 @@ def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
     pushed = {
         id_: destination
         for id_, artifact in artifacts.items()
-        if artifact.type == "PushedModel"
-        and _exists(destination := artifact.custom_properties["pushed_destination"].string_value)
+        if artifact.type == "PushedModel" and _exists(destination := _text(artifact, "pushed_destination"))
     }
     blessings = [
         id_
@@ -163,6 +162,11 @@ def _folder(artifact: Artifact) -> Path:
 def _real(path: Path) -> Path:
     """Return a path without links; ``Path.resolve`` raises an error for a link to itself."""
     return Path(os.path.realpath(path))
+
+
+def _text(artifact: Artifact, name: str) -> str:
+    # Indexing would add an empty value, which the store cannot write.
+    return artifact.custom_properties[name].string_value if name in artifact.custom_properties else ""
 
 
 def _size(path: Path) -> int:

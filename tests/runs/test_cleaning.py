@@ -100,6 +100,14 @@ def test_of_one_that_was_deleted_all_goes_but_the_pushed_ones_keep_theirs(runs):
     }
 
 
+def test_an_older_model_that_was_not_pushed_goes_with_its_run(tmp_path):
+    runs = Runs(tmp_path)
+    runs.run("first")
+    runs.step("Pusher", [], "PushedModel")  # without a destination
+    runs.run("second")
+    assert clean(runs).by_kind["Pusher/PushedModel"][0] == 1
+
+
 ADDRESSES = {
     "dots": "artifacts/../precious/own",
     "dots in a step's": "artifacts/Trainer/Model/../../../precious/own",
