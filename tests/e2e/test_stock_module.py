@@ -62,7 +62,7 @@ def test_a_stock_module_and_a_csv_file_run_unchanged(tmp_path: Path, few_flights
         "        train_dataset,\n        steps_per_epoch=fn_args.train_steps,\n",
         "        train_dataset,\n",
     )
-    endless = run(clone, "--data", flights, preloaded=False)
+    endless = run(clone, "--data", flights, "--tuning", "off", preloaded=False)
     assert endless.code == 1
     assert (
         "Trainer failed: Model.fit would never end: its training data repeats for ever and steps_per_epoch is not set; "
