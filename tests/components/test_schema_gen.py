@@ -9,7 +9,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.tf_metadata import schema_utils
 from tfx.types import standard_artifacts
 
-from pipeline.components import schema_gen, statistics_gen
+from pipeline.components import schema_gen
+from pipeline.fast.statistics_gen import FastStatisticsGenExecutor
 from pipeline.quality.schema_text import proposed
 from pipeline.settings.config import SPLITS, Data
 from tests.components.example_gen import run
@@ -31,7 +32,8 @@ def described(folder: Path, empty_in: str, gap_in: str = "") -> tuple[schema_pb2
     examples = run(Data(str(folder), splits={split: f"{split}.csv" for split in SPLITS}), folder / "examples")
     statistics = standard_artifacts.ExampleStatistics()
     statistics.uri = str(folder / "statistics")
-    statistics_gen.StatisticsGenExecutor().Do({"examples": [examples]}, {"statistics": [statistics]}, {})
+    options = {"stats_options_json": tfdv.StatsOptions().to_json()}
+    FastStatisticsGenExecutor().Do({"examples": [examples]}, {"statistics": [statistics]}, options)
     schema = standard_artifacts.Schema()
     schema.uri = str(folder / "schema")
     schema_gen.SchemaGenExecutor().Do({"statistics": [statistics]}, {"schema": [schema]}, {})
