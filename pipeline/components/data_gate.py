@@ -20,6 +20,7 @@ from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.errors import UserError
+from pipeline.settings.checks import parse
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
@@ -39,7 +40,7 @@ class ExampleValidatorExecutor(BaseExecutor):
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "anomalies": TFDV's by split, and findings.json."""
         settings = json.loads(exec_properties["settings"])
-        checks = DataChecks(**{**settings["checks"], "label_share": tuple(settings["checks"]["label_share"])})
+        checks = parse(DataChecks, settings["checks"])
         statistics_artifact = artifact_utils.get_single_instance(input_dict["statistics"])
         statistics = read_statistics(statistics_artifact)
         schema = read_schema(input_dict["schema"])

@@ -130,6 +130,11 @@ def to_json(settings: Any) -> str:
 
 def from_json(kind: type[_Settings], content: str) -> _Settings:
     """Return the settings that ``to_json`` wrote."""
+    return parse(kind, json.loads(content))
+
+
+def parse(kind: type[_Settings], values: Any) -> _Settings:
+    """Return settings from their plain values, as JSON has them."""
     from pydantic import TypeAdapter  # here, for it takes longer to import than all settings
 
-    return TypeAdapter(kind).validate_json(content)
+    return TypeAdapter(kind).validate_python(values)

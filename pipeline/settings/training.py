@@ -1,6 +1,6 @@
 """Settings of a training; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
 
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pipeline.settings.checks import ConfigError, Count, Rule, check_settings, number
@@ -101,22 +101,8 @@ class Training:
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None
-    profile_steps: InitVar[tuple[int, int] | None] = None  # its name until ``profile`` took it in
-    recompute: InitVar[bool | None] = None  # removed
 
-    def __post_init__(self, profile_steps: tuple[int, int] | None, recompute: bool | None) -> None:
-        if profile_steps is not None:
-            raise ConfigError(f"training.profile_steps is now training.profile: write profile={profile_steps!r}")
-        if recompute is not None:
-            raise ConfigError(
-                "training.recompute was removed; delete the setting and use tf.recompute_grad in build_model: "
-                'docs/training.md, "Models that need more memory"'
-            )
-        if self.strategy == "split":
-            raise ConfigError(
-                'training.strategy "split" was removed; take "auto" and the ways to use less memory in '
-                'docs/training.md, "Models that need more memory"'
-            )
+    def __post_init__(self) -> None:
         check_settings("training.", self)
         if self.class_weight and self.calibration == "temperature":
             raise ConfigError(

@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from pipeline.settings.checks import parse
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Vertex
@@ -66,4 +65,4 @@ def config_to_json(config: PipelineConfig) -> str:
 def config_from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
     """Return the config, and all its settings by name."""
     settings = json.loads(text)
-    return TypeAdapter(PipelineConfig).validate_python(settings), settings
+    return parse(PipelineConfig, settings), settings
