@@ -23,95 +23,85 @@ class Setting:
 
     Attributes:
         flag: Such as "--project".
-        variables: Names in the environment; the first that is set counts.
         help: For --help.
         remedy: How to get a value, for the message that a command needs one.
         choices: Values that are allowed; None: any.
+        others: Names in the environment other than VERTEX_ and the flag's; the first that is set counts.
     """
 
     flag: str
-    variables: tuple[str, ...]
     help: str
     remedy: str | None = None
     choices: tuple[str, ...] | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Name of the parsed argument."""
         return self.flag.removeprefix("--").replace("-", "_")
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names in the environment."""
+        return self.others or (f"VERTEX_{self.name.upper()}",)
+
 
 YES_OR_NO = ("on", "off")
 VERTEX = (
     Setting(
         "--project",
-        ("GOOGLE_CLOUD_PROJECT",),
         "Google Cloud project that runs and pays",
         "the project's id, as gcloud projects list shows it",
+        others=("GOOGLE_CLOUD_PROJECT",),
     ),
     Setting(
         "--region",
-        ("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION"),
         "region, such as europe-west4",
         "one near your data: https://cloud.google.com/vertex-ai/docs/general/locations",
+        others=("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION"),
     ),
     Setting(
         "--bucket",
-        ("VERTEX_BUCKET",),
         "bucket in that region for artifacts and models",
         "make one with gcloud storage buckets create gs://NAME --location=REGION",
     ),
-    Setting("--image", ("VERTEX_IMAGE",), "image of every task (the one that make image builds from this code)"),
-    Setting(
-        "--root-image",
-        ("VERTEX_ROOT_IMAGE",),
-        "the same with root as its user, for Dataflow's workers and Vizier's trials (the image with -root after its "
-        "tag, which make image builds, too)",
-    ),
-    Setting("--service-account", ("VERTEX_SERVICE_ACCOUNT",), "e-mail address the tasks act as (project's default)"),
-    Setting("--network", ("VERTEX_NETWORK",), "network to peer with: projects/NUMBER/global/networks/NAME"),
-    Setting("--encryption-key", ("VERTEX_ENCRYPTION_KEY",), "customer-managed key: projects/P/.../cryptoKeys/K"),
-    Setting("--labels", ("VERTEX_LABELS",), "labels of the job, such as team=flights,stage=test"),
-    Setting("--caching", ("VERTEX_CACHING",), "pass over steps whose inputs have not changed (on)", None, YES_OR_NO),
-    Setting("--experiment", ("VERTEX_EXPERIMENT",), "Vertex AI Experiment that collects the runs"),
-    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "secret with the https://... that is told the outcome of a run"),
-    Setting(
-        "--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "secret to sign that with: projects/P/secrets/S/versions/latest"
-    ),
+    Setting("--image", "image of every task (the one that make image builds from this code)"),
+    Setting("--root-image", "the same with root as its user, for Dataflow's workers and Vizier's trials (IMAGE-root)"),
+    Setting("--service-account", "e-mail address the tasks act as (project's default)"),
+    Setting("--network", "network to peer with: projects/NUMBER/global/networks/NAME"),
+    Setting("--encryption-key", "customer-managed key: projects/P/.../cryptoKeys/K"),
+    Setting("--labels", "labels of the job, such as team=flights,stage=test"),
+    Setting("--caching", "pass over steps whose inputs have not changed (on)", choices=YES_OR_NO),
+    Setting("--experiment", "Vertex AI Experiment that collects the runs"),
+    Setting("--webhook-url", "secret with the https://... that is told the outcome of a run"),
+    Setting("--webhook-secret", "secret to sign that with: projects/P/secrets/S/versions/latest"),
     Setting(
         "--failure-policy",
-        ("VERTEX_FAILURE_POLICY",),
         "after a failed task run all that do not depend on it, and report (slow), or nothing more (fast) (slow)",
-        None,
-        get_args(FailurePolicy),
+        choices=get_args(FailurePolicy),
     ),
-    Setting("--dataflow", ("VERTEX_DATAFLOW",), "run the data steps on Dataflow (off)", None, YES_OR_NO),
-    Setting("--dataflow-machine-type", ("VERTEX_DATAFLOW_MACHINE_TYPE",), "of a Dataflow worker (n2-standard-4)"),
-    Setting("--dataflow-max-workers", ("VERTEX_DATAFLOW_MAX_WORKERS",), "most Dataflow workers (10)"),
-    Setting("--dataflow-subnetwork", ("VERTEX_DATAFLOW_SUBNETWORK",), "of Dataflow workers: regions/R/subnetworks/N"),
+    Setting("--dataflow", "run the data steps on Dataflow (off)", choices=YES_OR_NO),
+    Setting("--dataflow-machine-type", "of a Dataflow worker (n2-standard-4)"),
+    Setting("--dataflow-max-workers", "most Dataflow workers (10)"),
+    Setting("--dataflow-subnetwork", "of Dataflow workers: regions/R/subnetworks/N"),
 )
 MACHINES = (
-    Setting("--machines", ("VERTEX_MACHINES",), "file with the table of machines (configs/machines.py)"),
-    Setting("--training-workers", (), "processes that train together, as a job of their own"),
-    Setting("--tuner-workers", (), "processes that search side by side, as a job of their own"),
+    Setting("--machines", "file with the table of machines (configs/machines.py)"),
+    Setting("--training-workers", "processes that train together, as a job of their own"),
+    Setting("--tuner-workers", "processes that search side by side, as a job of their own"),
     Setting(
         "--search-with",
-        (),
         "service that chooses the values of a Tuner that is a job (keras_tuner)",
-        None,
-        get_args(SearchService),
+        choices=get_args(SearchService),
     ),
 )
-ENDPOINT = (
-    Setting(
-        "--endpoint",
-        ("VERTEX_ENDPOINT",),
-        "file with the settings of the endpoint that models are deployed to, such as configs/endpoint.py; without it "
-        "they are pushed to the bucket only",
-        "the file with its settings",
-    ),
+ENDPOINT = Setting(
+    "--endpoint",
+    "file with the settings of the endpoint that models are deployed to, such as configs/endpoint.py; without it they "
+    "are pushed to the bucket only",
+    "the file with its settings",
 )
-SETTINGS = (*VERTEX, *MACHINES, *ENDPOINT)
+SETTINGS = (*VERTEX, *MACHINES, ENDPOINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], environment: Mapping[str, str]) -> None:
@@ -125,33 +115,24 @@ def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], envir
             variables = (environment.get(variable, "").strip() for variable in setting.variables)
             metavar = "FILE" if setting.help.startswith("file") else setting.name.split("_")[-1].upper()
             metavar = "|".join(setting.choices) if setting.choices else metavar
-            shown = f" [{setting.variables[0]}]" if setting.variables else ""
+            default = next(filter(None, variables), None)
             group.add_argument(
-                setting.flag,
-                metavar=metavar,
-                help=f"{setting.help}{shown}",
-                default=next(filter(None, variables), None),
+                setting.flag, metavar=metavar, help=f"{setting.help} [{setting.variables[0]}]", default=default
             )
 
 
 def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     """Return where a command runs; stand-ins take the place of settings that it does not need.
 
-    Args:
-        arguments: With the flags of ``add_arguments`` that the command takes, and their names in ``needed``.
-        root: Folder of the repository, for configs/machines.py.
-
     Raises:
         WrongArgument: settings are missing or wrong; a line for each.
     """
     values = {setting.name: (getattr(arguments, setting.name, None) or "").strip() or None for setting in SETTINGS}
-    problems = [
-        f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}"
-        for setting in SETTINGS
-        if setting.name in arguments.needed and not values[setting.name]
-    ]
+    problems: list[str] = []
     for setting in SETTINGS:
         value = values[setting.name]
+        if setting.name in arguments.needed and not value:
+            problems.append(f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}")
         if setting.choices and value and value not in setting.choices:
             problems.append(f"{setting.flag} must be {' or '.join(setting.choices)}, got {value!r}")
             values[setting.name] = None
