@@ -20,6 +20,7 @@ from pipeline.settings.checks import (
     listed,
     number,
     read_settings,
+    text,
     whole,
 )
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
@@ -30,6 +31,9 @@ from pipeline.settings.training import Training
 TuningMode = Literal["search", "reuse", "off"]
 Minutes = Annotated[float, number("above 0, or None for no limit", lambda value: value > 0)]
 Megabytes = Annotated[int, whole(1, 1_024)]
+Name = Annotated[
+    str, text('lower-case letters, digits, "_" or "-", from a letter on, at most 49', r"[a-z][a-z0-9_-]{0,48}")
+]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
 
@@ -104,8 +108,6 @@ class Data:
 
     def __post_init__(self) -> None:
         check_settings("data.", self)
-        if self.images is not None and not isinstance(self.images, Images):
-            raise ConfigError(f"data.images must be Images(...) or None, got {self.images!r}")
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
@@ -113,8 +115,6 @@ class Data:
             )
         if self.splits and self.files != "*":
             raise ConfigError(f"data.files {self.files!r} and data.splits exclude each other; leave one of them out")
-        if not isinstance(self.split_by, (HashSplit, TimeSplit)):
-            raise ConfigError(f"data.split_by must be a HashSplit or a TimeSplit, got {self.split_by!r}")
         patterns = self.splits or {"all": self.files}
         if any(pattern.count("{SPAN}") > 1 for pattern in patterns.values()):
             raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
@@ -238,7 +238,7 @@ class PipelineConfig:
         schema: Reviewed schema (schema.pbtxt) that every step after SchemaGen uses; None: the inferred one.
     """
 
-    name: str
+    name: Name
     data: Data
     label: Label
     module: str
@@ -250,11 +250,7 @@ class PipelineConfig:
     model_checks: ModelChecks = field(default_factory=ModelChecks)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,48}", self.name):
-            raise ConfigError(
-                f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
-                f"characters, got {self.name!r}"
-            )
+        check_settings("", self)
         task = TASKS[self.label.task]
         if self.training.class_weight and not self.label.classes:
             raise ConfigError("training.class_weight is for a label of classes; of a label of a number leave it out")
@@ -294,11 +290,7 @@ class PipelineConfig:
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Return ``CONFIG`` from a config file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
-    """
+    """Return ``CONFIG`` from a config file; raise ConfigError where there is none."""
     return read_settings(path, "CONFIG", PipelineConfig)
 
 

@@ -7,20 +7,9 @@ Frozen and checked when built, standard library only. A file such as ``configs/e
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
-from pipeline.settings.checks import (
-    ConfigError,
-    Count,
-    NotNegative,
-    Share,
-    check_settings,
-    number,
-    read_settings,
-    text,
-    whole,
-)
+from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, check_settings, number, text, whole
 from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator, is_tpu
 
 # Images that are not named by their address: the one of the pipeline's tasks, and Google's for TensorFlow.
@@ -188,12 +177,3 @@ class Endpoint:
                 f"endpoint.name is {self.name} and the pipeline runs in {region}; take an endpoint there, or --region "
                 f"{self.name.split('/')[3]}"
             )
-
-
-def load_endpoint(path: Path) -> Endpoint:
-    """Return ``ENDPOINT`` from a file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``ENDPOINT`` that is an Endpoint.
-    """
-    return read_settings(path, "ENDPOINT", Endpoint)

@@ -8,10 +8,9 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pipeline.settings.checks import ConfigError, check_settings, number, read_settings, text, whole
+from pipeline.settings.checks import ConfigError, check_settings, number, text, whole
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
@@ -225,11 +224,7 @@ class Machines:
         return WAITING if waits else self.tasks.get(component) or self.tasks.get(DEFAULT, Resources())
 
     def check_strategy(self, strategy: str) -> None:
-        """Check that the training's strategy can use the machines, and uses all that is paid for.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raise ConfigError unless the training's strategy can use the machines, and uses all that is paid for."""
         job = self.training
         replicas = job.replicas if job else 1
         accelerators = job.accelerators if job else self.task("Trainer").accelerators
@@ -263,11 +258,7 @@ def is_tpu(machine_type: str) -> bool:
 
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
-    """Check that a machine type takes an accelerator.
-
-    Raises:
-        ConfigError: it does not, or not so many; or it has accelerators and none are asked for.
-    """
+    """Raise ConfigError unless a machine type takes so many accelerators, or has none of its own and needs none."""
     _check_count(accelerator, count)
     taken = next((taken for pattern, taken in ACCELERATORS.items() if re.fullmatch(pattern, machine_type)), {})
     if accelerator is None:
@@ -284,15 +275,6 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
         raise ConfigError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
     if count not in taken[accelerator]:
         raise ConfigError(f"{machine_type} takes {_listed(taken[accelerator])} of {accelerator}, got {count!r}")
-
-
-def load_machines(path: Path) -> Machines:
-    """Return ``MACHINES`` from a file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.
-    """
-    return read_settings(path, "MACHINES", Machines)
 
 
 def _check_count(accelerator: str | None, count: int) -> None:

@@ -42,7 +42,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Gate("auc", floor=60), r"auc floor must be between 0 and 1, got 60; for 60 % write 0.6"),
         (lambda: Gate("auc", floor=float("nan")), r"auc floor must be between 0 and 1, got nan"),
         (lambda: Evaluation(gates=()), r"evaluation.gates is empty: without a gate TFX blesses no model"),
-        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"or AtLeast, got 30; for 30 % write 0.3"),
+        (lambda: Evaluation(gates=(Gate("auc", 0.6),), threshold=30), r"or AtLeast\(...\), got 30; for 30 % write 0.3"),
         (lambda: Evaluation((Gate("auc", 0.6),), threshold=0), r"evaluation.threshold must be above 0: from 0 on"),
         (
             lambda: Evaluation((Gate("auc", 0.6),), coverage=90),
@@ -126,7 +126,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: Gate("rmse", ceiling=-1.0), r"rmse ceiling must be a number of 0 or more, got -1.0"),
         (lambda: Data("d", splits={"train": "a", "eval": "b"}), r"exactly train, eval and test, got eval, train"),
         (lambda: Data("d", splits=PATTERNS, files="*.csv"), r"data.files '\*.csv' and data.splits exclude each other"),
-        (lambda: Data("d", split_by="time"), r"must be a HashSplit or a TimeSplit, got 'time'"),
+        (lambda: Data("d", split_by="time"), r"must be HashSplit\(...\), or TimeSplit\(...\), got 'time'"),
         (lambda: Data("d", last_spans=0), r"data.last_spans must be a whole number of 1 or more, got 0"),
         (lambda: Data("d", files="{SPAN}/{SPAN}"), r'"{SPAN}" may stand once in a pattern'),
         (lambda: Data("d", splits={**PATTERNS, "test": "{SPAN}/*"}), r'"{SPAN}" must stand in all patterns or in none'),
@@ -142,6 +142,8 @@ def config(**changes) -> PipelineConfig:
             r"split_by.shares\['eval'\] must be a whole number",
         ),
         (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
+        (lambda: config(data="data/mine"), r"data must be Data\(...\), got 'data/mine'"),
+        (lambda: Data("d", images=True), r"data.images must be Images\(...\), got True"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_to_write(make, message):

@@ -10,9 +10,9 @@ from typing import Any, get_args
 from pipeline.costs.prices import TABLE, read_prices
 from pipeline.errors import UserError, WrongArgument
 from pipeline.packaging import fingerprints
-from pipeline.settings.checks import ConfigError
-from pipeline.settings.endpoint import Endpoint, load_endpoint
-from pipeline.settings.machines import Job, Machines, SearchService, is_tpu, load_machines
+from pipeline.settings.checks import ConfigError, read_settings
+from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.machines import Job, Machines, SearchService, is_tpu
 from pipeline.settings.repository import find_root
 from pipeline.settings.target import Dataflow, FailurePolicy, Vertex, as_root
 
@@ -143,7 +143,8 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
         if "machines" in arguments:
             machines = _read_machines(values, root / "configs/machines.py")
     with _collected(problems):
-        endpoint = load_endpoint(Path(values["endpoint"])) if values["endpoint"] else None
+        if values["endpoint"]:
+            endpoint = read_settings(Path(values["endpoint"]), "ENDPOINT", Endpoint)
 
     problems += _unknown_types(machines, endpoint, values["dataflow_machine_type"])
 
@@ -252,7 +253,7 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _read_machines(values: Mapping[str, str | None], default: Path) -> Machines:
-    machines = load_machines(Path(values["machines"] or default))
+    machines = read_settings(Path(values["machines"] or default), "MACHINES", Machines)
     if values["training_workers"]:
         replicas = _positive("--training-workers", values["training_workers"])
         machines = replace(machines, training=replace(machines.training or Job(), replicas=replicas))
