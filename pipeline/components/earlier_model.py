@@ -21,16 +21,7 @@ from pipeline.settings.target import Target
 def find_baseline(
     setting: str, trainer: BaseComponent, target: Target
 ) -> tuple[Resolver | Importer, BaseChannel] | tuple[None, None]:
-    """Return the node that finds the model to compare with, and the model; None if the config wants none.
-
-    Args:
-        setting: ``Evaluation.baseline``.
-        trainer: Node that trains the candidate.
-        target: Where the runs' metadata is, and whether Vertex AI resolves.
-
-    Raises:
-        UserError: the setting names a run that does not exist.
-    """
+    """Return the node that finds the model of ``Evaluation.baseline``, and the model; None if the config wants none."""
     if setting == NO_BASELINE:
         return None, None
     if setting != LAST_BLESSED:
@@ -60,15 +51,7 @@ class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
     def resolve_artifacts(
         self, store: Any, input_dict: dict[str, list[types.Artifact]]
     ) -> dict[str, list[types.Artifact]] | None:
-        """Resolve "model" and "model_blessing", leaving out the models in "candidate".
-
-        Args:
-            store: The metadata store.
-            input_dict: All models and blessings of this pipeline, and the candidate.
-
-        Returns:
-            At most one model and its blessing, and the candidate unchanged.
-        """
+        """Resolve "model" and "model_blessing" to one each or none, leaving out the models in "candidate"."""
         candidates = input_dict["candidate"]
         candidate_ids = {artifact.id for artifact in candidates}
         resolved = super().resolve_artifacts(
@@ -82,11 +65,7 @@ class LatestOtherBlessedModelStrategy(LatestBlessedModelStrategy):
 
 
 def model_of_run(store_file: str | None, run: str) -> str:
-    """Return the address of the model that a run has trained.
-
-    Args:
-        store_file: SQLite file with the metadata of the runs.
-        run: Name of a run, such as "2026-11-21T09-47-15", or the address of a model, which is returned.
+    """Return the address of the model that a run has trained; a setting that is an address itself stays.
 
     Raises:
         UserError: there is no such run, or it trained no model.

@@ -24,8 +24,7 @@ class FnArgs(fn_args_utils.FnArgs):
     knows the batch size; for a module that reads files in another way, it is ``training.batch_size``.
 
     Attributes:
-        code: Name of the wheel with the module, which has a fingerprint of its code and of all that it imports from
-            this repository.
+        code: Name of the wheel with the module, which has a fingerprint of its code.
     """
 
     def __init__(self) -> None:

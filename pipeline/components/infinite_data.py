@@ -36,11 +36,7 @@ DATA_AND_STEPS = {
 
 @contextlib.contextmanager
 def reject_infinite_data(tuner: keras_tuner.Tuner | None = None) -> Iterator[None]:
-    """Patch ``keras.Model``: infinite data without a number of steps is an error, and ``fit`` reports its progress.
-
-    Args:
-        tuner: Tuner that calls the model with the ``fit_kwargs`` of ``tuner_fn``; None if ``run_fn`` does.
-    """
+    """Patch ``keras.Model``, called by a tuner or ``run_fn``: infinite data without steps is an error."""
     with contextlib.ExitStack() as patches:
         for name in DATA_AND_STEPS:
             checked = _checked(name, getattr(keras.Model, name), tuner)

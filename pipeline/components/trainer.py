@@ -17,11 +17,7 @@ class TrainerExecutor(tfx_trainer.GenericExecutor):
     _code = ""  # the module and its wheel, as TFX writes them
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "model" and "model_run" as TFX's does.
-
-        Raises:
-            InfiniteDataError: ``run_fn`` trains on a dataset that repeats, without a number of steps.
-        """
+        """Write "model" and "model_run" as TFX's does."""
         self._code = exec_properties.get("module_path") or ""
         with user_code(exec_properties) as properties, reject_infinite_data():
             super().Do(input_dict, output_dict, properties)

@@ -38,11 +38,7 @@ class TunerExecutor(BaseExecutor):
     """Search with the steps of one pass, and refuse trials on a dataset that repeats for ever."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "best_hyperparameters" and "tuner_results" as TFX's does.
-
-        Raises:
-            InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
-        """
+        """Write "best_hyperparameters" and "tuner_results" as TFX's does."""
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
         # A process that has read from a bucket may have threads, and must not be forked.
         remote = filesystem.is_remote(artifact_utils.get_single_uri(input_dict["transform_graph"]))
@@ -81,10 +77,7 @@ def search(
     print_tuning_summary: bool = True,
     workers: Processes | None = None,
 ) -> keras_tuner.engine.base_tuner.BaseTuner:
-    """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets.
-
-    Trials of ``training.tune`` are trained side by side, if there are processes to do so.
-    """
+    """Search as TFX's ``search`` does; trials of ``training.tune`` are trained side by side, if there are workers."""
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
     if print_tuning_summary:
         tuner.search_space_summary()
