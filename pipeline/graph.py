@@ -22,7 +22,7 @@ from tfx.types import Channel, standard_artifacts
 from pipeline import fast, filesystem
 from pipeline.components.baselines import Baselines
 from pipeline.components.data_gate import DataGate, ExampleValidator
-from pipeline.components.earlier_model import find_baseline
+from pipeline.components.earlier_model import last_blessed
 from pipeline.components.evaluator import Evaluator
 from pipeline.components.example_gen import create_example_gen
 from pipeline.components.model_check import ModelCheck
@@ -38,8 +38,10 @@ from pipeline.data.sample import Sample
 from pipeline.errors import UserError
 from pipeline.model.export_format import BACKBONE
 from pipeline.packaging import user_code
+from pipeline.runs import store
 from pipeline.settings import repository
 from pipeline.settings.config import Data, PipelineConfig
+from pipeline.settings.gates import LAST_BLESSED, NO_BASELINE
 from pipeline.settings.target import Target
 from pipeline.training.settings import Settings
 
@@ -152,13 +154,13 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
 
     # A warm start begins with the weights of the last blessed model.
     if config.training.warm_start:
-        last_blessed = Resolver(
+        start = Resolver(
             LatestBlessedModelStrategy,
             model=Channel(type=standard_artifacts.Model),
             model_blessing=Channel(type=standard_artifacts.ModelBlessing),
         ).with_id("ModelToStartFrom")
-        inputs["base_model"] = last_blessed.outputs["model"]
-        nodes.append(last_blessed)
+        inputs["base_model"] = start.outputs["model"]
+        nodes.append(start)
 
     # One model, trained on the train split, stopped early on the eval split.
     running, running_fingerprint = package("run_fn")
@@ -177,13 +179,23 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
         logits=evaluation.logits,
     )
     infra_blessing = model_check.outputs["blessing"]
+    nodes += [trainer, model_check]
 
-    # Metrics, slices and gates on the test split, which no step has used before; compared with a baseline.
-    baseline, baseline_model = find_baseline(evaluation.baseline, trainer, target)
+    # Metrics, slices and gates on the test split, which no step has used before; compared with an earlier model.
+    earlier = None
+    if evaluation.baseline == LAST_BLESSED:
+        resolver = last_blessed(trainer, target)
+        earlier = resolver.outputs["model"]
+        nodes.append(resolver)
+    elif evaluation.baseline != NO_BASELINE:
+        address = model_of_run(target.metadata, evaluation.baseline)
+        importer = Importer(address, standard_artifacts.Model).with_id("BaselineModel")
+        earlier = importer.outputs["result"]
+        nodes.append(importer)
     evaluator = Evaluator(
         examples=examples,
         model=model,
-        baseline_model=baseline_model,
+        baseline_model=earlier,
         schema=schema,
         infra_blessing=infra_blessing,
         baselines=baselines.outputs["baselines"],
@@ -215,7 +227,7 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
         baselines=baselines.outputs["baselines"],
         reference_root=reference_root,
     )
-    nodes += [trainer, model_check, *([baseline] if baseline else []), evaluator, pusher, verdict]
+    nodes += [evaluator, pusher, verdict]
     if fast.usable(target.engine):
         fast.accelerate(nodes)
     metadata = target.metadata and metadata_store_pb2.ConnectionConfig(
@@ -235,6 +247,28 @@ def _on_sample(config: PipelineConfig) -> PipelineConfig:
     """Return the same config for rows that come from an ExampleGen: without spans, or an earlier search of all rows."""
     tuning = dataclasses.replace(config.tuning, mode="off") if config.tuning.mode == "reuse" else config.tuning
     return dataclasses.replace(config, data=Data(config.data.path, images=config.data.images), tuning=tuning)
+
+
+def model_of_run(metadata: str | None, run: str) -> str:
+    """Return the address of the model that a run in a metadata file has trained; an address stays as it is.
+
+    Raises:
+        UserError: there is no such run, or it trained no model.
+    """
+    if "/" in run:
+        return run
+    models: dict[str, str] = {}
+    if metadata and Path(metadata).is_file():
+        with store.opened(Path(metadata).parent) as opened:
+            trained = {found.name: found.artifact("Trainer", "model") for found in store.runs_of(opened)}
+        models = {name: artifact.uri for name, artifact in trained.items() if artifact}
+    if run not in models:
+        raise UserError(
+            f"evaluation.baseline: no run {run!r} with a model; the last runs with one: "
+            f"{', '.join(sorted(models)[-5:]) or 'none'}. Name one of them, the address of a model, "
+            f'"{LAST_BLESSED}" or "{NO_BASELINE}"'
+        )
+    return models[run]
 
 
 def _weights_fingerprint(weights: str | None) -> str | None:
