@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pipeline.errors import UserError
 from pipeline.settings.checks import Count, check_settings, number, problems_of, text
 from pipeline.settings.endpoint import IMAGE_NAME, Endpoint
-from pipeline.settings.engine import Engine
+from pipeline.settings.engine import beam_args
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
@@ -118,19 +118,11 @@ class Target:
     def beam(
         cls, output: Path, name: str, runner: str, options: Mapping[str, str], keep_versions: int = KEEP_VERSIONS
     ) -> "Target":
-        """Return this machine with an engine of Beam for the data steps; its workers must see the folder, too.
+        """Return this machine with an engine of Beam for the data steps, whose workers see ``output`` by the same path.
 
-        Args:
-            output: As of ``local``, on a drive that this machine and all workers have under the same path.
-            name: As of ``local``.
-            runner: Such as "FlinkRunner".
-            options: Of Beam and the runner, by name; "" for one that takes no value.
-            keep_versions: As of ``local``.
-
-        Raises:
-            UserError: there is no such runner, or options are missing or exclude each other.
+        The options are of Beam and the runner, by name; "" for one that takes no value.
         """
-        return replace(cls.local(output, name, keep_versions), beam_args=Engine(runner, options).beam_args)
+        return replace(cls.local(output, name, keep_versions), beam_args=beam_args(runner, options))
 
     @classmethod
     def on_vertex(cls, vertex: "Vertex", name: str, staging: Path) -> "Target":
