@@ -72,5 +72,5 @@ class Settings(Training):
         unset: dict[str, Any] = {field.name: field.default for field in fields(self) if field.name in NOT_SEARCHED}
         if not self.class_weight:
             unset["classes"] = ()
-        limits = {"trials": tuning.trials, "minutes": tuning.minutes, "search_rows": tuning.rows}
-        return replace(self, epochs=tuning.epochs, **unset, **limits)
+        limited = replace(self, epochs=tuning.epochs, trials=tuning.trials, minutes=tuning.minutes)
+        return replace(limited, search_rows=tuning.rows, **unset)

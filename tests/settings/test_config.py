@@ -139,7 +139,7 @@ def config(**changes) -> PipelineConfig:
         (lambda: HashSplit("c", {"eval": 1, "train": 8, "test": 1}), r"train, eval and test, in this order"),
         (
             lambda: TimeSplit("t", {"train": 8, "eval": 0, "test": 1}),
-            r"split_by.shares\['eval'\] must be a whole number",
+            r"split_by.shares must be whole numbers of 1 or more by train, .*, got {'train': 8, 'eval': 0",
         ),
         (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
         (lambda: config(data="data/mine"), r"data must be Data\(...\), got 'data/mine'"),

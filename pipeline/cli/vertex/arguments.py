@@ -1,8 +1,8 @@
 """Parse the command line of vertex_runner.py: its commands, and the flags that each of them takes."""
 
-import argparse
 import difflib
 import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,7 +46,7 @@ CRON = text(
 DOLLARS = number("US dollars, a number above 0", lambda value: value > 0)
 
 
-def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse.Namespace:
+def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespace:
     """Parse a command line; without a command it is that of ``run``."""
     parser = command_line.make_parser(
         "vertex_runner.py",
@@ -57,7 +57,7 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> argparse
     parser.usage = "python vertex_runner.py [COMMAND] ..."
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    def add(name: str, purpose: str, takes: tuple[str, ...] = PLACE, needs: tuple[str, ...] = PLACE) -> Any:
+    def add(name: str, purpose: str, takes: tuple[str, ...] = PLACE, needs: tuple[str, ...] = PLACE) -> ArgumentParser:
         """Add a command: what it does, the settings that it takes, and those that may not be missing."""
         prog, description = f"python vertex_runner.py {name}", f"{purpose[0].upper()}{purpose[1:]}."
         codes = EXIT_CODES | (EXIT_CODES_OF_A_JOB if name in ("run", "watch") else {})
@@ -190,7 +190,7 @@ def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str],
         except ValueError:
             value = None
         if not rule.holds(value):
-            raise argparse.ArgumentTypeError(f"must be {rule.expected}, got {given!r}")
+            raise ArgumentTypeError(f"must be {rule.expected}, got {given!r}")
         return value
 
     return read
@@ -199,7 +199,7 @@ def _checked(rule: Rule, convert: Callable[[str], Any] = str) -> Callable[[str],
 def _seconds(given: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", given.strip())
     if not found or not float(found[1]):
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"must be a number above 0 and m, h or d for minutes, hours or days, such as 90m, 8h or 2d, got {given!r}"
         )
     return float(found[1]) * {"m": 60, "h": 3600, "d": 86400}[found[2]]
