@@ -1,7 +1,4 @@
-"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured.
-
-Settings, training, evaluation, reports and terminal derive from it. Standard library only.
-"""
+"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured."""
 
 import re
 from collections.abc import Mapping

@@ -136,7 +136,7 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
         if setting.choices and value and value not in setting.choices:
             problems.append(f"{setting.flag} must be {' or '.join(setting.choices)}, got {value!r}")
             values[setting.name] = None
-    max_workers, machines, endpoint, dataflow = 1, Machines(), None, None
+    machines, endpoint, dataflow, max_workers = Machines(), None, None, 1
     with _collected(problems):
         max_workers = _positive("--dataflow-max-workers", values["dataflow_max_workers"] or "10")
     with _collected(problems):
@@ -145,35 +145,40 @@ def read(arguments: argparse.Namespace, root: Path) -> Vertex:
     with _collected(problems):
         if values["endpoint"]:
             endpoint = read_settings(Path(values["endpoint"]), "ENDPOINT", Endpoint)
-
     problems += _unknown_types(machines, endpoint, values["dataflow_machine_type"])
 
     project = values["project"] or "missing"
     elsewhere = endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
     region = values["region"] or elsewhere
     bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
-    image, root_image = _images(values, f"{region}-docker.pkg.dev/{project.replace(':', '/')}", machines, problems)
-    account: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
-    account |= {"project": project, "region": region, "labels": _labels(values["labels"] or "", problems)}
+    registry = f"{region}-docker.pkg.dev/{project.replace(':', '/')}"
+    image = values["image"] or f"{registry}/{fingerprints.image_name('gpu' if machines.gpus else 'cpu')}"
+    root_image = values["root_image"] or (image if "@" in image else as_root(image))
+    needs_root = values["dataflow"] == "on" or machines.search_with == "vizier"
+    if needs_root and "@" in image and not values["root_image"]:
+        problems.append(
+            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
+            "and Vizier's trials need the same image with root as its user"
+        )
+    shared: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
+    shared |= {"project": project, "region": region, "labels": _labels(values["labels"] or "", problems)}
     with _collected(problems):
         if values["dataflow"] == "on":
             dataflow = Dataflow(
-                **account,
+                **shared,
                 image=root_image,
                 temp_location=f"gs://{bucket}/temp",
                 machine_type=values["dataflow_machine_type"] or Dataflow.machine_type,
                 max_workers=max_workers,
                 subnetwork=values["dataflow_subnetwork"],
             )
+    own: dict[str, Any] = {name: values[name] for name in ("network", "experiment", "webhook_url", "webhook_secret")}
     with _collected(problems):
         vertex = Vertex(
-            **account,
+            **shared,
+            **own,
             image=image,
             root_image=root_image,
-            network=values["network"],
-            experiment=values["experiment"],
-            webhook_url=values["webhook_url"],
-            webhook_secret=values["webhook_secret"],
             bucket=bucket,
             caching=values["caching"] != "off",
             failure_policy="fast" if values["failure_policy"] == "fast" else "slow",
@@ -198,8 +203,8 @@ def _as_flag(problem: str) -> str:
     return problem.replace(f"{place}.{name}", flag, 1) if flag else problem
 
 
-def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: str | None) -> list[str]:
-    """Return a sentence for each machine type that the table of machines and prices does not have."""
+def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: str | None) -> Iterator[str]:
+    """Yield a sentence for each machine type that the table of machines and prices does not have."""
     named = {"--dataflow-machine-type": of_dataflow, "endpoint.machine_type": endpoint and endpoint.machine_type}
     for name, job in (("training", machines.training), ("tuning", machines.tuning)):
         if job:
@@ -208,15 +213,13 @@ def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: s
     try:
         known = read_prices(find_root() / TABLE)
     except UserError:  # the estimate says so, and a run needs no prices
-        return []
-    problems = []
+        return
     for name, machine_type in named.items():
         try:
             if machine_type and not is_tpu(machine_type):
                 known.machine(machine_type)
         except UserError as error:
-            problems.append(f"{name}: {error}. A type that Google has and the file has not goes into its [shapes]")
-    return problems
+            yield f"{name}: {error}. A type that Google has and the file has not goes into its [shapes]"
 
 
 def _labels(text: str, problems: list[str]) -> dict[str, str]:
@@ -225,22 +228,6 @@ def _labels(text: str, problems: list[str]) -> dict[str, str]:
     problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
     pairs = (item.split("=", 1) for item in items if "=" in item)
     return {key.strip(): value.strip() for key, value in pairs}
-
-
-def _images(
-    values: Mapping[str, str | None], registry: str, machines: Machines, problems: list[str]
-) -> tuple[str, str]:
-    """Return the image of the tasks and the one with root as its user; add what is wrong to ``problems``."""
-    default = fingerprints.image_name("gpu" if machines.gpus else "cpu")
-    image = values["image"] or f"{registry}/{default}"
-    if values["root_image"] or "@" not in image:
-        return image, values["root_image"] or as_root(image)
-    if values["dataflow"] == "on" or machines.search_with == "vizier":
-        problems.append(
-            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
-            "and Vizier's trials need the same image with root as its user"
-        )
-    return image, image
 
 
 @contextlib.contextmanager
@@ -254,15 +241,11 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 def _read_machines(values: Mapping[str, str | None], default: Path) -> Machines:
     machines = read_settings(Path(values["machines"] or default), "MACHINES", Machines)
-    if values["training_workers"]:
-        replicas = _positive("--training-workers", values["training_workers"])
-        machines = replace(machines, training=replace(machines.training or Job(), replicas=replicas))
-    if values["tuner_workers"]:
-        replicas = _positive("--tuner-workers", values["tuner_workers"])
-        machines = replace(machines, tuning=replace(machines.tuning or Job(), replicas=replicas))
-    if values["search_with"]:
-        machines = replace(machines, search_with=values["search_with"])  # type: ignore[arg-type]
-    return machines
+    changed: dict[str, Any] = {"search_with": values["search_with"]} if values["search_with"] else {}
+    for flag, name in (("--training-workers", "training"), ("--tuner-workers", "tuning")):
+        if text := values[flag.removeprefix("--").replace("-", "_")]:
+            changed[name] = replace(getattr(machines, name) or Job(), replicas=_positive(flag, text))
+    return replace(machines, **changed)
 
 
 def _positive(flag: str, text: str) -> int:
