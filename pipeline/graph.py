@@ -107,7 +107,7 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
     gate = DataGate(anomalies=example_validator.outputs["anomalies"])
 
     # Simple models on the same rows: a model that is worth its training beats them.
-    baselines = Baselines(label=label, examples=examples, schema=schema)
+    baselines = Baselines(label, examples=examples, schema=schema)
     baselines.add_upstream_node(gate)
 
     # Raw features → model features, by statistics of the train split only.

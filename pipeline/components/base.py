@@ -5,6 +5,7 @@ one property, ``code``: a fingerprint of the module that defines them and of all
 """
 
 import contextlib
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from tfx.utils import io_utils, path_utils
 from pipeline.data import files
 from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.settings.checks import to_json
 
 Artifacts = dict[str, list[types.Artifact]]
 
@@ -70,10 +72,11 @@ class DeclaredComponent(FingerprintedComponent):
         }
         cls.SPEC_CLASS = type(f"{cls.__name__}Spec", (ComponentSpec,), ports)
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, **inputs: types.BaseChannel | None):
-        """Create the component; the executor gets the settings as JSON in ``exec_properties["settings"]``."""
+    def __init__(self, settings: Any = None, **inputs: types.BaseChannel | None):
+        """Create the component; the executor gets the settings, of a class or by name, as JSON in its properties."""
         outputs = {name: types.Channel(type=kind) for name, kind in self.OUTPUTS.items()}
-        settings_json = json.dumps(settings or {}, sort_keys=True)
+        is_class = dataclasses.is_dataclass(settings)
+        settings_json = to_json(settings) if is_class else json.dumps(settings or {}, sort_keys=True)
         super().__init__(self.SPEC_CLASS(settings=settings_json, **inputs, **outputs))
 
 
