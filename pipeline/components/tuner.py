@@ -74,21 +74,16 @@ def search(
     input_dict: Artifacts,
     exec_properties: dict[str, Any],
     working_dir: str,
-    print_tuning_summary: bool = True,
     workers: Processes | None = None,
 ) -> keras_tuner.engine.base_tuner.BaseTuner:
     """Search as TFX's ``search`` does; trials of ``training.tune`` are trained side by side, if there are workers."""
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
-    if print_tuning_summary:
-        tuner.search_space_summary()
     at_once = tuner.at_once if workers and isinstance(tuner, Search) else 1
     if workers and at_once > 1:
         _search_side_by_side(tuner, workers, at_once, input_dict, exec_properties, working_dir)
     else:
         with reject_infinite_data(tuner):
             tuner.search(**fit_kwargs)
-    if print_tuning_summary:
-        tuner.results_summary()
     return tuner
 
 

@@ -119,7 +119,7 @@ def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
 
 def to_json(settings: Any) -> str:
     """Return a dataclass of settings as JSON, for a component to carry."""
-    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    return json.dumps(dataclasses.asdict(settings))
 
 
 def from_json(kind: type[_Settings], content: str) -> _Settings:

@@ -4,11 +4,10 @@ The config's file is not in the image, and may import what is not there.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.settings.checks import parse
+from pipeline.settings.checks import to_json
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Vertex
@@ -59,10 +58,4 @@ def config_to_json(config: PipelineConfig) -> str:
         schema=config.schema and in_repository(config.schema),
         data=dataclasses.replace(config.data, prepare=None),
     )
-    return json.dumps(dataclasses.asdict(portable))
-
-
-def config_from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
-    """Return the config, and all its settings by name."""
-    settings = json.loads(text)
-    return parse(PipelineConfig, settings), settings
+    return to_json(portable)

@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--schema", required=True, help="folder with the reviewed schema")
     parser.add_argument("--retrain", action="store_true", help="start the pipeline when a limit is crossed")
     arguments = parser.parse_args()
-    config, _ = container_tasks.config_from_json(arguments.config)
+    config = checks.from_json(PipelineConfig, arguments.config)
     cloud = Cloud.connect(arguments.project, arguments.region)
     crossed = monitor(config, checks.from_json(Endpoint, arguments.endpoint), cloud, arguments.root, arguments.schema)
     if crossed and arguments.retrain:

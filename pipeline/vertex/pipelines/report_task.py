@@ -35,6 +35,7 @@ from pipeline.report.run import FinishedRun
 from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.step import Step
+from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
@@ -115,7 +116,7 @@ def report_here(job: v1.PipelineJob, cloud: Cloud, folder: Path, note: Callable[
 
 def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Namespace) -> dict[str, str]:
     """Write the report and the metrics of the job, and send its outcome; return what could not be done, and why."""
-    config, settings = container_tasks.config_from_json(arguments.config)
+    config = checks.from_json(PipelineConfig, arguments.config)
     outcomes = step_outcomes(job)
     results, code = None, FAILED
     if outcomes.failed:
@@ -134,7 +135,7 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         command = ["python", "vertex_runner.py", "watch", job.name]
         kept = record.make(run, command, config, started, code, outcome, outcomes.steps, outcomes.failed)
         bill = bills.bill_of_job(job)
-        kept = dataclasses.replace(kept, config=settings, cost=to_dict(bill) if bill else {})
+        kept = dataclasses.replace(kept, cost=to_dict(bill) if bill else {})
         with tempfile.TemporaryDirectory() as folder:
             page_here = page.write(
                 FinishedRun(config, outcomes.steps, Path(folder) / run, kept, outcomes.failed, results)
