@@ -250,11 +250,7 @@ def _on_sample(config: PipelineConfig) -> PipelineConfig:
 
 
 def model_of_run(metadata: str | None, run: str) -> str:
-    """Return the address of the model that a run in a metadata file has trained; an address stays as it is.
-
-    Raises:
-        UserError: there is no such run, or it trained no model.
-    """
+    """Return the address of the model that a run in a metadata file has trained; an address stays as it is."""
     if "/" in run:
         return run
     models: dict[str, str] = {}
@@ -272,11 +268,7 @@ def model_of_run(metadata: str | None, run: str) -> str:
 
 
 def _weights_fingerprint(weights: str | None) -> str | None:
-    """Return a digest of the file of a backbone's weights, so that other weights train anew.
-
-    Raises:
-        UserError: there is no such file.
-    """
+    """Return a digest of the file of a backbone's weights, so that other weights train anew."""
     if not weights or weights == "imagenet":
         return weights
     file = weights if weights.endswith(".h5") else f"{weights.rstrip('/')}/{BACKBONE}"

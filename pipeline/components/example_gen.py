@@ -26,11 +26,7 @@ def create_example_gen(
 ) -> BaseComponent:
     """Return the ExampleGen for files, for BigQuery, or for a sample of an earlier run.
 
-    Args:
-        config: WHAT.
-        target: WHERE.
-        kept: Folder for the shards of each span, of a window of spans; "": none are kept.
-        sample: Stands in the place of raw data.
+    ``kept`` is the folder for the shards of each span, of a window of spans; "": none are kept.
     """
     if sample:
         return SampleGen(sample).with_id("ExampleGen")

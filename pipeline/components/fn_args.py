@@ -18,13 +18,10 @@ logger = logging.getLogger("pipeline.training")
 
 
 class FnArgs(fn_args_utils.FnArgs):
-    """Arguments of ``run_fn`` and ``tuner_fn``.
+    """Arguments of ``run_fn`` and ``tuner_fn``; ``code`` is the name of the wheel, with a fingerprint of the code.
 
     The steps are counted when they are read. By then the module has usually created its datasets, and ``data_accessor``
     knows the batch size; for a module that reads files in another way, it is ``training.batch_size``.
-
-    Attributes:
-        code: Name of the wheel with the module, which has a fingerprint of its code.
     """
 
     def __init__(self) -> None:

@@ -148,23 +148,14 @@ class Vertex:
     """Vertex AI Pipelines: where and as whom its jobs run.
 
     Attributes:
-        project: Google Cloud project that runs and pays the jobs.
-        region: Such as "europe-west4".
-        bucket: Name of a bucket in that region, without gs://.
         image: Container image of every task, as ``make image`` builds it.
         root_image: The same with root as its user, for Vizier's trials; None: ``image`` with "-root" after its tag.
         service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
-        network: VPC network to peer with, "projects/<number>/global/networks/<name>".
-        encryption_key: Customer-managed key, "projects/<p>/locations/<region>/keyRings/<ring>/cryptoKeys/<key>".
         labels: For the bill and for finding things; on the job and what it starts.
-        caching: As ``Target.caching``.
-        experiment: Vertex AI Experiment that collects the runs.
-        webhook_url: Secret with the address that gets the outcome of a run: "projects/<p>/secrets/<name>/versions/<n>".
-        webhook_secret: Secret that signs the outcome, the same.
+        webhook_url: Secret with the address that gets the outcome of a run, which ``webhook_secret`` signs.
         failure_policy: After a failed task "slow" runs all that do not depend on it, then reports; "fast" starts
             nothing more, and whoever waits for the job reports.
         dataflow: Runs the data steps there; None: in their tasks.
-        machines: What each task runs on, and what runs as a job of its own.
         endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
     """
 
@@ -214,20 +205,7 @@ class Vertex:
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Google Cloud Dataflow as the engine of the data steps, for data past one machine: ``Target.beam_args`` from it.
-
-    Attributes:
-        project: Google Cloud project that runs and pays the jobs.
-        region: Such as "europe-west4"; near the data.
-        temp_location: Folder gs://... for temporary files.
-        image: Container image of the workers, with root as its user: ``Vertex.image_as_root``.
-        machine_type: Of a worker.
-        max_workers: Most workers; Dataflow takes as many as the work at hand keeps busy.
-        service_account: E-mail address the workers act as; None: the project's default.
-        encryption_key: Customer-managed key, as ``Vertex.encryption_key``.
-        subnetwork: Of the workers, "regions/<region>/subnetworks/<name>"; they get no public addresses then.
-        labels: As ``Vertex.labels``.
-    """
+    """Google Cloud Dataflow as the engine of the data steps; its image is ``Vertex.image_as_root``."""
 
     project: Project
     region: Region

@@ -18,15 +18,10 @@ class Settings(Training):
     """``Training`` with the objective decided, and what a training must know of the rest of the config.
 
     Attributes:
-        label: Name of the label among the transformed features.
         weight: Name of the weights of rows among them, of mean 1 in the train split; None: all count the same.
-        trials: Most models tried by a search.
-        minutes: Time of a search; None: as long as it takes.
         search_rows: About the most rows that a trial of a search learns from; None: all.
-        classes: Words for the classes, in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second, or how it is chosen.
         coverage: Share of the rows whose label intervals or sets are to contain; None: there are none.
-        images: Where one of the raw features is an image.
         weights_fingerprint: Of ``backbone_weights``, so that other weights in the same place train anew.
         spin: Whether the training ends with the network, and nothing is made of it and exported.
     """

@@ -22,11 +22,8 @@ class Setting:
     """A setting that a flag or a variable of the environment gives; the flag goes first.
 
     Attributes:
-        flag: Such as "--project".
-        help: For --help.
         remedy: How to get a value, for the message that a command needs one.
-        choices: Values that are allowed; None: any.
-        others: Names in the environment other than VERTEX_ and the flag's; the first that is set counts.
+        others: Variables other than VERTEX_ and the flag's name; the first that is set counts.
     """
 
     flag: str
@@ -105,10 +102,7 @@ SETTINGS = (*VERTEX, *MACHINES, ENDPOINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], environment: Mapping[str, str]) -> None:
-    """Add the flags of the settings in ``names``, with the values of the environment as their defaults.
-
-    Choices are checked in ``read``, which reports all problems together.
-    """
+    """Add the flags of the settings in ``names``, with defaults of the environment; ``read`` checks choices."""
     group = parser.add_argument_group("settings", "A variable of the environment, in [], may stand in place of a flag.")
     for setting in SETTINGS:
         if setting.name in names:
@@ -122,10 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], envir
 
 
 def read(arguments: argparse.Namespace, root: Path) -> Vertex:
-    """Return where a command runs; stand-ins take the place of settings that it does not need.
+    """Return where a command runs; raise WrongArgument with a line for each setting that is missing or wrong.
 
-    Raises:
-        WrongArgument: settings are missing or wrong; a line for each.
+    Stand-ins take the place of settings that the command does not need.
     """
     values = {setting.name: (getattr(arguments, setting.name, None) or "").strip() or None for setting in SETTINGS}
     problems: list[str] = []
