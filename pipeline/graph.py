@@ -55,7 +55,7 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
     Args:
         config: WHAT.
         target: WHERE.
-        sample: Rows of an earlier run that it learns from and is judged by, in place of all that ExampleGen reads.
+        sample: Rows of an earlier run that it learns from and is judged by, in place of what ExampleGen reads.
 
     Raises:
         UserError: the module file or a setting is not usable.

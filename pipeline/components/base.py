@@ -1,7 +1,7 @@
 """Base classes of our components.
 
 TFX's cache compares the inputs and execution properties of a step, not the code that it runs. The components here add
-one property, ``code``: a fingerprint of the module that defines them and of all that it imports from this repository.
+one property, ``code``: a fingerprint of the module that defines them and of what it imports from this repository.
 """
 
 import contextlib

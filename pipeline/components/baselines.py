@@ -66,7 +66,7 @@ def served_columns(schema: schema_pb2.Schema, label: str) -> list[str]:
 
 
 def spread(files: Sequence[str], most: int) -> pa.Table:
-    """Return up to so many rows, evenly from the first ``READ`` times as many of some files: rows may stand by time."""
+    """Return up to ``most`` rows, evenly from ``READ`` times as many of some files: rows may stand by time."""
     kept: list[bytes] = []
     some = files[:: -(-len(files) // MOST_FILES)]
     each = -(-most // len(some))

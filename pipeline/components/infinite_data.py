@@ -86,7 +86,7 @@ class ReportProgress(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report at once, because an epoch may be short."""
+        """Report immediately, because an epoch may be short."""
         self._epoch = epoch
         self._progress.tell(self._text())
 

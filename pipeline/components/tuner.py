@@ -95,7 +95,7 @@ def _search_side_by_side(
     exec_properties: dict[str, Any],
     working_dir: str,
 ) -> None:
-    """Hand trials out to so many processes on this machine, one at a time to each."""
+    """Hand trials out to ``at_once`` processes on this machine, one at a time to each."""
     cores = int(usable_cores())
     threads = max(1, cores // at_once)
     logger.info("Trials are trained %d at a time, each with %d of %d cores.", at_once, threads, cores)

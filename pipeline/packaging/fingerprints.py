@@ -75,7 +75,7 @@ def _read(source: str) -> tuple[str, tuple[str, ...]]:
 
 
 def imported_files(source: str, candidates: Callable[[str], Iterable[Path]]) -> list[Path]:
-    """Return the files that a source imports, directly or through one another; ``candidates`` finds those of a name."""
+    """Return the files that a source imports, directly or through one another; ``candidates`` finds files by name."""
     files: set[Path] = set()
     looked_up: set[str] = set()
     pending = [source]

@@ -2,7 +2,7 @@
 
 TFX packs a whole folder and hashes it, so that any change in the module file re-runs Transform, and a change in the
 library re-runs nothing. Here each step gets the statements of the module file that its entry point needs, and the
-modules beside it that these import. A wrong cut is a NameError in the run and never a silent cache hit.
+modules next to it that these import. A wrong cut is a NameError in the run and never a silent cache hit.
 
 The fingerprint also covers every module of this repository that is imported, and ``VERSIONS_THAT_COUNT``.
 """

@@ -1,7 +1,6 @@
 """WHERE a pushed model answers on Vertex AI: ``configs/endpoint.py`` holds one ``ENDPOINT = Endpoint(...)``."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -160,11 +159,3 @@ class Endpoint:
     def resource_name(self, project: str, region: str) -> str:
         """Return the whole resource name."""
         return self.name if self.is_resource_name else f"projects/{project}/locations/{region}/endpoints/{self.name}"
-
-    def other_region(self, region: str) -> Iterator[str]:
-        """Yield a sentence if the endpoint is in another region than the pipeline."""
-        if self.is_resource_name and f"/locations/{region}/" not in self.name:
-            yield (
-                f"endpoint.name is {self.name} and the pipeline runs in {region}; take an endpoint there, or --region "
-                f"{self.name.split('/')[3]}"
-            )

@@ -197,8 +197,12 @@ class Vertex:
                     f"vertex.labels must be lower-case letters, digits, _ and -, at most 63 of each, "
                     f"such as team=flights, got {key}={value}"
                 )
-        if self.endpoint:
-            yield from self.endpoint.other_region(self.region)
+        place = self.endpoint.name if self.endpoint and self.endpoint.is_resource_name else ""
+        if place and f"/locations/{self.region}/" not in place:
+            yield (
+                f"endpoint.name is {place} and the pipeline runs in {self.region}; take an endpoint there, or --region "
+                f"{place.split('/')[3]}"
+            )
         if self.encryption_key and f"/locations/{self.region}/" not in self.encryption_key:
             yield f"vertex.encryption_key must be in the region {self.region}, got {self.encryption_key!r}"
 

@@ -82,7 +82,7 @@ TASKS: dict[Task, TaskTraits] = {
     ),
 }
 METRICS = {name: metric for task in TASKS.values() for name, metric in task.metrics.items()}
-# Beside the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
+# Next to the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
 LOW, HIGH, LABEL_SET = "prediction_low", "prediction_high", "label_set"
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
 # What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
@@ -92,7 +92,7 @@ LOWER_IS_BETTER = (
 
 
 def task_of(classes: int) -> Task:
-    """Return the task of a label with so many classes; with none, it is a number."""
+    """Return the task of a label by its number of classes; 0: it is a number."""
     return {0: "regression", 2: "binary"}.get(classes, "multiclass")  # type: ignore[return-value]
 
 

@@ -32,7 +32,7 @@ class Training:
 
     Attributes:
         epochs: Most passes over the train split.
-        batch_size: Examples per replica that are computed at once, halved where they do not fit into memory.
+        batch_size: Examples per replica that are computed together, halved where they do not fit into memory.
         accumulate: Batches whose gradients are summed for one step.
         patience: Epochs without a better eval objective before training stops; the best weights are restored.
         schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and lowers it to 5 % of the model's;
@@ -62,13 +62,13 @@ class Training:
         calibration: Of the probabilities in the served model, fitted on the eval split: "sigmoid" or "isotonic" of two
             classes, "temperature" of any number.
         class_weight: "balanced" makes each class count the same in the loss on train and eval, not in metrics and
-            gates. Probabilities are then not those of the data. None: every row counts the same.
+            gates. Probabilities then differ from the data's. None: every row counts the same.
         explain_rows: Rows of the train split that explanations begin from: more are more certain and slower. They are
             readable in the pushed model; 0 leaves ``explain`` out. Transform keeps 128 to 255 of each file. From 33
             columns on 2,048 over their number are taken, at least 16.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
-        train_steps: ``fn_args.train_steps``, for module files of stock TFX; None: those of one pass over train.
-        eval_steps: ``fn_args.eval_steps``, the same of eval.
+        train_steps: ``fn_args.train_steps``, for module files of stock TFX; None: one pass over the train split.
+        eval_steps: ``fn_args.eval_steps``, the same of the eval split.
     """
 
     epochs: Count = 10

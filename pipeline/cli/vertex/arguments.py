@@ -30,7 +30,7 @@ JOB = (*(setting.name for setting in settings.VERTEX), *MACHINES)
 TASK = ("image", "service_account", "network", "encryption_key", "labels")
 EXIT_CODES = {0: "done", 2: "missing or wrong settings"}
 EXIT_CODES_OF_A_JOB = {0: "pushed, submitted or done", 3: "the model was not blessed", 4: "Vertex AI no longer answers"}
-# A rehearsal is compiled like a run, and nothing in it is asked of Google Cloud.
+# A rehearsal is compiled like a run, without Google Cloud.
 REHEARSAL = {
     "project": "rehearsal",
     "bucket": "rehearsal",
@@ -78,7 +78,7 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
     takes = (*PLACE, "machines")
     advise = add("advise", "estimate hours and price on other machines from the last run here", takes, ())
     positive = command_line.positive
-    advise.add_argument("--rows", type=positive, help="rows of all splits to estimate for (those of the last run)")
+    advise.add_argument("--rows", type=positive, help="rows of all splits to estimate for (the last run's)")
     advise.add_argument("--epochs", type=positive, help="passes over the train split (the config's)")
     advise.add_argument("--within", metavar="TIME", type=_seconds, help="deadline, such as 8h or 90m")
     advise.add_argument(
@@ -124,7 +124,7 @@ def parse_arguments(argv: list[str], environment: Mapping[str, str]) -> Namespac
     )
     monitor = add(
         "monitor",
-        "compare what the endpoint is asked with the training data, at given times",
+        "compare the endpoint's requests with the training data, at given times",
         (*BUCKET, *TASK, "machines", "endpoint"),
         (*BUCKET, "endpoint"),
     )

@@ -1,4 +1,4 @@
-"""Flags and environment → a Vertex with its machines and its endpoint; all that is missing or wrong in one message."""
+"""Flags and environment → a Vertex with its machines and endpoint; one message names what is missing or wrong."""
 
 import argparse
 import contextlib
@@ -70,11 +70,11 @@ VERTEX = (
     Setting("--labels", "labels of the job, such as team=flights,stage=test"),
     Setting("--caching", "pass over steps whose inputs have not changed (on)", choices=YES_OR_NO),
     Setting("--experiment", "Vertex AI Experiment that collects the runs"),
-    Setting("--webhook-url", "secret with the https://... that is told the outcome of a run"),
+    Setting("--webhook-url", "secret with the https://... that gets the outcome of a run"),
     Setting("--webhook-secret", "secret to sign that with: projects/P/secrets/S/versions/latest"),
     Setting(
         "--failure-policy",
-        "after a failed task run all that do not depend on it, and report (slow), or nothing more (fast) (slow)",
+        "after a failed task run tasks that do not depend on it, and report (slow), or nothing more (fast) (slow)",
         choices=get_args(FailurePolicy),
     ),
     Setting("--dataflow", "run the data steps on Dataflow (off)", choices=YES_OR_NO),
@@ -84,8 +84,8 @@ VERTEX = (
 )
 MACHINES = (
     Setting("--machines", "file with the table of machines (configs/machines.py)"),
-    Setting("--training-workers", "processes that train together, as a job of their own"),
-    Setting("--tuner-workers", "processes that search side by side, as a job of their own"),
+    Setting("--training-workers", "processes that train together, as a separate job"),
+    Setting("--tuner-workers", "processes that search at the same time, as a separate job"),
     Setting(
         "--search-with",
         "service that chooses the values of a Tuner that is a job (keras_tuner)",
