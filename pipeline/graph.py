@@ -21,7 +21,7 @@ from tfx.types import Channel, standard_artifacts
 
 from pipeline import fast, filesystem
 from pipeline.components.baselines import Baselines
-from pipeline.components.data_gate import DataGate, ExampleValidator
+from pipeline.components.data_gate import DataGate, ExampleValidator, ValidatorSettings
 from pipeline.components.earlier_model import last_blessed
 from pipeline.components.evaluator import Evaluator
 from pipeline.components.example_gen import create_example_gen
@@ -93,16 +93,9 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
         nodes.append(reviewed_schema)
 
     # Bad data must not become a model: grave findings stop the run before Transform.
-    example_validator = ExampleValidator(
-        statistics=statistics,
-        examples=examples,
-        schema=schema,
-        label=label,
-        checks=config.data_checks,
-        schema_file=config.schema and repository.in_repository(config.schema),
-        reference_root=reference_root,
-        kept=kept,
-    )
+    schema_file = config.schema and repository.in_repository(config.schema)
+    validating = ValidatorSettings(label, config.data_checks, schema_file, reference_root, kept)
+    example_validator = ExampleValidator(validating, statistics=statistics, examples=examples, schema=schema)
     example_validator.add_upstream_node(schema_gen)
     gate = DataGate(anomalies=example_validator.outputs["anomalies"])
 

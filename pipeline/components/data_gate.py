@@ -3,8 +3,7 @@
 Two, because TFX deletes what a failed step has written, and the anomalies are to be read afterwards.
 """
 
-import dataclasses
-import json
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from pipeline import filesystem
 from pipeline.components.artifacts import read_findings, read_statistics
 from pipeline.components.base import Artifacts, DeclaredComponent, files_of, read_schema
 from pipeline.errors import UserError
-from pipeline.settings.checks import parse
+from pipeline.settings.checks import from_json
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
@@ -34,50 +33,62 @@ from pipeline.validation.wrong_values import in_another_notation, with_values
 ANOMALIES = "SchemaDiff.pb"
 
 
+@dataclass(frozen=True)
+class ValidatorSettings:
+    """What ExampleValidator checks the data by.
+
+    Attributes:
+        label: Column of class numbers, or of any numbers in a regression; and its weight.
+        checks: Limits that are not in the schema.
+        schema: File in which a person edits the schema, for the remedies.
+        reference: Where ``validation.reference`` keeps the statistics of pushed models.
+        kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
+    """
+
+    label: Label
+    checks: DataChecks
+    schema: str | None
+    reference: str
+    kept: str = ""
+
+
 class ExampleValidatorExecutor(BaseExecutor):
     """Write findings about the data; never fail because of them."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "anomalies": TFDV's by split, and findings.json."""
-        settings = json.loads(exec_properties["settings"])
-        checks = parse(DataChecks, settings["checks"])
+        settings = from_json(ValidatorSettings, exec_properties["settings"])
+        label, checks, classes = settings.label, settings.checks, len(settings.label.classes)
         statistics_artifact = artifact_utils.get_single_instance(input_dict["statistics"])
         statistics = read_statistics(statistics_artifact)
         schema = read_schema(input_dict["schema"])
-        remedies = Remedies(settings["schema"] and shown(settings["schema"]), shown(statistics_artifact.uri))
+        remedies = Remedies(settings.schema and shown(settings.schema), shown(statistics_artifact.uri))
 
-        earlier = reference.read_newest(settings["reference"])
+        earlier = reference.read_newest(settings.reference)
         by_split, validated = validate(
-            statistics,
-            schema,
-            settings["label"],
-            checks,
-            remedies,
-            earlier,
-            settings["classes"],
-            weight=settings.get("weight"),
+            statistics, schema, label.name, checks, remedies, earlier, classes, weight=label.weight
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
-        version = (reference.versions(settings["reference"]) or [""])[-1]
+        version = (reference.versions(settings.reference) or [""])[-1]
         findings = list(
             reference.moved("train", statistics["train"], earlier.get("train"), version, schema, checks, remedies)
         )
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
-            findings += with_values(of_split, rows.tables_of(files), schema, settings["classes"])
+            findings += with_values(of_split, rows.tables_of(files), schema, classes)
             findings += in_another_notation(split, rows.sample(files, image), schema)
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
-        findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.get("kept", ""))
+        findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.kept)
         sample = pa.concat_tables(
             [rows.sampled(files_by_split[split], image) for split in ("train", "eval")], promote_options="permissive"
         )
         # No step reads a column that the schema has taken out of use. A new column may become a feature next.
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
-        unused = {feature.name for feature in schema.feature} - set(used) | {settings.get("weight")}
+        unused = {feature.name for feature in schema.feature} - set(used) | {label.weight}
         sample = sample.select([name for name in sample.column_names if name not in unused])
-        findings += rows.leaks(sample, settings["label"], checks, settings["classes"], image)
+        findings += rows.leaks(sample, label.name, checks, classes, image)
         findings = with_severity(merged(findings), checks.severity, schema)
         findings.sort(key=lambda finding: finding.severity != "stop")
 
@@ -121,7 +132,7 @@ def _write(artifact: types.Artifact, anomalies: dict[str, anomalies_pb2.Anomalie
 
 
 class ExampleValidator(DeclaredComponent):
-    """Compare the data with the schema, with the data of the model pushed last, and with ``DataChecks``."""
+    """Compare the data with the schema, with the data of the model pushed last, and with ``ValidatorSettings``."""
 
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(ExampleValidatorExecutor)
     INPUTS = {
@@ -130,37 +141,6 @@ class ExampleValidator(DeclaredComponent):
         "schema": standard_artifacts.Schema,
     }
     OUTPUTS = {"anomalies": standard_artifacts.ExampleAnomalies}
-
-    def __init__(
-        self,
-        *,
-        label: Label,
-        checks: DataChecks,
-        schema_file: str | None,
-        reference_root: str,
-        kept: str = "",
-        **inputs: types.BaseChannel,
-    ):
-        """Create the component.
-
-        Args:
-            label: Column of class numbers, or of any numbers in a regression; and its weight.
-            checks: Limits that are not in the schema.
-            schema_file: Where a person edits the schema, for the remedies.
-            reference_root: Where ``validation.reference`` keeps the statistics of pushed models.
-            kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
-            **inputs: Statistics of every split, the examples they describe, and the schema.
-        """
-        settings = {
-            "label": label.name,
-            "classes": len(label.classes),
-            "checks": dataclasses.asdict(checks),
-            "schema": schema_file,
-            "reference": reference_root,
-            **({"weight": label.weight} if label.weight else {}),
-            **({"kept": kept} if kept else {}),
-        }
-        super().__init__(settings, **inputs)
 
 
 class DataGate(DeclaredComponent):
