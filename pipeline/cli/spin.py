@@ -274,7 +274,7 @@ def _train(executor: Any, inputs: Artifacts, outputs: Artifacts, properties: dic
     import pandas as pd
     from tfx.components.util import udf_utils
 
-    from pipeline.components.infinite_data import reject_infinite_data
+    from pipeline.components.trainer import reject_infinite_data
     from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
     from pipeline.training.settings import Settings
 

@@ -21,8 +21,7 @@ from tfx.utils import io_utils
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, UserCodeComponent, user_code
-from pipeline.components.fn_args import FnArgs
-from pipeline.components.infinite_data import reject_infinite_data
+from pipeline.components.trainer import FnArgs, reject_infinite_data
 from pipeline.errors import UserError
 from pipeline.processes import Processes, ask, processes
 from pipeline.training.control_groups import usable_cores
