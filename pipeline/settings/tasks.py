@@ -13,7 +13,6 @@ class Metric:
     """A metric that gates name and reports show.
 
     Attributes:
-        title: In reports and on the terminal.
         direction: 1: higher is better, -1: lower is better, 0: neither.
         highest: The largest value there is; the lowest is 0. None: there is none.
         shown: Whether reports and the terminal have a column for it.
@@ -32,11 +31,10 @@ class TaskTraits:
     """Names and metrics that follow from the kind of label.
 
     Attributes:
-        label: The label in words.
         answer: Name of the served model's output: the probability of the second class, [batch]; those of all classes,
             [batch, classes]; or the number itself, [batch].
         objective: Metric of the Keras model that early stopping and the search judge by, unless the config names one.
-        metrics: By name; importance of features and the chart of slices are about the first.
+        metrics: By name; the first is used for the importance of features and the chart of slices.
     """
 
     label: str
