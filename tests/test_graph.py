@@ -292,4 +292,4 @@ def test_the_search_knows_the_classes_where_it_balances_them(config, few_flights
         if component.id in ("Tuner", "Trainer")
     }
     assert [settings[step]["class_weight"] for step in ("Tuner", "Trainer")] == [class_weight] * 2
-    assert settings["Tuner"].get("classes") == (list(config.label.classes) if class_weight else None)
+    assert settings["Tuner"]["classes"] == (list(config.label.classes) if class_weight else [])

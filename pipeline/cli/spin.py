@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from pipeline.cli.terminal import redirect_output
 from pipeline.errors import UserError
 from pipeline.packaging.wheels import importable_from
 from pipeline.processes import collect_rarely
+from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import find_root, shown
 from pipeline.settings.target import Target
@@ -273,13 +274,14 @@ def _train(executor: Any, inputs: Artifacts, outputs: Artifacts, properties: dic
     import pandas as pd
     from tfx.components.util import udf_utils
 
-    from pipeline.components.infinite_data import reject_infinite_data
+    from pipeline.components.trainer import reject_infinite_data
     from pipeline.training.history import EPOCHS_FILE, STEPS_FILE
+    from pipeline.training.settings import Settings
 
-    settings = json.loads(properties["custom_config"])
-    settings |= {"spin": True, "profile": None, "epochs": min(settings["epochs"], MOST_EPOCHS)}
-    settings["batch_size"] = min(settings["batch_size"], max(1, rows // LEAST_STEPS))
-    properties["custom_config"] = json.dumps(settings)
+    settings = checks.from_json(Settings, properties["custom_config"])
+    epochs, batch_size = min(settings.epochs, MOST_EPOCHS), min(settings.batch_size, max(1, rows // LEAST_STEPS))
+    settings = replace(settings, spin=True, profile=None, epochs=epochs, batch_size=batch_size)
+    properties["custom_config"] = checks.to_json(settings)
     run_fn = udf_utils.get_fn(properties, "run_fn")
     with reject_infinite_data():
         run_fn(executor._GetFnArgs(inputs, outputs, properties))

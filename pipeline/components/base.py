@@ -1,10 +1,11 @@
 """Base classes of our components.
 
 TFX's cache compares the inputs and execution properties of a step, not the code that it runs. The components here add
-one property, ``code``: a fingerprint of the module that defines them and of all that it imports from this repository.
+one property, ``code``: a fingerprint of the module that defines them and of what it imports from this repository.
 """
 
 import contextlib
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from tfx.utils import io_utils, path_utils
 from pipeline.data import files
 from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
+from pipeline.settings.checks import to_json
 
 Artifacts = dict[str, list[types.Artifact]]
 
@@ -37,12 +39,7 @@ class UserCodeComponent(FingerprintedComponent):
     """Run user code from a wheel of ours, where TFX would pack the whole folder of the module file."""
 
     def __init__(self, module_path: str, **kwargs: Any):
-        """Create the component.
-
-        Args:
-            module_path: Module and wheel as TFX writes them, ``flights@folder/flights_run_fn-0.0+1a2b.whl``.
-            **kwargs: For TFX's component.
-        """
+        """Create the component for ``flights@folder/flights_run_fn-0.0+1a2b.whl``, as TFX writes module and wheel."""
         super().__init__(module_file=module_path, **kwargs)
         self.exec_properties.update(module_file=None, module_path=module_path)
 
@@ -58,13 +55,7 @@ def user_code(exec_properties: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class DeclaredComponent(FingerprintedComponent):
-    """Build the ComponentSpec from a declaration: ports as class attributes, settings as one JSON property.
-
-    Attributes:
-        INPUTS: Artifact type by name of the input.
-        OPTIONAL_INPUTS: The same, of inputs that may be None.
-        OUTPUTS: Artifact type by name of the output.
-    """
+    """Build the ComponentSpec from artifact types by the names of ports; inputs in OPTIONAL_INPUTS may be None."""
 
     INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
     OPTIONAL_INPUTS: ClassVar[Mapping[str, type[types.Artifact]]] = {}
@@ -81,19 +72,11 @@ class DeclaredComponent(FingerprintedComponent):
         }
         cls.SPEC_CLASS = type(f"{cls.__name__}Spec", (ComponentSpec,), ports)
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, **inputs: types.BaseChannel | None):
-        """Create the component.
-
-        Args:
-            settings: JSON values; the executor gets them as ``exec_properties["settings"]``, a JSON text.
-            **inputs: A channel for every input.
-
-        Raises:
-            ValueError: an input is missing or unknown.
-            TypeError: an input has another artifact type than declared.
-        """
+    def __init__(self, settings: Any = None, **inputs: types.BaseChannel | None):
+        """Create the component; the executor gets the settings, of a class or by name, as JSON in its properties."""
         outputs = {name: types.Channel(type=kind) for name, kind in self.OUTPUTS.items()}
-        settings_json = json.dumps(settings or {}, sort_keys=True)
+        is_class = dataclasses.is_dataclass(settings)
+        settings_json = to_json(settings) if is_class else json.dumps(settings or {}, sort_keys=True)
         super().__init__(self.SPEC_CLASS(settings=settings_json, **inputs, **outputs))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_transform.tf_metadata import schema_utils
-from tfx import types
 from tfx.dsl.components.base import executor_spec
 from tfx.dsl.components.base.base_executor import BaseExecutor
 from tfx.types import artifact_utils, standard_artifacts
@@ -21,6 +20,7 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.quality import rows
 from pipeline.quality.baselines import MOST_IMAGES, measure, rows_to_fit
 from pipeline.quality.statistics import image_column
+from pipeline.settings.checks import from_json
 from pipeline.settings.config import Label
 from pipeline.settings.image_data import facts
 from pipeline.settings.names import SERVING
@@ -37,20 +37,20 @@ class BaselinesExecutor(BaseExecutor):
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "baselines": metrics by baseline, and from how many rows and columns they learnt."""
-        settings = json.loads(exec_properties["settings"])
+        label = from_json(Label, exec_properties["settings"])
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         schema = read_schema(input_dict["schema"])
-        columns = served_columns(schema, settings["label"])
+        columns = served_columns(schema, label.name)
         started = time.monotonic()
         images = image_column(schema) is not None
         most = {"train": rows_to_fit(len(columns), images), "test": MOST_IMAGES if images else MOST_TEST_ROWS}
         samples = [spread(files_of(examples, split), wanted) for split, wanted in most.items()]
-        weight = settings.get("weight")
-        train, test = single_valued(samples, [*columns, settings["label"], *([weight] if weight else ())])
+        weights = [label.weight] if label.weight else []
+        train, test = single_valued(samples, [*columns, label.name, *weights])
         content = {
-            "metrics": measure(train, test, settings["label"], settings["classes"], weight),
+            "metrics": measure(train, test, label.name, len(label.classes), label.weight),
             "rows": train.num_rows,
-            "columns": train.num_columns - (2 if weight else 1),
+            "columns": train.num_columns - 1 - len(weights),
             "seconds": round(time.monotonic() - started, 1),
         }
         baselines = artifact_utils.get_single_instance(output_dict["baselines"])
@@ -66,7 +66,7 @@ def served_columns(schema: schema_pb2.Schema, label: str) -> list[str]:
 
 
 def spread(files: Sequence[str], most: int) -> pa.Table:
-    """Return up to so many rows, evenly from the first ``READ`` times as many of some files: rows may stand by time."""
+    """Return up to ``most`` rows, evenly from ``READ`` times as many of some files: rows may stand by time."""
     kept: list[bytes] = []
     some = files[:: -(-len(files) // MOST_FILES)]
     each = -(-most // len(some))
@@ -94,13 +94,8 @@ def single_valued(tables: list[pa.Table], columns: list[str]) -> list[pa.Table]:
 
 
 class Baselines(DeclaredComponent):
-    """Measure a constant, a linear model and gradient boosting on the same rows as the model."""
+    """Measure a constant, a linear model and gradient boosting on the rows of the model; its setting is a Label."""
 
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(BaselinesExecutor)
     INPUTS = {"examples": standard_artifacts.Examples, "schema": standard_artifacts.Schema}
     OUTPUTS = {"baselines": standard_artifacts.ModelEvaluation}
-
-    def __init__(self, *, label: Label, **inputs: types.BaseChannel):
-        """Create the component from the label, the examples and the schema."""
-        weight = {"weight": label.weight} if label.weight else {}
-        super().__init__({"label": label.name, "classes": len(label.classes), **weight}, **inputs)

@@ -3,8 +3,7 @@
 These are two steps because TFX deletes the outputs of a failed step, and the anomalies must remain readable.
 """
 
-import dataclasses
-import json
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from pipeline.quality.findings import FILE as FINDINGS
 from pipeline.quality.findings import Finding, to_json, with_severity
 from pipeline.quality.statistics import Remedies, image_column, validate
 from pipeline.quality.wrong_values import in_another_notation, with_values
+from pipeline.settings.checks import from_json
 from pipeline.settings.config import Label
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.repository import shown
@@ -33,42 +33,60 @@ from pipeline.settings.repository import shown
 ANOMALIES = "SchemaDiff.pb"
 
 
+@dataclass(frozen=True)
+class ValidatorSettings:
+    """What ExampleValidator checks the data by.
+
+    Attributes:
+        label: Column of class numbers, or of any numbers in a regression; and its weight.
+        checks: Limits that are not in the schema.
+        schema: File in which a person edits the schema, for the remedies.
+        reference: Where ``validation.reference`` keeps the statistics of pushed models.
+        kept: Folder for what is known of each file's rows, where the examples are of a window of spans; or "".
+    """
+
+    label: Label
+    checks: DataChecks
+    schema: str | None
+    reference: str
+    kept: str = ""
+
+
 class ExampleValidatorExecutor(BaseExecutor):
     """Write findings about the data; never fail because of them."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
         """Write "anomalies": TFDV's by split, and findings.json."""
-        settings = json.loads(exec_properties["settings"])
-        checks = DataChecks(**{**settings["checks"], "label_share": tuple(settings["checks"]["label_share"])})
-        label, classes, kept = settings["label"], settings["classes"], settings.get("kept", "")
+        settings = from_json(ValidatorSettings, exec_properties["settings"])
+        label, checks, classes = settings.label, settings.checks, len(settings.label.classes)
         statistics_artifact = artifact_utils.get_single_instance(input_dict["statistics"])
         statistics = read_statistics(statistics_artifact)
         schema = read_schema(input_dict["schema"])
-        remedies = Remedies(settings["schema"] and shown(settings["schema"]), shown(statistics_artifact.uri))
+        remedies = Remedies(settings.schema and shown(settings.schema), shown(statistics_artifact.uri))
 
-        earlier = reference.read_newest(settings["reference"])
+        earlier = reference.read_newest(settings.reference)
         by_split, validated = validate(
-            statistics, schema, label, checks, remedies, earlier, classes, weight=settings.get("weight")
+            statistics, schema, label.name, checks, remedies, earlier, classes, weight=label.weight
         )
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         image = image_column(schema)
         files_by_split = {split: files_of(examples, split) for split in statistics}
-        version = (reference.versions(settings["reference"]) or [""])[-1]
+        version = (reference.versions(settings.reference) or [""])[-1]
         findings = list(reference.moved(statistics["train"], earlier.get("train"), version, schema, checks, remedies))
         for split, files in files_by_split.items():
             of_split = [finding for finding in validated if finding.split == split]
             findings += with_values(of_split, rows.tables_of(files), schema, classes)
             findings += in_another_notation(split, rows.sample(files, image), schema)
         counts = {split: message.datasets[0].num_examples for split, message in statistics.items()}
-        findings += rows.repeated_rows(files_by_split, counts, checks, image, kept)
+        findings += rows.repeated_rows(files_by_split, counts, checks, image, settings.kept)
         sample = pa.concat_tables(
             [rows.sampled(files_by_split[split], image) for split in ("train", "eval")], promote_options="permissive"
         )
         # No step reads a column that the schema has taken out of use; a new column may become a feature.
         used = schema_utils.schema_as_feature_spec(schema).feature_spec
-        unused = {feature.name for feature in schema.feature} - set(used) | {settings.get("weight")}
+        unused = {feature.name for feature in schema.feature} - set(used) | {label.weight}
         sample = sample.select([name for name in sample.column_names if name not in unused])
-        findings += rows.leaks(sample, label, checks, classes, image)
+        findings += rows.leaks(sample, label.name, checks, classes, image)
         findings = with_severity(findings, checks.severity, schema)
 
         anomalies = artifact_utils.get_single_instance(output_dict["anomalies"])
@@ -107,7 +125,7 @@ def _write(artifact: types.Artifact, anomalies: dict[str, anomalies_pb2.Anomalie
 
 
 class ExampleValidator(DeclaredComponent):
-    """Compare the data with the schema, with the data of the model pushed last, and with ``DataChecks``."""
+    """Compare the data with the schema, with the data of the model pushed last, and with ``ValidatorSettings``."""
 
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(ExampleValidatorExecutor)
     INPUTS = {
@@ -116,28 +134,6 @@ class ExampleValidator(DeclaredComponent):
         "schema": standard_artifacts.Schema,
     }
     OUTPUTS = {"anomalies": standard_artifacts.ExampleAnomalies}
-
-    def __init__(
-        self,
-        *,
-        label: Label,
-        checks: DataChecks,
-        schema_file: str | None,
-        reference_root: str,
-        kept: str = "",
-        **inputs: types.BaseChannel,
-    ):
-        """Create the component; ``kept`` is a folder for hashes of rows if the examples are a window of spans."""
-        settings = {
-            "label": label.name,
-            "classes": len(label.classes),
-            "checks": dataclasses.asdict(checks),
-            "schema": schema_file,
-            "reference": reference_root,
-            **({"weight": label.weight} if label.weight else {}),
-            **({"kept": kept} if kept else {}),
-        }
-        super().__init__(settings, **inputs)
 
 
 class DataGate(DeclaredComponent):

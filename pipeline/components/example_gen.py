@@ -24,16 +24,9 @@ from pipeline.settings.target import Target
 def create_example_gen(
     config: PipelineConfig, target: Target, kept: str = "", sample: Sample | None = None
 ) -> BaseComponent:
-    """Return our ExampleGen for files or for BigQuery; with the config's splits or rows assigned to them.
+    """Return the ExampleGen for files, for BigQuery, or for a sample of an earlier run.
 
-    Args:
-        config: WHAT.
-        target: WHERE.
-        kept: Folder for the shards of each span, of a window of spans; "": none are kept.
-        sample: Of what another ExampleGen has written; it stands in the place of raw data.
-
-    Raises:
-        UserError: there is no such data, or the target lacks what BigQuery needs.
+    ``kept`` is the folder for the shards of each span, of a window of spans; "": none are kept.
     """
     if sample:
         return SampleGen(sample).with_id("ExampleGen")

@@ -21,8 +21,7 @@ from tfx.utils import io_utils
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, UserCodeComponent, user_code
-from pipeline.components.fn_args import FnArgs
-from pipeline.components.infinite_data import reject_infinite_data
+from pipeline.components.trainer import FnArgs, reject_infinite_data
 from pipeline.errors import UserError
 from pipeline.processes import Processes, ask, processes
 from pipeline.training.control_groups import usable_cores
@@ -38,11 +37,7 @@ class TunerExecutor(BaseExecutor):
     """Search with the steps of one pass, and refuse trials on a dataset that repeats for ever."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "best_hyperparameters" and "tuner_results" as TFX's does.
-
-        Raises:
-            InfiniteDataError: a trial trains on a dataset that repeats, without a number of steps.
-        """
+        """Write "best_hyperparameters" and "tuner_results" as TFX's does."""
         # TFX's folder is in the bucket where the artifacts are, and nothing on Vertex AI removes it.
         # A process that has read from a bucket may have threads, and must not be forked.
         remote = filesystem.is_remote(artifact_utils.get_single_uri(input_dict["transform_graph"]))
@@ -78,24 +73,16 @@ def search(
     input_dict: Artifacts,
     exec_properties: dict[str, Any],
     working_dir: str,
-    print_tuning_summary: bool = True,
     workers: Processes | None = None,
 ) -> keras_tuner.engine.base_tuner.BaseTuner:
-    """Search as TFX's ``search`` does, which gives no way to change what ``tuner_fn`` gets.
-
-    Trials of ``training.tune`` are trained side by side, if there are processes to do so.
-    """
+    """Search as TFX's ``search`` does; trials of ``training.tune`` are trained side by side, if there are workers."""
     tuner, fit_kwargs = prepare(input_dict, exec_properties, working_dir)
-    if print_tuning_summary:
-        tuner.search_space_summary()
     at_once = tuner.at_once if workers and isinstance(tuner, Search) else 1
     if workers and at_once > 1:
         _search_side_by_side(tuner, workers, at_once, input_dict, exec_properties, working_dir)
     else:
         with reject_infinite_data(tuner):
             tuner.search(**fit_kwargs)
-    if print_tuning_summary:
-        tuner.results_summary()
     return tuner
 
 
@@ -107,7 +94,7 @@ def _search_side_by_side(
     exec_properties: dict[str, Any],
     working_dir: str,
 ) -> None:
-    """Hand trials out to so many processes on this machine, one at a time to each."""
+    """Hand trials out to ``at_once`` processes on this machine, one at a time to each."""
     cores = int(usable_cores())
     threads = max(1, cores // at_once)
     logger.info("Trials are trained %d at a time, each with %d of %d cores.", at_once, threads, cores)

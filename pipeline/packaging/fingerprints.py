@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.settings.repository import REPOSITORY
 
@@ -32,10 +31,7 @@ def fingerprint_of(*modules: Path) -> str:
 
 
 def library_fingerprint() -> str:
-    """Return 16 hexadecimal digits over the library and the locked packages: images with equal ones run equal code.
-
-    Over the bytes of the files, because it must come out the same on every version of Python.
-    """
+    """Return 16 hexadecimal digits over the library and the locked packages, the same on every version of Python."""
     digest = hashlib.sha256(lock_digest().encode())
     for module in sorted((REPOSITORY / "pipeline").rglob("*.py")):
         digest.update(f"\n{module.relative_to(REPOSITORY).as_posix()}\n".encode())
@@ -55,67 +51,31 @@ def image_name(variant: str = "cpu") -> str:
 
 def code_digest(source: str) -> str:
     """Return the SHA-256 of a source's syntax tree, hexadecimal: without docstring, comments and line breaks."""
-    return _read(source).digest
+    return _read(source)[0]
 
 
 def imported_names(source: str) -> tuple[str, ...]:
     """Return the dotted names of all modules that a source may import, wherever the import stands."""
-    return _read(source).imports
+    return _read(source)[1]
 
 
-class _Code(NamedTuple):
-    """Digest of a source and the dotted names that it imports."""
-
-    digest: str
-    imports: tuple[str, ...]
-
-
-# Each run reads all modules, for several steps run the same: each once, and in one walk through its tree.
+# Each run reads all modules, for several steps run the same: each once.
 @functools.cache
-def _read(source: str) -> _Code:
+def _read(source: str) -> tuple[str, tuple[str, ...]]:
     tree = ast.parse(source)
     if tree.body and isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:]  # the module's docstring, which no function of it sees
-    words: list[str] = []
     imports: list[str] = []
-    _walk(tree, words, imports)
-    return _Code(hashlib.sha256(" ".join(words).encode()).hexdigest(), tuple(imports))
-
-
-def _walk(node: ast.AST, words: list[str], imports: list[str]) -> None:
-    """Add the words of a syntax tree, which no other tree has, and what it imports.
-
-    In one walk, which ``ast.dump`` would make a second. No two trees have the same words: each kind of node has a
-    number of fields, and lists are in brackets.
-    """
-    words.append(type(node).__name__)
-    if isinstance(node, ast.Import):
-        imports += (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            _walk(value, words, imports)
-        elif isinstance(value, list):
-            words.append("[")
-            for item in value:
-                if isinstance(item, ast.AST):
-                    _walk(item, words, imports)
-                else:
-                    words.append(repr(item))
-            words.append("]")
-        else:
-            words.append(repr(value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(imports)
 
 
 def imported_files(source: str, candidates: Callable[[str], Iterable[Path]]) -> list[Path]:
-    """Return the files that a source imports, directly or through one another.
-
-    Args:
-        source: Python code.
-        candidates: The files that may be meant by the dotted name of a module.
-    """
+    """Return the files that a source imports, directly or through one another; ``candidates`` finds files by name."""
     files: set[Path] = set()
     looked_up: set[str] = set()
     pending = [source]

@@ -1,12 +1,10 @@
 """Pack the user's code as a wheel per step, with a fingerprint of exactly the code that the step runs.
 
-TFX packs a whole folder and hashes it, so that a change anywhere in the module file re-runs Transform, and a change in
-the library re-runs nothing. Here each step gets the part of the module file its entry point needs: the statements that
-bind the names it uses, directly or through others. What is left out is not in the wheel either, so that a wrong cut is
-a NameError in the run and never a silent cache hit. Modules beside the module file that this part imports travel whole.
+TFX packs a whole folder and hashes it, so that any change in the module file re-runs Transform, and a change in the
+library re-runs nothing. Here each step gets the statements of the module file that its entry point needs, and the
+modules next to it that these import. A wrong cut is a NameError in the run and never a silent cache hit.
 
-The fingerprint covers that code, every module of this repository it imports (``pipeline.training``, say) and the
-versions of the packages that decide what a model learns. Comments and line breaks do not count.
+The fingerprint also covers every module of this repository that is imported, and ``VERSIONS_THAT_COUNT``.
 """
 
 import ast
@@ -29,13 +27,7 @@ DYNAMIC_NAMES = {"eval", "exec", "globals", "importlib", "vars", "__import__"}
 
 @dataclass(frozen=True)
 class UserCode:
-    """The part of a module file that one step runs, on disk as a wheel.
-
-    Attributes:
-        module: Name of the module file in the wheel.
-        wheel: Where it was written.
-        fingerprint: 16 hexadecimal digits; equal for equal code, whatever its comments and line breaks.
-    """
+    """The part of a module file that one step runs, as a wheel; equal code has an equal fingerprint."""
 
     module: str
     wheel: Path
@@ -43,11 +35,7 @@ class UserCode:
 
 
 def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> UserCode:
-    """Write a wheel into ``folder`` with the code that ``entry_points`` of ``module_file`` need.
-
-    Raises:
-        UserError: see ``read_module``.
-    """
+    """Write a wheel into ``folder`` with the code that ``entry_points`` of ``module_file`` need."""
 
     def siblings(module: str) -> list[Path]:
         path = module_file.with_name(f"{module.split('.')[0]}.py")
@@ -74,11 +62,7 @@ def package(module_file: Path, entry_points: Sequence[str], folder: Path) -> Use
 
 
 def read_module(module_file: Path) -> str:
-    """Return the text of a module file that TFX can run: it parses and defines ``preprocessing_fn`` and ``run_fn``.
-
-    Raises:
-        UserError: it is missing, has a syntax error, or lacks one of the two functions.
-    """
+    """Return the text of a module file; raise UserError unless it parses and has what Transform and Trainer call."""
     if not module_file.is_file():
         raise UserError(f"no module file {module_file}; expected a Python file with preprocessing_fn and run_fn")
     source = module_file.read_text(encoding="utf-8")

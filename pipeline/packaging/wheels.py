@@ -15,14 +15,7 @@ from pipeline import filesystem
 
 
 def write(name: str, version: str, sources: Mapping[str, str], folder: Path) -> Path:
-    """Write a wheel (PEP 427) of top-level modules, the same bytes for the same modules; return its path.
-
-    Args:
-        name: Of the package.
-        version: Of it.
-        sources: Code by the file name of each module.
-        folder: Where it is written.
-    """
+    """Write a wheel (PEP 427) of modules by file name, the same bytes for the same modules; return its path."""
     name = re.sub(r"_+", "_", name)  # pip refuses two underscores in a wheel's name
     dist_info = f"{name}-{version}.dist-info"
     files = dict(sorted(sources.items()))
@@ -39,17 +32,12 @@ def write(name: str, version: str, sources: Mapping[str, str], folder: Path) -> 
 
 @contextlib.contextmanager
 def importable(module_path: str) -> Iterator[str]:
-    """Let the modules of a wheel be imported until the end of the block, here and in processes that are started.
+    """Let the modules of a wheel be imported until the end of the block, here and in new processes; yield the name.
 
-    They are unpacked: TFX installs a wheel by pip, which takes a second each time, and leaves its modules loaded for
-    the next step, whose part of the module file is another.
+    TFX installs the wheel by pip, which takes a second, and leaves its modules loaded for the next step.
 
     Args:
-        module_path: As TFX writes it, ``module@folder/wheel``; the folder may be in a bucket. A module without a wheel
-            is importable as it is.
-
-    Yields:
-        The name of the module.
+        module_path: ``module@folder/wheel``, where the folder may be in a bucket; or a module that is importable.
     """
     module, _, wheel = module_path.partition("@")
     if not wheel:

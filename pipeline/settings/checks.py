@@ -62,40 +62,38 @@ def check_settings(prefix: str, settings: Any) -> None:
 
 
 def problems_of(prefix: str, settings: Any) -> list[str]:
-    """Return a sentence for each field of a dataclass that breaks a rule or literal in its type.
-
-    Args:
-        prefix: Stands before the field's name in messages, such as "training.".
-        settings: The dataclass.
-    """
+    """Return a sentence for each field that breaks a rule in its type, with a prefix such as "training."."""
     hints = typing.get_type_hints(type(settings), include_extras=True)
     values = ((prefix + field.name, getattr(settings, field.name), hints[field.name]) for field in fields(settings))
     return list(filter(None, (_problem(*value) for value in values)))
 
 
 def check_value(name: str, value: object, kind: Any) -> None:
-    """Raise ConfigError if one value breaks a rule or literal in a type."""
+    """Raise ConfigError if one value breaks the rules in a type."""
     problem = _problem(name, value, kind)
     if problem:
         raise ConfigError(problem)
 
 
 def _problem(name: str, value: Any, kind: Any) -> str | None:
-    alternatives = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    # Those have checked themselves.
-    settings = tuple(kind for kind in alternatives if isinstance(kind, type) and dataclasses.is_dataclass(kind))
-    if (value is None and type(None) in alternatives) or isinstance(value, settings):
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    # These have checked themselves.
+    settings = tuple(kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind))
+    if (value is None and type(None) in kinds) or isinstance(value, settings):
         return None
-    for alternative in alternatives:
-        if typing.get_origin(alternative) is Literal and value not in typing.get_args(alternative):
-            return f"{name} must be one of {', '.join(typing.get_args(alternative))}, got {value!r}"
-        for rule in getattr(alternative, "__metadata__", ()):
-            if not rule.holds(value):
-                percent = alternative == Share and isinstance(value, (int, float)) and 1 < value <= 100
-                hint = f"; for {value:g} % write {value / 100:g}" if percent else ""
-                expected = ", or ".join([rule.expected, *(kind.__name__ for kind in settings)])
-                return f"{name} must be {expected}, got {value!r}{hint}"
-    return None
+    expected = [f"{kind.__name__}(...)" for kind in settings]
+    for other in kinds:
+        if typing.get_origin(other) is Literal and value not in typing.get_args(other):
+            return f"{name} must be one of {', '.join(typing.get_args(other))}, got {value!r}"
+        for rule in getattr(other, "__metadata__", ()):
+            if rule.holds(value):
+                return None
+            expected.insert(0, rule.expected)
+    if not expected:
+        return None
+    percent = Share in kinds and isinstance(value, (int, float)) and 1 < value <= 100
+    hint = f"; for {value:g} % write {value / 100:g}" if percent else ""
+    return f"{name} must be {', or '.join(expected)}, got {value!r}{hint}"
 
 
 def listed(names: Any) -> str:
@@ -104,11 +102,7 @@ def listed(names: Any) -> str:
 
 
 def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
-    """Return ``NAME = Kind(...)`` from a Python file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no such name of that kind.
-    """
+    """Return ``NAME = Kind(...)`` from a Python file; raise ConfigError where there is none."""
     expected = f"{name} = {kind.__name__}(...)"
     if not path.is_file():
         raise ConfigError(f"no file {path}; expected a Python file with {expected}")
@@ -125,11 +119,16 @@ def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
 
 def to_json(settings: Any) -> str:
     """Return a dataclass of settings as JSON, for a component to carry."""
-    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    return json.dumps(dataclasses.asdict(settings))
 
 
 def from_json(kind: type[_Settings], content: str) -> _Settings:
     """Return the settings that ``to_json`` wrote."""
+    return parse(kind, json.loads(content))
+
+
+def parse(kind: type[_Settings], values: Any) -> _Settings:
+    """Return settings from their plain values, as JSON has them."""
     from pydantic import TypeAdapter  # here, for it takes longer to import than all settings
 
-    return TypeAdapter(kind).validate_json(content)
+    return TypeAdapter(kind).validate_python(values)

@@ -1,7 +1,7 @@
-"""WHAT the pipeline does: data, label, schema, module file, tuning, training and the gates a model must pass.
+"""WHAT the pipeline does; WHERE it runs is ``pipeline.settings.target``.
 
-Frozen and checked when built, standard library only. WHERE it runs is ``pipeline.settings.target``. A config file such
-as ``configs/flights.py`` holds one ``CONFIG = PipelineConfig(...)``.
+Settings are frozen, and checked when built. A config file such as ``configs/flights.py`` holds one
+``CONFIG = PipelineConfig(...)``.
 """
 
 import dataclasses
@@ -9,17 +9,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pipeline.settings.checks import (
     ConfigError,
     Count,
+    Rule,
     Share,
     check_settings,
-    check_value,
     listed,
     number,
     read_settings,
+    text,
     whole,
 )
 from pipeline.settings.gates import DataChecks, Evaluation, ModelChecks
@@ -30,8 +31,21 @@ from pipeline.settings.training import Training
 TuningMode = Literal["search", "reuse", "off"]
 Minutes = Annotated[float, number("above 0, or None for no limit", lambda value: value > 0)]
 Megabytes = Annotated[int, whole(1, 1_024)]
+Name = Annotated[
+    str, text('lower-case letters, digits, "_" or "-", from a letter on, at most 49', r"[a-z][a-z0-9_-]{0,48}")
+]
 SPLITS = ("train", "eval", "test")
 BIGQUERY = "bigquery://"
+
+
+def _are_shares(value: Any) -> bool:
+    splits = isinstance(value, Mapping) and tuple(value) == SPLITS
+    return splits and all(type(share) is int and share >= 1 for share in value.values())
+
+
+Shares = Annotated[
+    Mapping[str, int], Rule("whole numbers of 1 or more by train, eval and test, in this order", _are_shares)
+]
 
 
 @dataclass(frozen=True)
@@ -39,16 +53,15 @@ class HashSplit:
     """Split of rows by a hash, the same on every machine and in every run.
 
     Attributes:
-        column: Rows with the same value, of one customer say, come into the same split; integers or text. None: each
-            row by itself.
+        column: Rows with the same value, of one customer say, get the same split; integers or text. None: each alone.
         shares: Parts of the whole by split.
     """
 
     column: str | None = None
-    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+    shares: Shares = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
 
     def __post_init__(self) -> None:
-        _check_shares(self.shares)
+        check_settings("split_by.", self)
 
 
 @dataclass(frozen=True)
@@ -61,10 +74,10 @@ class TimeSplit:
     """
 
     column: str
-    shares: Mapping[str, int] = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
+    shares: Shares = field(default_factory=lambda: {"train": 8, "eval": 1, "test": 1})
 
     def __post_init__(self) -> None:
-        _check_shares(self.shares)
+        check_settings("split_by.", self)
 
 
 @dataclass(frozen=True)
@@ -75,19 +88,17 @@ class Data:
         path: Folder or file here or on a filesystem that Beam can read, "bigquery://project.dataset.table", or a .sql
             file with a query of BigQuery. Relative paths start at the repository.
         splits: File pattern below ``path`` by split name. The Trainer fits "train", early stopping and the Tuner judge
-            on "eval", and the Evaluator judges on "test" only. Empty: the rows of all files are dealt by ``split_by``.
+            on "eval", the Evaluator on "test". Empty: ``split_by`` splits the rows of all files.
         files: File pattern below ``path`` of all rows, where ``splits`` is empty; of images "*" means any depth.
         split_by: How rows are split, where ``splits`` is empty.
-        last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None reads all of them.
+        last_spans: How many of the newest spans are read, where patterns hold "{SPAN}"; None: all.
         until_span: Number of the newest span that counts; None: all count.
-        test_newest: Test on the newest span that is read, and learn from the others: of rows that are dealt, those of
-            the newest span are the test split, and the others train and eval by their shares of ``split_by``.
-        max_bad_rows: Share of CSV rows and of images that may be bad, 0 to 1; they are left out, counted, and written
-            to a file.
+        test_newest: The newest span is the test split, and the others are train and eval by their shares.
+        max_bad_rows: Share of CSV rows and of images that may be bad; these are skipped, counted and listed in a file.
         prepare: Script that writes ``path`` when it does not exist, called with ``--output path``.
         images: The rows are images, with these limits; None: they are rows of tables.
-        shard_mb: About the megabytes of a file of examples, as its rows lie in memory: the least that a worker takes.
-            None: 24 of tables, more from a split of 100 GB on, up to 128 from one of 500 GB on; 128 of images.
+        shard_mb: Megabytes of a file of examples in memory, about: the least that a worker takes. None: 24 of tables,
+            up to 128 from a split of 500 GB on; 128 of images.
     """
 
     path: str
@@ -104,8 +115,6 @@ class Data:
 
     def __post_init__(self) -> None:
         check_settings("data.", self)
-        if self.images is not None and not isinstance(self.images, Images):
-            raise ConfigError(f"data.images must be Images(...) or None, got {self.images!r}")
         if self.splits and set(self.splits) != set(SPLITS):
             raise ConfigError(
                 f"data.splits must name exactly train, eval and test, got {listed(self.splits)}; "
@@ -113,8 +122,6 @@ class Data:
             )
         if self.splits and self.files != "*":
             raise ConfigError(f"data.files {self.files!r} and data.splits exclude each other; leave one of them out")
-        if not isinstance(self.split_by, (HashSplit, TimeSplit)):
-            raise ConfigError(f"data.split_by must be a HashSplit or a TimeSplit, got {self.split_by!r}")
         patterns = self.splits or {"all": self.files}
         if any(pattern.count("{SPAN}") > 1 for pattern in patterns.values()):
             raise ConfigError(f'data: "{{SPAN}}" may stand once in a pattern, got {", ".join(patterns.values())}')
@@ -161,11 +168,11 @@ class Label:
 
     Attributes:
         name: Column of the raw data.
-        classes: The classes in words, which the served model answers with. The data holds the words themselves or, if
-            none of them is a whole number, their places in this tuple, from 0. Of two classes, the model answers the
-            probability of the second. Empty: the label is a number.
-        weight: Column of how much each row counts in loss, metrics and gates, 0 or more; None: all count the same. Like
-            the label, it is no input of the model.
+        classes: Names of the classes, which the served model answers with. The data holds these or, if none of them is
+            a whole number, their places, from 0. Of two classes, the model answers the probability of the second.
+            Empty: the label is a number.
+        weight: Column of how much each row counts in loss, metrics and gates, 0 or more, which is no input of the
+            model; None: all count the same.
     """
 
     name: str
@@ -208,14 +215,12 @@ class Tuning:
     """Search for hyperparameters with KerasTuner.
 
     Attributes:
-        mode: "search" searches (and is cached like any step), "reuse" takes the best values of the last search, "off"
-            takes the defaults in ``build_model``.
+        mode: "search", "reuse" (the best values of the last search) or "off" (the defaults in ``build_model``).
         trials: Most models tried in one search.
-        epochs: Longest training of one trial, in passes over the train split.
-        minutes: Time of one search from the start of its first trial, which is trained to its end in any case. None: as
-            long as it takes.
-        rows: About the most rows of the train split that a trial learns from: whole files of it, taken evenly, and as
-            large a part of the eval split. None: all.
+        epochs: Most passes of one trial over the train split.
+        minutes: Time of one search, whose first trial is always finished. None: no limit.
+        rows: About the most rows of the train split that a trial learns from, in whole files, and as large a part of
+            the eval split. None: all.
     """
 
     mode: TuningMode = "search"
@@ -238,7 +243,7 @@ class PipelineConfig:
         schema: Reviewed schema (schema.pbtxt) that every step after SchemaGen uses; None: the inferred one.
     """
 
-    name: str
+    name: Name
     data: Data
     label: Label
     module: str
@@ -250,11 +255,7 @@ class PipelineConfig:
     model_checks: ModelChecks = field(default_factory=ModelChecks)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,48}", self.name):
-            raise ConfigError(
-                f'name must be lower-case letters, digits, "_" or "-", start with a letter and have at most 49 '
-                f"characters, got {self.name!r}"
-            )
+        check_settings("", self)
         task = TASKS[self.label.task]
         if self.training.class_weight and not self.label.classes:
             raise ConfigError("training.class_weight is for a label of classes; of a label of a number leave it out")
@@ -294,16 +295,5 @@ class PipelineConfig:
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Return ``CONFIG`` from a config file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``CONFIG`` that is a PipelineConfig.
-    """
+    """Return ``CONFIG`` from a config file; raise ConfigError where there is none."""
     return read_settings(path, "CONFIG", PipelineConfig)
-
-
-def _check_shares(shares: Mapping[str, int]) -> None:
-    if tuple(shares) != SPLITS:
-        raise ConfigError(f"split_by.shares must name train, eval and test, in this order, got {listed(shares)}")
-    for split, share in shares.items():
-        check_value(f"split_by.shares[{split!r}]", share, Count)

@@ -1,26 +1,10 @@
-"""WHERE a pushed model answers on Vertex AI: the endpoint, its machines and logs, and how a new version comes to it.
-
-Frozen and checked when built, standard library only. A file such as ``configs/endpoint.py`` holds one
-``ENDPOINT = Endpoint(...)``.
-"""
+"""WHERE a pushed model answers on Vertex AI: ``configs/endpoint.py`` holds one ``ENDPOINT = Endpoint(...)``."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
-from pipeline.settings.checks import (
-    ConfigError,
-    Count,
-    NotNegative,
-    Share,
-    check_settings,
-    number,
-    read_settings,
-    text,
-    whole,
-)
+from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, check_settings, number, text, whole
 from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator, is_tpu
 
 # Images that are not named by their address: the one of the pipeline's tasks, and Google's for TensorFlow.
@@ -47,15 +31,14 @@ class Canary:
     Attributes:
         steps: Percent of the traffic that it gets, step by step; after the last one it gets all of it.
         minutes: How long it is watched at each step. Cloud Monitoring shows a request after two or three minutes.
-        max_error_share: Of the requests that it answers at a step, at most this share may fail.
+        max_error_share: Largest share of failed requests at a step.
         max_latency_ms: Highest 95th percentile, in milliseconds; None: only ``max_latency_ratio`` counts.
-        max_latency_ratio: Highest 95th percentile against that of the version before in the same minutes; None: it is
-            not compared.
+        max_latency_ratio: Highest 95th percentile over that of the version before in the same minutes; None: any.
         smoke_rows: Rows of the model check whose answers must be the same from the endpoint.
-        probe_seconds: Between two of these rows while it is watched, so that there is something to see without traffic.
-        grace_minutes: How long the version before stays deployed without traffic, for a rollback within seconds. The
-            Pusher's task waits for it.
-        drain_seconds: Between taking the traffic from a version that is not wanted and undeploying it.
+        probe_seconds: Between two of these rows while it is watched, for times without traffic.
+        grace_minutes: How long the version before stays deployed without traffic, for a rollback within seconds; the
+            Pusher's task waits.
+        drain_seconds: Between taking the traffic from a rejected version and undeploying it.
     """
 
     steps: tuple[int, ...] = (10, 50)
@@ -85,30 +68,26 @@ class Endpoint:
     """One endpoint of Vertex AI and what each version of the model gets there.
 
     Attributes:
-        name: "projects/P/locations/R/endpoints/ID" of one that is there, or an id such as "late-flights", under which
-            one is made if there is none.
+        name: "projects/P/locations/R/endpoints/ID", or an id such as "late-flights", which is created if missing.
         machine_type: Of a replica.
         accelerator: Of a replica, such as "NVIDIA_L4"; None: none.
         accelerators: How many each replica has.
-        processes: That answer on each replica, each with the model. One keeps a core of it busy and little more where
-            calls are short, so that with several cores ``cpu_target`` is never reached: of a table's model, as many as
-            the machine has cores, if the model is as many times in its memory.
-        min_replicas: Fewest machines for a version, 1 or more; they are paid for also when nobody asks.
+        processes: Server processes on each replica, each with the model in memory and, where calls are short, busy with
+            one core. With fewer than the machine has cores, ``cpu_target`` may never be reached.
+        min_replicas: Fewest machines for a version, 1 or more; they cost also without requests.
         max_replicas: Most machines for a version.
         cpu_target: Percent of the CPUs above which a replica is added.
         accelerator_target: The same of the accelerators.
-        image: "pipeline": the image of the pipeline's tasks, running ``pipeline serve``, with the TensorFlow that the
-            model was trained with. "prebuilt": Google's image for that TensorFlow, if there is one. Or the address of
-            an image that keeps to Vertex AI's contract for containers
-            (cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements).
-        service_account: E-mail address that the model's containers run as, here and in batch jobs; None: an account
-            of Vertex AI's that may read the model and nothing else, which is all that the first two images need.
+        image: "pipeline": the image of the tasks, running ``pipeline serve``. "prebuilt": Google's image for the
+            TensorFlow that trained the model, if there is one. Or the address of an image that keeps to
+            cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
+        service_account: E-mail address that the model's containers run as, here and in batch jobs; None: an account of
+            Vertex AI's that may read the model only, as the first two images need.
         log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not kept.
         log_share: Share of the requests that is kept.
-        private_to: Projects that may reach the endpoint, by Private Service Connect; empty: it is public. With Private
-            Service Connect, not peering: a peered endpoint cannot split its traffic.
-        address: Where the pipeline's tasks reach a private endpoint, such as "https://late-flights.example.com"; None:
-            the endpoint's dedicated address if it has one, else the region's.
+        private_to: Projects that may reach the endpoint, by Private Service Connect; empty: it is public.
+        address: Where tasks reach a private endpoint, such as "https://late-flights.example.com"; None: the endpoint's
+            dedicated address if it has one, else the region's.
         canary: How a new version takes over.
     """
 
@@ -180,20 +159,3 @@ class Endpoint:
     def resource_name(self, project: str, region: str) -> str:
         """Return the whole resource name."""
         return self.name if self.is_resource_name else f"projects/{project}/locations/{region}/endpoints/{self.name}"
-
-    def other_region(self, region: str) -> Iterator[str]:
-        """Yield a sentence if the endpoint is in another region than the pipeline."""
-        if self.is_resource_name and f"/locations/{region}/" not in self.name:
-            yield (
-                f"endpoint.name is {self.name} and the pipeline runs in {region}; take an endpoint there, or --region "
-                f"{self.name.split('/')[3]}"
-            )
-
-
-def load_endpoint(path: Path) -> Endpoint:
-    """Return ``ENDPOINT`` from a file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``ENDPOINT`` that is an Endpoint.
-    """
-    return read_settings(path, "ENDPOINT", Endpoint)

@@ -5,7 +5,6 @@ What only Beam or the engine itself can tell is checked in ``pipeline.runs.engin
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from pipeline.errors import UserError
 from pipeline.settings.checks import listed
@@ -21,69 +20,58 @@ IMAGE = "sdk_container_image"
 BY_THE_CLOCK = "data_buffer_time_limit_ms"
 
 
-@dataclass(frozen=True)
-class Engine:
-    """One of Beam's runners.
+def beam_args(runner: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line for Beam with one of its runners; raise a UserError with all that is wrong.
 
-    Attributes:
+    Args:
         runner: A name in ``PORTABLE``.
         options: Of Beam and of the runner, by name without dashes; "" for one that takes no value.
     """
+    problems = list(_problems(runner, options))
+    if problems:
+        raise UserError("\n".join(problems))
+    given = dict(options)
+    if IMAGE in given:
+        given |= {"environment_type": "DOCKER", "environment_config": given[IMAGE]}
+    # An image that nobody reads, because TFX packs itself for the workers where none is named.
+    given.setdefault(IMAGE, "none")
+    return (f"--runner={runner}", *(f"--{name}={value}" if value else f"--{name}" for name, value in given.items()))
 
-    runner: str
-    options: Mapping[str, str]
 
-    def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise UserError("\n".join(problems))
-
-    @property
-    def beam_args(self) -> tuple[str, ...]:
-        """Return the command line for Beam."""
-        options = dict(self.options)
-        if IMAGE in options:
-            options |= {"environment_type": "DOCKER", "environment_config": options[IMAGE]}
-        # An image that nobody reads, because TFX packs itself for the workers where none is named.
-        options.setdefault(IMAGE, "none")
-        flags = (f"--{name}={value}" if value else f"--{name}" for name, value in options.items())
-        return (f"--runner={self.runner}", *flags)
-
-    def _problems(self) -> Iterator[str]:
-        options = self.options
-        if self.runner == "DataflowRunner":
-            yield (
-                "DataflowRunner: its workers see buckets only, and a run on this machine keeps its artifacts here; "
-                "python vertex_runner.py --dataflow on runs the data steps there"
-            )
-            return
-        if self.runner == "FnApiRunner":
-            yield "FnApiRunner runs the data steps already, in this process; several of its workers lose rows"
-            return
-        if self.runner not in PORTABLE:
-            near = difflib.get_close_matches(self.runner, PORTABLE, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            yield f"no Beam runner {self.runner!r}: {hint}expected one of {listed(PORTABLE)}"
-            return
-        for name in options:
-            if name.startswith("-"):
-                yield f"the Beam option {name!r} begins with a dash; write {name.lstrip('-')}"
-        if "runner" in options:
-            yield f"the Beam option runner is {options['runner']!r}, and the runner is chosen already: {self.runner}"
-        if BY_THE_CLOCK in options.get("experiments", options.get("experiment", "")):
-            yield f"the Beam experiment {BY_THE_CLOCK} makes workers lose rows (docs/decisions/0028); leave it out"
-        addresses = PORTABLE[self.runner]
-        found = [name for name in addresses if name in options]
-        if not found:
-            yield f"{self.runner} needs {' or '.join(addresses)}, where its jobs go: HOST:PORT"
-        if len(found) > 1:
-            yield f"the Beam options {' and '.join(found)} exclude each other: both say where jobs go; leave one out"
-        kind = options.get("environment_type", "DOCKER" if IMAGE in options else "")
-        if not kind:
-            yield (
-                f"{self.runner} needs {IMAGE}, which make image builds, for workers in containers, or "
-                "environment_type: without either it would take Beam's own image, which has nothing of this pipeline"
-            )
-        elif IMAGE in options and (kind != "DOCKER" or "environment_config" in options):
-            other = "environment_config" if kind == "DOCKER" else f"environment_type={kind}"
-            yield f"the Beam options {IMAGE} and {other} exclude each other: both say what workers are; leave one out"
+def _problems(runner: str, options: Mapping[str, str]) -> Iterator[str]:
+    if runner == "DataflowRunner":
+        yield (
+            "DataflowRunner: its workers see buckets only, and a run on this machine keeps its artifacts here; "
+            "python vertex_runner.py --dataflow on runs the data steps there"
+        )
+        return
+    if runner == "FnApiRunner":
+        yield "FnApiRunner runs the data steps already, in this process; several of its workers lose rows"
+        return
+    if runner not in PORTABLE:
+        near = difflib.get_close_matches(runner, PORTABLE, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        yield f"no Beam runner {runner!r}: {hint}expected one of {listed(PORTABLE)}"
+        return
+    for name in options:
+        if name.startswith("-"):
+            yield f"the Beam option {name!r} begins with a dash; write {name.lstrip('-')}"
+    if "runner" in options:
+        yield f"the Beam option runner is {options['runner']!r}, and the runner is chosen already: {runner}"
+    if BY_THE_CLOCK in options.get("experiments", options.get("experiment", "")):
+        yield f"the Beam experiment {BY_THE_CLOCK} makes workers lose rows (docs/decisions/0028); leave it out"
+    addresses = PORTABLE[runner]
+    found = [name for name in addresses if name in options]
+    if not found:
+        yield f"{runner} needs {' or '.join(addresses)}, where its jobs go: HOST:PORT"
+    if len(found) > 1:
+        yield f"the Beam options {' and '.join(found)} exclude each other: both say where jobs go; leave one out"
+    kind = options.get("environment_type", "DOCKER" if IMAGE in options else "")
+    if not kind:
+        yield (
+            f"{runner} needs {IMAGE}, which make image builds, for workers in containers, or "
+            "environment_type: without either it would take Beam's own image, which has nothing of this pipeline"
+        )
+    elif IMAGE in options and (kind != "DOCKER" or "environment_config" in options):
+        other = "environment_config" if kind == "DOCKER" else f"environment_type={kind}"
+        yield f"the Beam options {IMAGE} and {other} exclude each other: both say what workers are; leave one out"

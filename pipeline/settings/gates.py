@@ -1,22 +1,10 @@
-"""Settings of the gates, which data and a model must pass.
-
-Frozen and checked when built, standard library only. ``pipeline.settings.config`` takes them up in ``PipelineConfig``.
-"""
+"""Settings of the gates that data and a model must pass, as parts of ``PipelineConfig``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
-from pipeline.settings.checks import (
-    ConfigError,
-    Count,
-    NotNegative,
-    Share,
-    check_settings,
-    check_value,
-    listed,
-    number,
-)
+from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, check_settings, check_value, listed, number
 from pipeline.settings.tasks import METRICS
 
 Severity = Literal["stop", "warn", "ignore"]
@@ -56,22 +44,20 @@ OF_BASELINES = ("auc", "auc_precision_recall", "accuracy", "log_loss", "rmse", "
 
 @dataclass(frozen=True)
 class DataChecks:
-    """Limits that stop a run. Types, domains, ranges, presence, skew and drift limits stand in the schema.
+    """Limits that stop a run. Types, domains, ranges, presence, skew and drift limits are in the schema.
 
     Attributes:
-        severity: What comes of a kind of finding, where it is not the one in ``FINDINGS``. For one column the schema
-            says it, which counts more: ``annotation { tag: "constant: ignore" }``.
-        label_share: Lowest and highest share of the second of two classes in a split. Of more classes, and of a number,
-            it only must not be the same in every row.
-        max_shared_rows: Most rows of eval or test, as a share, that may be in an earlier split too.
-        max_repeated_rows: Most rows of a split, as a share, that may repeat another one.
-        max_column_auc: Highest AUC of a column taken alone; when its whole 95 % confidence interval lies above, the
-            column is taken to contain a leaked label. Of several classes, the mean of each class against the others; of
-            a number, the squared correlation.
-        max_moved: Largest distance of a column that has no drift_comparator in the schema from the data of the model
-            pushed last, and of the share of its rows that have a value: L-infinity of text, Jensen-Shannon of numbers.
-        max_prediction_drift: Largest distance between the predictions for requests and those for the test split, when
-            requests are monitored: Jensen-Shannon of probabilities and numbers, L-infinity of several classes.
+        severity: By kind of finding, where it is not the one in ``FINDINGS``. The schema overrides it for one column:
+            ``annotation { tag: "constant: ignore" }``.
+        label_share: Lowest and highest share of the second of two classes in a split. Other labels must only differ.
+        max_shared_rows: Largest share of rows of eval or test that may be in an earlier split too.
+        max_repeated_rows: Largest share of rows of a split that may repeat another one.
+        max_column_auc: Highest AUC of a column alone; when its whole 95 % confidence interval lies above, the column
+            leaks the label. Several classes: the mean of each against the others; a number: squared correlation.
+        max_moved: Largest distance of a column without drift_comparator from the data of the model pushed last, and of
+            the share of its rows that have a value: L-infinity of text, Jensen-Shannon of numbers.
+        max_prediction_drift: Largest distance between the predictions for monitored requests and for the test split:
+            Jensen-Shannon of probabilities and numbers, L-infinity of several classes.
     """
 
     severity: Mapping[str, Severity] = field(default_factory=dict)
@@ -125,9 +111,8 @@ class SliceGate:
         floor: Lowest accepted value.
         ceiling: Highest accepted value.
         max_drop: Most it may be worse than the baseline's; None compares with no earlier model.
-        min_examples: Slices with fewer are passed over, and the verdict says so.
-        confidence: A limit counts as broken only when the whole confidence interval lies beyond it, so that chance in a
-            small slice does not hold up a good model. 0 judges by the value itself.
+        min_examples: Slices with fewer are skipped, and the verdict lists them.
+        confidence: A limit is broken only when the whole confidence interval lies beyond it. 0 judges by the value.
     """
 
     metric: str
@@ -139,10 +124,9 @@ class SliceGate:
     confidence: Confidence = 0.95
 
     def __post_init__(self) -> None:
-        name = f"{self.metric} by {self.by}"
-        _check_gate(self, name)
+        _check_gate(self, f"{self.metric} by {self.by}")
         if self.floor is None and self.ceiling is None and self.max_drop is None:
-            raise ConfigError(f"{name}: give a floor, a ceiling or max_drop")
+            raise ConfigError(f"{self.metric} by {self.by}: give a floor, a ceiling or max_drop")
 
 
 @dataclass(frozen=True)
@@ -153,9 +137,8 @@ class FairnessGate:
         metric: A key of ``tasks.METRICS``; "recall" by a group is equal opportunity (Hardt et al. 2016).
         by: The column.
         max_gap: Largest accepted difference between the highest and the lowest value.
-        min_examples: Values of the column with fewer examples are passed over, and the verdict says so.
-        confidence: The gap counts as too large only when the whole interval of the difference is above ``max_gap``. 0
-            judges by the difference itself.
+        min_examples: Values of the column with fewer are skipped, and the verdict lists them.
+        confidence: The gap is too large only when its whole interval is above ``max_gap``. 0 judges by the difference.
     """
 
     metric: str
@@ -165,10 +148,9 @@ class FairnessGate:
     confidence: Confidence = 0.95
 
     def __post_init__(self) -> None:
-        name = f"{self.metric} by {self.by}"
-        _check_gate(self, name)
+        _check_gate(self, f"{self.metric} by {self.by}")
         if "=" in self.by:
-            raise ConfigError(f"{name}: a gap is between the values of a column, got the one value {self.by!r}")
+            raise ConfigError(f"{self.metric}: a gap is between the values of a column, got the one value {self.by!r}")
 
 
 @dataclass(frozen=True)
@@ -177,8 +159,7 @@ class BeatsBaseline:
 
     Attributes:
         metric: One of ``OF_BASELINES``.
-        than: "constant", the same answer for every row; "linear"; or "boosting", scikit-learn's gradient boosting with
-            its defaults.
+        than: "constant", "linear", or "boosting": scikit-learn's gradient boosting with its defaults.
         margin: Least that the model must be better by.
     """
 
@@ -200,8 +181,8 @@ class Costs:
     """The threshold at which wrong answers cost least on the eval split.
 
     Attributes:
-        false_positive: Cost of a row of the first class that is taken for the second.
-        false_negative: Cost of a row of the second class that is taken for the first, in the same unit.
+        false_positive: Cost of a row of the first class predicted as the second.
+        false_negative: Cost of a row of the second class predicted as the first, in the same unit.
     """
 
     false_positive: NotNegative = 1.0
@@ -218,8 +199,8 @@ class AtLeast:
     """The threshold that reaches a precision or a recall on the eval split, with the most of the other.
 
     Attributes:
-        precision: Least share of rows of the second class among those that are taken for it.
-        recall: Least share of rows that are taken for the second class among those of it.
+        precision: Least share of rows of the second class among those predicted as it.
+        recall: Least share of rows predicted as the second class among those of it.
     """
 
     precision: Share | None = None
@@ -240,18 +221,17 @@ class Evaluation:
 
     Attributes:
         gates: All must hold; at least one.
-        slices: Columns whose values get metrics of their own, beside those that gates name; the overall metrics are
-            always there.
+        slices: Columns whose values get metrics of their own, in addition to those that gates name.
         threshold: Of two classes, the probability from which a row counts as the second, for precision, recall and the
-            served label. ``Costs`` and ``AtLeast`` have the Trainer choose it on the eval split.
-        coverage: Share of the rows for which an interval around a number, or a set of classes, is to contain the label,
-            fitted on the eval split and served beside the answer; None serves neither.
-        baseline: What ``max_drop`` compares with: "last blessed", "none", or the name of a run, such as
+            served label. ``Costs`` and ``AtLeast``: the Trainer chooses it on the eval split.
+        coverage: Share of rows whose label a served interval, or set of classes, contains, fitted on the eval split.
+            None serves neither.
+        baseline: What ``max_drop`` compares with: "last blessed", "none", the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
-        broken_baseline: "fail" ends the run where a baseline that was found no longer loads, has changed or does not
-            answer the rows of today; "warn" leaves it aside, with a warning in the verdict.
-        logits: The model answers logits, as a module file for stock TFX that compiles with ``from_logits=True`` exports
-            it. They are measured as the probabilities they stand for; who asks the model gets logits.
+        broken_baseline: "fail" ends the run where the baseline no longer loads, has changed or does not answer today's
+            rows; "warn" skips it, with a warning in the verdict.
+        logits: The model answers logits, as a stock module file with ``from_logits=True`` exports it. Metrics are of
+            the probabilities; whoever asks the model gets logits.
     """
 
     gates: tuple[AnyGate, ...]
@@ -299,8 +279,8 @@ class ModelChecks:
     """Limits that the exported model must keep before it is pushed.
 
     Attributes:
-        tolerance: Largest difference of a probability between the signatures, between batch sizes, and from what the
-            trained model answered in training; of a number, relative to the largest of its answers.
+        tolerance: Largest difference of a probability between signatures, batch sizes, and training and serving; of a
+            number, relative to its largest answer.
         timeout: Seconds until a model that does not answer is given up.
     """
 

@@ -20,10 +20,8 @@ class Images:
     """Images as data: a folder of them, a table of their paths, or files with encoded images in a column.
 
     Attributes:
-        column: Column of the encoded images in the examples and in requests; of a table beside image files, the column
-            with their paths.
-        max_pixels: Most pixels of an image, width times height (of a GIF, of all its frames); one with more is a bad
-            row, refused before it is decoded.
+        column: Of the encoded images in examples and requests; of a table next to image files, that with their paths.
+        max_pixels: Most pixels, width times height (of a GIF, of all frames); an image with more is a bad row.
         max_bytes: Most bytes of an encoded image; the same.
     """
 

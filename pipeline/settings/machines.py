@@ -1,17 +1,12 @@
-"""Machines on Vertex AI: of the pipeline's tasks, and of the jobs that the Trainer and the Tuner can run as.
-
-Frozen and checked when built, standard library only. A file such as ``configs/machines.py`` holds one
-``MACHINES = Machines(...)``.
-"""
+"""Machines on Vertex AI: ``configs/machines.py`` holds one ``MACHINES = Machines(...)``."""
 
 import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pipeline.settings.checks import ConfigError, check_settings, number, read_settings, text, whole
+from pipeline.settings.checks import ConfigError, check_settings, number, text, whole
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
@@ -105,11 +100,10 @@ class Job:
         accelerators: How many each replica has.
         tpu_topology: How the chips of a TPU host are connected, such as "2x2".
         replicas: Processes, the chief among them: those that train together, or that search side by side.
-        reduction_servers: Machines without accelerators that add up the gradients of GPU replicas
-            (cloud.google.com/vertex-ai/docs/training/distributed-training#reduce_training_time_with_reduction_server).
+        reduction_servers: Machines without accelerators that add up the gradients of GPU replicas:
+            cloud.google.com/vertex-ai/docs/training/distributed-training
         reduction_machine_type: Of these.
-        spot: Take machines that may be taken away at any time, at a fraction of the price. The job is started again
-            where it was.
+        spot: Take machines that may be taken away at any time, at a fraction of the price; the job then continues.
         restart: Start all replicas again when one is lost.
         boot_disk_gib: Size of the disk, which also holds what does not fit into memory.
         boot_disk_type: Kind of the disk.
@@ -181,11 +175,10 @@ class Machines:
         tasks: Resources by component, such as "Transform"; "default" is for those not named.
         training: The Trainer as a CustomJob; None: in its task, with that task's accelerators.
         tuning: The Tuner as a job; None: in its task.
-        search_with: Who chooses the values of the Tuner's job. "keras_tuner": KerasTuner, whose chief hands trials out
-            to the replicas. "vizier": Vertex AI Vizier, by a HyperparameterTuningJob with ``tuning.replicas`` trials
-            side by side.
-        max_cost: US dollars that one run may be estimated at; one that is dearer is not submitted. What an endpoint and
-            storage cost a month does not count. None: no limit. --max-cost goes first.
+        search_with: What chooses the values of the Tuner's job: "keras_tuner", or "vizier": Vertex AI Vizier, with
+            ``tuning.replicas`` trials at the same time.
+        max_cost: Largest estimate of one run in US dollars, without what an endpoint and storage cost a month. None: no
+            limit. --max-cost goes first.
     """
 
     tasks: Mapping[str, Resources] = field(default_factory=dict)
@@ -220,16 +213,12 @@ class Machines:
         return any(machine and (machine.accelerator or "").startswith("NVIDIA") for machine in machines)
 
     def task(self, component: str) -> Resources:
-        """Return the resources of a component's task; one that only waits for a job gets little, whatever its row."""
+        """Return the resources of a component's task, little for one that only waits for a job."""
         waits = (component == "Trainer" and self.training) or (component == "Tuner" and self.tuning)
         return WAITING if waits else self.tasks.get(component) or self.tasks.get(DEFAULT, Resources())
 
     def check_strategy(self, strategy: str) -> None:
-        """Check that the training's strategy can use the machines, and uses all that is paid for.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raise ConfigError unless the training's strategy can use the machines, and uses all that is paid for."""
         job = self.training
         replicas = job.replicas if job else 1
         accelerators = job.accelerators if job else self.task("Trainer").accelerators
@@ -263,11 +252,7 @@ def is_tpu(machine_type: str) -> bool:
 
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
-    """Check that a machine type takes an accelerator.
-
-    Raises:
-        ConfigError: it does not, or not so many; or it has accelerators and none are asked for.
-    """
+    """Raise ConfigError unless a machine type takes so many accelerators, or has none of its own and needs none."""
     _check_count(accelerator, count)
     taken = next((taken for pattern, taken in ACCELERATORS.items() if re.fullmatch(pattern, machine_type)), {})
     if accelerator is None:
@@ -284,15 +269,6 @@ def check_accelerator(machine_type: str, accelerator: str | None, count: int) ->
         raise ConfigError(f"{machine_type} does not take the accelerator {accelerator!r}: {offer}; {remedy}")
     if count not in taken[accelerator]:
         raise ConfigError(f"{machine_type} takes {_listed(taken[accelerator])} of {accelerator}, got {count!r}")
-
-
-def load_machines(path: Path) -> Machines:
-    """Return ``MACHINES`` from a file.
-
-    Raises:
-        ConfigError: the file is missing, does not run, or has no ``MACHINES`` that is a Machines.
-    """
-    return read_settings(path, "MACHINES", Machines)
 
 
 def _check_count(accelerator: str | None, count: int) -> None:

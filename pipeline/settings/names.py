@@ -11,13 +11,10 @@ LONGEST = 64
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to an identifier of ASCII letters, digits and "_"; one that is so already stays.
+    """Map each name to an identifier of ASCII letters, digits and "_": "Bill length (mm)" to "Bill_length__mm_".
 
     The results differ also when case is ignored, because they become names of files and TensorFlow operations. None is
     a Python keyword, which TensorFlow refuses as the name of an argument.
-
-    Args:
-        names: Such as the headers of a CSV file: "Bill length (mm)" becomes "Bill_length__mm_".
     """
     columns, renamed, used = sorted(names), dict[str, str](), set[str]()
     for name in filter(_is_plain, columns):

@@ -39,14 +39,7 @@ GROUPS_OF_CLOCK = ("hour", "minute", "second", "half", "zone")
 
 
 def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
-    """Return the regular expression of a whole text, and what its groups are.
-
-    Args:
-        form: One of ``DATES``.
-
-    Returns:
-        Pattern, and the groups' names in their order: "%Y", "%m", "%d", and ``GROUPS_OF_CLOCK``.
-    """
+    """Return the regular expression of one of ``DATES``, and its groups: "%Y", "%m", "%d" and ``GROUPS_OF_CLOCK``."""
     if form == "%H:%M":
         return rf"^ *{_CLOCK}{_ZONE} *$", GROUPS_OF_CLOCK
     parts = re.findall("%[Ymd]", form)

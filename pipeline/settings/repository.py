@@ -8,11 +8,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def find_root() -> Path:
-    """Return the repository: the nearest folder at or above the working folder that is a clone, else that of this file.
-
-    The package may be installed from another clone than the one the user stands in. In the image of the Vertex tasks
-    there is no clone at all, and what is returned is then the folder of the installed packages.
-    """
+    """Return the nearest folder at or above the working folder that is a clone, else the one of this file."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / "configs").is_dir() and (folder / "local_runner.py").is_file():

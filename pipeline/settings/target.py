@@ -1,7 +1,4 @@
-"""WHERE the pipeline runs: roots, metadata store, push destination, Beam options.
-
-Frozen, standard library only. The graph is the same for every target; WHAT it does is ``pipeline.settings.config``.
-"""
+"""WHERE the pipeline runs; WHAT it does is ``pipeline.settings.config``. The graph is the same for every target."""
 
 import contextlib
 import fcntl
@@ -15,18 +12,14 @@ from typing import Annotated, Literal
 from pipeline.errors import UserError
 from pipeline.settings.checks import Count, check_settings, number, problems_of, text
 from pipeline.settings.endpoint import IMAGE_NAME, Endpoint
-from pipeline.settings.engine import Engine
+from pipeline.settings.engine import beam_args
 from pipeline.settings.machines import Machines, MachineType, ServiceAccount
 
 FailurePolicy = Literal["fast", "slow"]
 EngineName = Literal["fast", "stock"]
 KEEP_VERSIONS = 5
-# One Beam worker in this process: two processes were slower (57 s against 35 s for Transform), because each imports
-# TensorFlow again.
-# Not DirectRunner: Beam 2.77 would first download another engine (Prism) from GitHub and run on that, and only without
-# a network on this one.
-# An image that nothing in this process reads, because TFX packs itself for workers elsewhere when none is named:
-# 1.5 s for each data step, and 47 MB that stay in /tmp.
+# One Beam worker in this process: each further process imports TensorFlow again. Not DirectRunner, which downloads
+# another engine (Prism). The image is not read: where none is named, TFX packs itself for workers elsewhere.
 IN_PROCESS = (
     "--runner=FnApiRunner",
     "--direct_running_mode=in_memory",
@@ -83,9 +76,9 @@ class Target:
         keep_versions: The newest pushed versions that stay there; a rollback needs two.
         metadata: SQLite file of ML Metadata, which remembers every run and makes steps cacheable; None: Vertex AI does.
         beam_args: Options of the Beam runner for the data steps.
-        staging: Folder here that takes what the steps read below ``pipeline_root`` (the user's code, the schema), to be
-            uploaded before the run; None: it is written to ``pipeline_root`` itself.
-        caching: Whether a step whose inputs have not changed is passed over.
+        staging: Folder here for what steps read below ``pipeline_root`` (the user's code, the schema), to be uploaded
+            before the run; None: ``pipeline_root`` itself.
+        caching: Whether a step whose inputs have not changed is skipped.
         vertex: Where on Vertex AI; None: this machine.
         engine: "fast": with the accelerators of ``pipeline.fast``; "stock": the executors and the launcher of TFX.
     """
@@ -118,19 +111,11 @@ class Target:
     def beam(
         cls, output: Path, name: str, runner: str, options: Mapping[str, str], keep_versions: int = KEEP_VERSIONS
     ) -> "Target":
-        """Return this machine with an engine of Beam for the data steps; its workers must see the folder, too.
+        """Return this machine with an engine of Beam for the data steps, whose workers see ``output`` by the same path.
 
-        Args:
-            output: As of ``local``, on a drive that this machine and all workers have under the same path.
-            name: As of ``local``.
-            runner: Such as "FlinkRunner".
-            options: Of Beam and the runner, by name; "" for one that takes no value.
-            keep_versions: As of ``local``.
-
-        Raises:
-            UserError: there is no such runner, or options are missing or exclude each other.
+        The options are of Beam and the runner, by name; "" for one that takes no value.
         """
-        return replace(cls.local(output, name, keep_versions), beam_args=Engine(runner, options).beam_args)
+        return replace(cls.local(output, name, keep_versions), beam_args=beam_args(runner, options))
 
     @classmethod
     def on_vertex(cls, vertex: "Vertex", name: str, staging: Path) -> "Target":
@@ -163,24 +148,14 @@ class Vertex:
     """Vertex AI Pipelines: where and as whom its jobs run.
 
     Attributes:
-        project: Google Cloud project that runs and pays the jobs.
-        region: Such as "europe-west4".
-        bucket: Name of a bucket in that region, without gs://.
         image: Container image of every task, as ``make image`` builds it.
         root_image: The same with root as its user, for Vizier's trials; None: ``image`` with "-root" after its tag.
         service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
-        network: VPC network to peer with, "projects/<number>/global/networks/<name>".
-        encryption_key: Customer-managed key, "projects/<p>/locations/<region>/keyRings/<ring>/cryptoKeys/<key>".
         labels: For the bill and for finding things; on the job and what it starts.
-        caching: Whether a step whose inputs have not changed is passed over.
-        experiment: Vertex AI Experiment that collects the runs.
-        webhook_url: Told what came of a run; None: nobody is. The address is in Secret Manager, for it is often all
-            that a stranger lacks: "projects/<p>/secrets/<name>/versions/<number or latest>".
-        webhook_secret: What that is signed with, the same.
-        failure_policy: After a failed task "slow" runs all that do not depend on it, then the task that reports; "fast"
-            starts nothing more, and who waits for the job reports.
+        webhook_url: Secret with the address that gets the outcome of a run, which ``webhook_secret`` signs.
+        failure_policy: After a failed task "slow" runs all that do not depend on it, then reports; "fast" starts
+            nothing more, and whoever waits for the job reports.
         dataflow: Runs the data steps there; None: in their tasks.
-        machines: What each task runs on, and what runs as a job of its own.
         endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
     """
 
@@ -222,29 +197,19 @@ class Vertex:
                     f"vertex.labels must be lower-case letters, digits, _ and -, at most 63 of each, "
                     f"such as team=flights, got {key}={value}"
                 )
-        if self.endpoint:
-            yield from self.endpoint.other_region(self.region)
+        place = self.endpoint.name if self.endpoint and self.endpoint.is_resource_name else ""
+        if place and f"/locations/{self.region}/" not in place:
+            yield (
+                f"endpoint.name is {place} and the pipeline runs in {self.region}; take an endpoint there, or --region "
+                f"{place.split('/')[3]}"
+            )
         if self.encryption_key and f"/locations/{self.region}/" not in self.encryption_key:
             yield f"vertex.encryption_key must be in the region {self.region}, got {self.encryption_key!r}"
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Google Cloud Dataflow as the engine of the data steps, for data past one machine: ``Target.beam_args`` from it.
-
-    Attributes:
-        project: Google Cloud project that runs and pays the jobs.
-        region: Such as "europe-west4"; near the data.
-        temp_location: Folder gs://... for what is in passing.
-        image: Container image of the workers, with this repository's packages in it and root as its user:
-            ``Vertex.image_as_root``.
-        machine_type: Of a worker.
-        max_workers: Most workers; Dataflow takes as many as the work at hand keeps busy.
-        service_account: E-mail address the workers act as; None: the project's default.
-        encryption_key: Customer-managed key, as ``Vertex.encryption_key``.
-        subnetwork: Of the workers, "regions/<region>/subnetworks/<name>"; they get no public addresses then.
-        labels: As ``Vertex.labels``.
-    """
+    """Google Cloud Dataflow as the engine of the data steps; its image is ``Vertex.image_as_root``."""
 
     project: Project
     region: Region
@@ -263,26 +228,24 @@ class Dataflow:
     @property
     def beam_args(self) -> tuple[str, ...]:
         """Return the options for Beam."""
-        arguments = [
-            "--runner=DataflowRunner",
-            f"--project={self.project}",
-            f"--region={self.region}",
-            f"--temp_location={self.temp_location}",
-            f"--sdk_container_image={self.image}",
+        given = {
+            "project": self.project,
+            "region": self.region,
+            "temp_location": self.temp_location,
+            "sdk_container_image": self.image,
             # The image has everything; without this Dataflow would install Beam once more on every worker.
-            "--sdk_location=container",
-            f"--machine_type={self.machine_type}",
-            "--autoscaling_algorithm=THROUGHPUT_BASED",
-            f"--max_num_workers={self.max_workers}",
-        ]
-        if self.service_account:
-            arguments.append(f"--service_account_email={self.service_account}")
-        if self.encryption_key:
-            arguments.append(f"--dataflow_kms_key={self.encryption_key}")
-        if self.subnetwork:
-            arguments += [f"--subnetwork={self.subnetwork}", "--no_use_public_ips"]
-        arguments += [f"--labels={key}={value}" for key, value in self.labels.items()]
-        return tuple(arguments)
+            "sdk_location": "container",
+            "machine_type": self.machine_type,
+            "autoscaling_algorithm": "THROUGHPUT_BASED",
+            "max_num_workers": self.max_workers,
+            "service_account_email": self.service_account,
+            "dataflow_kms_key": self.encryption_key,
+            "subnetwork": self.subnetwork,
+        }
+        options = [f"--{name}={value}" for name, value in given.items() if value]
+        public = ["--no_use_public_ips"] if self.subnetwork else []
+        labels = [f"--labels={key}={value}" for key, value in self.labels.items()]
+        return ("--runner=DataflowRunner", *options, *public, *labels)
 
 
 def as_root(image: str) -> str:
@@ -292,11 +255,7 @@ def as_root(image: str) -> str:
 
 @contextlib.contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
-    """Lock a folder for one run; two at once would write over each other's metadata.
-
-    Raises:
-        UserError: the folder cannot be written, or another run holds it.
-    """
+    """Lock a folder for one run; raise UserError where it cannot be written, or another run holds it."""
     if odd := re.search(r"[*?\[\]\\]", str(output)):
         raise UserError(
             f"the output folder {output} has {odd[0]} in its path, which TensorFlow takes for a pattern when it loads "

@@ -1,7 +1,4 @@
-"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured.
-
-Settings, training, evaluation, reports and terminal derive from it. Standard library only.
-"""
+"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +13,6 @@ class Metric:
     """A metric that gates name and reports show.
 
     Attributes:
-        title: In reports and on the terminal.
         direction: 1: higher is better, -1: lower is better, 0: neither.
         highest: The largest value there is; the lowest is 0. None: there is none.
         shown: Whether reports and the terminal have a column for it.
@@ -35,11 +31,10 @@ class TaskTraits:
     """Names and metrics that follow from the kind of label.
 
     Attributes:
-        label: The label in words.
         answer: Name of the served model's output: the probability of the second class, [batch]; those of all classes,
             [batch, classes]; or the number itself, [batch].
         objective: Metric of the Keras model that early stopping and the search judge by, unless the config names one.
-        metrics: By name; importance of features and the chart of slices are about the first.
+        metrics: By name; the first is used for the importance of features and the chart of slices.
     """
 
     label: str
@@ -85,7 +80,7 @@ TASKS: dict[Task, TaskTraits] = {
     ),
 }
 METRICS = {name: metric for task in TASKS.values() for name, metric in task.metrics.items()}
-# Beside the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
+# Next to the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
 LOW, HIGH, LABEL_SET = "prediction_low", "prediction_high", "label_set"
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
 # What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
@@ -95,7 +90,7 @@ LOWER_IS_BETTER = (
 
 
 def task_of(classes: int) -> Task:
-    """Return the task of a label with so many classes; with none, it is a number."""
+    """Return the task of a label by its number of classes; 0: it is a number."""
     return {0: "regression", 2: "binary"}.get(classes, "multiclass")  # type: ignore[return-value]
 
 

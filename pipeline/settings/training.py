@@ -1,6 +1,6 @@
 """Settings of a training; a part of ``PipelineConfig``, and what ``pipeline.training`` reads."""
 
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pipeline.settings.checks import ConfigError, Count, Rule, check_settings, number
@@ -32,46 +32,43 @@ class Training:
 
     Attributes:
         epochs: Most passes over the train split.
-        batch_size: Examples per replica that are computed at once. What does not fit into memory is halved by itself.
+        batch_size: Examples per replica that are computed together, halved where they do not fit into memory.
         accumulate: Batches whose gradients are summed for one step.
         patience: Epochs without a better eval objective before training stops; the best weights are restored.
-        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and then lowers it to 5 % of the model's,
-            over all epochs; "constant" leaves the model's as it is.
+        schedule: "cosine" warms the learning rate up over ``warmup_epochs`` and lowers it to 5 % of the model's;
+            "constant" leaves it as it is.
         warmup_epochs: May be a fraction.
         scale_learning_rate: Multiply the learning rate by the number of replicas, reached at the end of the warm-up.
         clip_norm: Largest norm of all gradients together; None clips nothing.
-        objective: Metric of the compiled model that early stopping and the search judge by; of "loss" and what is named
-            after an error, such as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
-        strategy: "auto" takes, whichever applies first: "multi_worker" when TF_CONFIG names several workers, "tpu" when
-            the environment names one, "mirrored" with two or more GPUs, else "one_device".
+        objective: Metric of the compiled model that early stopping and the search judge by; of losses and errors, such
+            as "rmse", lower is better. None: "auc", "loss" or "rmse", as the label needs.
+        strategy: "auto" takes the first that applies: "multi_worker" when TF_CONFIG names several workers, "tpu" when
+            the environment names one, "mirrored" with two or more GPUs, "one_device".
         precision: Keras dtype policy; "auto" is "mixed_bfloat16" on TPUs and "float32" elsewhere.
-        cache: Where parsed examples are kept between epochs; "auto" takes the first of memory, disk and none that they
-            fit into.
+        cache: Where parsed examples are kept between epochs; "auto": the first of memory, disk and none that they fit.
         seed: Of initial weights, dropout and order; None takes another one in every run.
         steps_per_call: Steps that run without Python in between; callbacks see that many as one batch.
         checkpoint_steps: Steps between checkpoints within an epoch; there is one after every epoch. None: only those.
         profile: The first step to trace for TensorBoard and the one after the last, such as (100, 110); None traces
             none.
         sequence_length: Values kept of a feature whose number varies, such as the words of a text; fewer are filled up.
-        backbone_weights: For ``training.backbone``: "imagenet", a .weights.h5 file, or the folder of a pushed model
-            whose backbone is taken; here or gs://. Others make the Tuner and the Trainer run again.
+        backbone_weights: For ``training.backbone``: "imagenet", a .weights.h5 file, or the folder of a pushed model,
+            here or gs://. Others make the Tuner and the Trainer run again.
         head_epochs: Epochs in which a backbone keeps its weights and only the layers after it learn.
         fine_tuning_rate: Factor of the learning rate after these.
         members: What answers: "network", the module file's model; "trees", gradient boosting on its numbers and
-            categories; "both", their mean, weighed by the eval split. Trees see no lists and no images, and the search
-            is for the network.
-        calibration: How probabilities are made to mean what they say, in the served model, fitted on the eval split:
-            "sigmoid" or "isotonic" of two classes, "temperature" of any number.
-        class_weight: "balanced" makes each class count the same in the loss, on train and eval, however rare it is; in
-            metrics and gates not. Probabilities are then not those of the data. None: a row counts as it does there.
-        explain_rows: Rows of the train split that explanations begin from: more make them more certain and slower. They
-            are readable in the pushed model; 0 keeps them out of it, and ``explain`` with them. Transform keeps 128 to
-            255 of each file, so more files have more. From 33 columns on fewer are taken: 2,048 over their number, and
-            16 at least. The log says so.
+            categories, without lists and images; "both", their mean, weighed by the eval split. The search is for the
+            network.
+        calibration: Of the probabilities in the served model, fitted on the eval split: "sigmoid" or "isotonic" of two
+            classes, "temperature" of any number.
+        class_weight: "balanced" makes each class count the same in the loss on train and eval, not in metrics and
+            gates. Probabilities then differ from the data's. None: every row counts the same.
+        explain_rows: Rows of the train split that explanations begin from: more are more certain and slower. They are
+            readable in the pushed model; 0 leaves ``explain`` out. Transform keeps 128 to 255 of each file. From 33
+            columns on 2,048 over their number are taken, at least 16.
         warm_start: Start from the weights of the last blessed model. Each new one makes the Trainer run again.
-        train_steps: ``fn_args.train_steps``, for module files that ask for it, as those of stock TFX do;
-            ``pipeline.training`` takes epochs. None: those of one pass over the train split.
-        eval_steps: ``fn_args.eval_steps``, the same. None: those of one pass over the eval split.
+        train_steps: ``fn_args.train_steps``, for module files of stock TFX; None: one pass over the train split.
+        eval_steps: ``fn_args.eval_steps``, the same of the eval split.
     """
 
     epochs: Count = 10
@@ -101,22 +98,8 @@ class Training:
     warm_start: bool = False
     train_steps: Count | None = None
     eval_steps: Count | None = None
-    profile_steps: InitVar[tuple[int, int] | None] = None  # its name until ``profile`` took it in
-    recompute: InitVar[bool | None] = None  # removed
 
-    def __post_init__(self, profile_steps: tuple[int, int] | None, recompute: bool | None) -> None:
-        if profile_steps is not None:
-            raise ConfigError(f"training.profile_steps is now training.profile: write profile={profile_steps!r}")
-        if recompute is not None:
-            raise ConfigError(
-                "training.recompute was removed; delete the setting and use tf.recompute_grad in build_model: "
-                'docs/training.md, "Models that need more memory"'
-            )
-        if self.strategy == "split":
-            raise ConfigError(
-                'training.strategy "split" was removed; take "auto" and the ways to use less memory in '
-                'docs/training.md, "Models that need more memory"'
-            )
+    def __post_init__(self) -> None:
         check_settings("training.", self)
         if self.class_weight and self.calibration == "temperature":
             raise ConfigError(

@@ -23,6 +23,7 @@ from pipeline.model.export_format import (
     ROWS_SIGNATURE,
     WEIGHTS,
 )
+from pipeline.settings.image_data import Images
 from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.notations import notation_of
 from pipeline.settings.tasks import ANSWERS, task_of
@@ -50,7 +51,7 @@ def export(
     decoder: Decoder | None = None,
     ensemble: Ensemble | None = None,
     at_once: int = 64,
-    images: Mapping[str, Any] | None = None,
+    images: Images | None = None,
     background: Sequence[bytes] = (),
 ) -> None:
     """Write a SavedModel that needs nothing but TensorFlow.
@@ -79,7 +80,7 @@ def export(
         decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
-        images: ``pipeline.settings.image_data.Images`` as a dictionary, where one of the raw features is an image.
+        images: Where one of the raw features is an image.
         background: Raw rows that explanations begin from, serialized tf.Examples; they travel with the model.
 
     Raises:
@@ -196,7 +197,7 @@ def _describe(
     plain: Mapping[str, str],
     schema: schema_pb2.Schema,
     answers: Answers,
-    images: Mapping[str, Any] | None,
+    images: Images | None,
 ) -> None:
     """Write ``INPUTS``, ``CLASSES`` and, where something was chosen on the eval split, ``FITTED``."""
     described = {
@@ -208,8 +209,8 @@ def _describe(
         if found and found["type"] == "text" and (notation := notation_of(feature)):
             found["notation"] = notation
     if images:
-        limits = {name: images[name] for name in ("max_pixels", "max_bytes")}
-        described[images["column"]] |= {"type": "image", **limits}
+        limits = {"max_pixels": images.max_pixels, "max_bytes": images.max_bytes}
+        described[images.column] |= {"type": "image", **limits}
     fitted = [(FITTED, answers.fitted)] if answers.fitted else []
     for path, content in ((INPUTS, described), (CLASSES, list(answers.classes)), *fitted):
         tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")

@@ -12,6 +12,7 @@ from pipeline.components.artifacts import read_baselines
 from pipeline.components.base import files_of
 from pipeline.components.baselines import BaselinesExecutor, served_columns, spread
 from pipeline.quality.schema_text import parse
+from pipeline.settings.checks import to_json
 from pipeline.settings.config import Data, Label
 from tests.components.example_gen import run
 
@@ -19,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "eval", "test")
 
 
-def baselines(examples: standard_artifacts.Examples, schema: Path, to: Path, label: str = "late", classes: int = 2):
+def baselines(examples: standard_artifacts.Examples, schema: Path, to: Path):
     given = standard_artifacts.Schema()
     given.uri = str(schema)
     output = standard_artifacts.ModelEvaluation()
     output.uri = str(to)
     to.mkdir()
-    settings = json.dumps({"label": label, "classes": classes})
+    settings = to_json(Label("late"))
     BaselinesExecutor().Do({"examples": [examples], "schema": [given]}, {"baselines": [output]}, {"settings": settings})
     return read_baselines(output.uri), json.loads((to / "baselines.json").read_text())
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from tfx.types import standard_artifacts
 
-from pipeline.components.earlier_model import LatestOtherBlessedModelStrategy, model_of_run
+from pipeline.components.earlier_model import LatestOtherBlessedModelStrategy
 from pipeline.errors import UserError
+from pipeline.graph import model_of_run
 from tests.e2e.run import Run
 
 

@@ -8,8 +8,7 @@ from tfx.components.trainer import fn_args_utils
 from tfx.types import standard_artifacts
 from tfx_bsl.public import tfxio
 
-from pipeline.components.fn_args import FnArgs
-from pipeline.components.trainer import TrainerExecutor
+from pipeline.components.trainer import FnArgs, TrainerExecutor
 from pipeline.packaging import wheels
 
 

@@ -8,7 +8,7 @@ import keras_tuner
 import pytest
 import tensorflow as tf
 
-from pipeline.components.infinite_data import InfiniteDataError, ReportProgress, reject_infinite_data
+from pipeline.components.trainer import InfiniteDataError, ReportProgress, reject_infinite_data
 from pipeline.progress import LOGGER
 
 

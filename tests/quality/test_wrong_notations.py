@@ -1,7 +1,6 @@
 """Text in another notation than its column's: the check finds what the model would take for missing, and no more."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from pipeline.components.data_gate import ExampleValidatorExecutor
+from pipeline.components.data_gate import ExampleValidatorExecutor, ValidatorSettings
 from pipeline.data.examples import serialize
 from pipeline.quality.findings import from_json
 from pipeline.quality.request_rows import RequestRows
@@ -22,7 +21,8 @@ from pipeline.quality.statistics import Remedies
 from pipeline.quality.wrong_values import Unread, in_another_notation
 from pipeline.scaffold import files
 from pipeline.scaffold.table import look
-from pipeline.settings.config import Data, load_config
+from pipeline.settings.checks import to_json
+from pipeline.settings.config import Data, Label, load_config
 from pipeline.settings.gates import DataChecks
 from pipeline.settings.notations import AMOUNTS, DATES
 from pipeline.training.preprocessing import amount, calendar
@@ -158,11 +158,11 @@ def test_example_validator_warns_of_each_split_and_lets_the_run_go_on(schema, tm
                 with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
                     for record in serialize(table):
                         writer.write(record)
-    settings = {"label": "back", "classes": 2, "checks": dataclasses.asdict(DataChecks()), "schema": "schema.pbtxt"}
+    settings = ValidatorSettings(Label("back"), DataChecks(), "schema.pbtxt", str(tmp_path / "none"))
     ExampleValidatorExecutor().Do(
         {"examples": [examples], "statistics": [statistics], "schema": [of_schema]},
         {"anomalies": [anomalies]},
-        {"settings": json.dumps({**settings, "reference": str(tmp_path / "none")})},
+        {"settings": to_json(settings)},
     )
     found = [one for one in from_json((tmp_path / "a/findings.json").read_text()) if one.kind == "notation"]
     assert [(one.feature, one.split, one.severity) for one in found] == [("day", "test", "warn")]

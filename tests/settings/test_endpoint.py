@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.settings import checks
 from pipeline.settings.checks import ConfigError
-from pipeline.settings.endpoint import Canary, Endpoint, load_endpoint
+from pipeline.settings.endpoint import Canary, Endpoint
 from pipeline.settings.target import Vertex
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def test_the_settings_reach_a_task_as_they_are():
 
 
 def test_the_example_is_in_order():
-    endpoint = load_endpoint(ROOT / "configs/endpoint.py")
+    endpoint = checks.read_settings(ROOT / "configs/endpoint.py", "ENDPOINT", Endpoint)
     assert endpoint.resource_name("demo", "us-central1") == "projects/demo/locations/us-central1/endpoints/late-flights"
 
 
@@ -84,7 +84,7 @@ def test_a_file_that_is_missing_is_said_with_what_it_should_hold(tmp_path: Path)
     with pytest.raises(
         ConfigError, match=r"no file .*nothing.py; expected a Python file with ENDPOINT = Endpoint\(...\)"
     ):
-        load_endpoint(tmp_path / "nothing.py")
+        checks.read_settings(tmp_path / "nothing.py", "ENDPOINT", Endpoint)
 
 
 def test_an_endpoint_in_another_region_than_the_pipeline_is_refused():

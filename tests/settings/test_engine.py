@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.settings.engine import Engine
+from pipeline.settings.engine import beam_args
 from pipeline.settings.target import IN_PROCESS, Target
 
 FLINK = {"flink_master": "flink:8081", "sdk_container_image": "registry/pipeline:1"}
@@ -45,17 +45,17 @@ FLINK = {"flink_master": "flink:8081", "sdk_container_image": "registry/pipeline
 )
 def test_wrong_options_are_refused_with_what_to_write(runner, options, message):
     with pytest.raises(UserError, match=message):
-        Engine(runner, options)
+        beam_args(runner, options)
 
 
 def test_all_that_is_wrong_is_one_message():
     with pytest.raises(UserError) as refused:
-        Engine("FlinkRunner", {"runner": "x"})
+        beam_args("FlinkRunner", {"runner": "x"})
     assert len(str(refused.value).splitlines()) == 3
 
 
 def test_an_image_is_what_the_workers_are_and_no_package_is_made_for_them():
-    assert Engine("FlinkRunner", {**FLINK, "flink_submit_uber_jar": ""}).beam_args == (
+    assert beam_args("FlinkRunner", {**FLINK, "flink_submit_uber_jar": ""}) == (
         "--runner=FlinkRunner",
         "--flink_master=flink:8081",
         "--sdk_container_image=registry/pipeline:1",
@@ -64,7 +64,7 @@ def test_an_image_is_what_the_workers_are_and_no_package_is_made_for_them():
         "--environment_config=registry/pipeline:1",
     )
     external = {"job_endpoint": "h:1", "environment_type": "EXTERNAL", "environment_config": "h:2"}
-    assert "--sdk_container_image=none" in Engine("PortableRunner", external).beam_args
+    assert "--sdk_container_image=none" in beam_args("PortableRunner", external)
 
 
 def test_a_target_with_an_engine_differs_from_this_machine_in_that_only(tmp_path):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.checks import ConfigError
-from pipeline.settings.machines import Job, Machines, Resources, load_machines
+from pipeline.settings.checks import ConfigError, read_settings
+from pipeline.settings.machines import Job, Machines, Resources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,7 +103,7 @@ def test_a_task_that_only_waits_for_its_job_is_small():
 
 
 def test_the_default_table_loads():
-    assert load_machines(ROOT / "configs/machines.py").task("Transform").cpu
+    assert read_settings(ROOT / "configs/machines.py", "MACHINES", Machines).task("Transform").cpu
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_file_without_a_table_is_refused(tmp_path, text, message):
     if text is not None:
         (tmp_path / "machines.py").write_text(text)
     with pytest.raises(ConfigError, match=message):
-        load_machines(tmp_path / "machines.py")
+        read_settings(tmp_path / "machines.py", "MACHINES", Machines)
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), "5"])

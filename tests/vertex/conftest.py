@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.vertex.arguments import COMMANDS
+from pipeline.cli.vertex.arguments import GRAPH
 from pipeline.packaging import fingerprints
 from pipeline.settings.config import PipelineConfig, load_config
 from pipeline.settings.target import Target, Vertex
@@ -114,7 +114,7 @@ def runner(there: GoogleCloud, vertex, few_flights: Path, tmp_path: Path):
 
     def run(command: str, *arguments: str) -> tuple[int, str]:
         flags = [f"--output={tmp_path / 'output'}"]
-        if COMMANDS[command].graph:
+        if command in GRAPH:
             flags.append(f"--data={few_flights}")
         if command in ("run", "watch", "batch-predict"):
             flags.append("--poll=0.01")

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pipeline.cli import command_line, terminal
-from pipeline.cli.vertex.arguments import COMMANDS
+from pipeline.cli.vertex.arguments import COMMANDS, GRAPH
 from pipeline.cli.vertex.session import Session
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
@@ -17,7 +17,7 @@ from pipeline.settings.target import Vertex
 
 def read_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
     """Read the config; check its data and module file, without TensorFlow, if the command compiles the graph."""
-    if not COMMANDS[arguments.command].graph:
+    if arguments.command not in GRAPH:
         return command_line.chosen_config(arguments, root)
     config = command_line.configured(arguments, root)
     command_line.check_memory()
@@ -45,6 +45,6 @@ def run(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex, r
         log = folder / "logs" / f"{run_id}.log"
     with terminal.redirect_output(log) as screen:
         # With the log in place: TensorFlow and TFX take seconds and print a lot.
-        module = importlib.import_module(f"pipeline.cli.vertex.{COMMANDS[arguments.command].module}")
+        module = importlib.import_module(f"pipeline.cli.vertex.{COMMANDS[arguments.command]}")
         command = getattr(module, arguments.command.replace("-", "_"))
         return command(Session(arguments, config, vertex, output, folder, run_id, screen))

@@ -1,4 +1,4 @@
-"""Flags and environment → a Vertex with its machines and its endpoint; all that is missing or wrong in one message."""
+"""Flags and environment → a Vertex with its machines and endpoint; one message names what is missing or wrong."""
 
 import argparse
 import contextlib
@@ -10,9 +10,9 @@ from typing import Any, get_args
 from pipeline.costs.prices import TABLE, read_prices
 from pipeline.errors import UserError, WrongArgument
 from pipeline.packaging import fingerprints
-from pipeline.settings.checks import ConfigError
-from pipeline.settings.endpoint import Endpoint, load_endpoint
-from pipeline.settings.machines import Job, Machines, SearchService, is_tpu, load_machines
+from pipeline.settings.checks import ConfigError, read_settings
+from pipeline.settings.endpoint import Endpoint
+from pipeline.settings.machines import Job, Machines, SearchService, is_tpu
 from pipeline.settings.repository import find_root
 from pipeline.settings.target import Dataflow, FailurePolicy, Vertex, as_root
 
@@ -22,176 +22,156 @@ class Setting:
     """A setting that a flag or a variable of the environment gives; the flag goes first.
 
     Attributes:
-        flag: Such as "--project".
-        variables: Names in the environment; the first that is set counts.
-        help: For --help.
         remedy: How to get a value, for the message that a command needs one.
-        choices: Values that are allowed; None: any.
+        others: Variables other than VERTEX_ and the flag's name; the first that is set counts.
     """
 
     flag: str
-    variables: tuple[str, ...]
     help: str
     remedy: str | None = None
     choices: tuple[str, ...] | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Name of the parsed argument."""
         return self.flag.removeprefix("--").replace("-", "_")
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names in the environment."""
+        return self.others or (f"VERTEX_{self.name.upper()}",)
+
 
 YES_OR_NO = ("on", "off")
 VERTEX = (
     Setting(
         "--project",
-        ("GOOGLE_CLOUD_PROJECT",),
         "Google Cloud project that runs and pays",
         "the project's id, as gcloud projects list shows it",
+        others=("GOOGLE_CLOUD_PROJECT",),
     ),
     Setting(
         "--region",
-        ("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION"),
         "region, such as europe-west4",
         "one near your data: https://cloud.google.com/vertex-ai/docs/general/locations",
+        others=("GOOGLE_CLOUD_REGION", "GOOGLE_CLOUD_LOCATION"),
     ),
     Setting(
         "--bucket",
-        ("VERTEX_BUCKET",),
         "bucket in that region for artifacts and models",
         "make one with gcloud storage buckets create gs://NAME --location=REGION",
     ),
-    Setting("--image", ("VERTEX_IMAGE",), "image of every task (the one that make image builds from this code)"),
-    Setting(
-        "--root-image",
-        ("VERTEX_ROOT_IMAGE",),
-        "the same with root as its user, for Dataflow's workers and Vizier's trials (the image with -root after its "
-        "tag, which make image builds, too)",
-    ),
-    Setting("--service-account", ("VERTEX_SERVICE_ACCOUNT",), "e-mail address the tasks act as (project's default)"),
-    Setting("--network", ("VERTEX_NETWORK",), "network to peer with: projects/NUMBER/global/networks/NAME"),
-    Setting("--encryption-key", ("VERTEX_ENCRYPTION_KEY",), "customer-managed key: projects/P/.../cryptoKeys/K"),
-    Setting("--labels", ("VERTEX_LABELS",), "labels of the job, such as team=flights,stage=test"),
-    Setting("--caching", ("VERTEX_CACHING",), "pass over steps whose inputs have not changed (on)", None, YES_OR_NO),
-    Setting("--experiment", ("VERTEX_EXPERIMENT",), "Vertex AI Experiment that collects the runs"),
-    Setting("--webhook-url", ("VERTEX_WEBHOOK_URL",), "secret with the https://... that is told the outcome of a run"),
-    Setting(
-        "--webhook-secret", ("VERTEX_WEBHOOK_SECRET",), "secret to sign that with: projects/P/secrets/S/versions/latest"
-    ),
+    Setting("--image", "image of every task (the one that make image builds from this code)"),
+    Setting("--root-image", "the same with root as its user, for Dataflow's workers and Vizier's trials (IMAGE-root)"),
+    Setting("--service-account", "e-mail address the tasks act as (project's default)"),
+    Setting("--network", "network to peer with: projects/NUMBER/global/networks/NAME"),
+    Setting("--encryption-key", "customer-managed key: projects/P/.../cryptoKeys/K"),
+    Setting("--labels", "labels of the job, such as team=flights,stage=test"),
+    Setting("--caching", "pass over steps whose inputs have not changed (on)", choices=YES_OR_NO),
+    Setting("--experiment", "Vertex AI Experiment that collects the runs"),
+    Setting("--webhook-url", "secret with the https://... that gets the outcome of a run"),
+    Setting("--webhook-secret", "secret to sign that with: projects/P/secrets/S/versions/latest"),
     Setting(
         "--failure-policy",
-        ("VERTEX_FAILURE_POLICY",),
-        "after a failed task run all that do not depend on it, and report (slow), or nothing more (fast) (slow)",
-        None,
-        get_args(FailurePolicy),
+        "after a failed task run tasks that do not depend on it, and report (slow), or nothing more (fast) (slow)",
+        choices=get_args(FailurePolicy),
     ),
-    Setting("--dataflow", ("VERTEX_DATAFLOW",), "run the data steps on Dataflow (off)", None, YES_OR_NO),
-    Setting("--dataflow-machine-type", ("VERTEX_DATAFLOW_MACHINE_TYPE",), "of a Dataflow worker (n2-standard-4)"),
-    Setting("--dataflow-max-workers", ("VERTEX_DATAFLOW_MAX_WORKERS",), "most Dataflow workers (10)"),
-    Setting("--dataflow-subnetwork", ("VERTEX_DATAFLOW_SUBNETWORK",), "of Dataflow workers: regions/R/subnetworks/N"),
+    Setting("--dataflow", "run the data steps on Dataflow (off)", choices=YES_OR_NO),
+    Setting("--dataflow-machine-type", "of a Dataflow worker (n2-standard-4)"),
+    Setting("--dataflow-max-workers", "most Dataflow workers (10)"),
+    Setting("--dataflow-subnetwork", "of Dataflow workers: regions/R/subnetworks/N"),
 )
 MACHINES = (
-    Setting("--machines", ("VERTEX_MACHINES",), "file with the table of machines (configs/machines.py)"),
-    Setting("--training-workers", (), "processes that train together, as a job of their own"),
-    Setting("--tuner-workers", (), "processes that search side by side, as a job of their own"),
+    Setting("--machines", "file with the table of machines (configs/machines.py)"),
+    Setting("--training-workers", "processes that train together, as a separate job"),
+    Setting("--tuner-workers", "processes that search at the same time, as a separate job"),
     Setting(
         "--search-with",
-        (),
         "service that chooses the values of a Tuner that is a job (keras_tuner)",
-        None,
-        get_args(SearchService),
+        choices=get_args(SearchService),
     ),
 )
-ENDPOINT = (
-    Setting(
-        "--endpoint",
-        ("VERTEX_ENDPOINT",),
-        "file with the settings of the endpoint that models are deployed to, such as configs/endpoint.py; without it "
-        "they are pushed to the bucket only",
-        "the file with its settings",
-    ),
+ENDPOINT = Setting(
+    "--endpoint",
+    "file with the settings of the endpoint that models are deployed to, such as configs/endpoint.py; without it they "
+    "are pushed to the bucket only",
+    "the file with its settings",
 )
-SETTINGS = (*VERTEX, *MACHINES, *ENDPOINT)
+SETTINGS = (*VERTEX, *MACHINES, ENDPOINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser, names: Collection[str], environment: Mapping[str, str]) -> None:
-    """Add the flags of the settings in ``names``, with the values of the environment as their defaults.
-
-    Choices are checked in ``read``, which reports all problems together.
-    """
+    """Add the flags of the settings in ``names``, with defaults of the environment; ``read`` checks choices."""
     group = parser.add_argument_group("settings", "A variable of the environment, in [], may stand in place of a flag.")
     for setting in SETTINGS:
         if setting.name in names:
             variables = (environment.get(variable, "").strip() for variable in setting.variables)
             metavar = "FILE" if setting.help.startswith("file") else setting.name.split("_")[-1].upper()
             metavar = "|".join(setting.choices) if setting.choices else metavar
-            shown = f" [{setting.variables[0]}]" if setting.variables else ""
+            default = next(filter(None, variables), None)
             group.add_argument(
-                setting.flag,
-                metavar=metavar,
-                help=f"{setting.help}{shown}",
-                default=next(filter(None, variables), None),
+                setting.flag, metavar=metavar, help=f"{setting.help} [{setting.variables[0]}]", default=default
             )
 
 
 def read(arguments: argparse.Namespace, root: Path) -> Vertex:
-    """Return where a command runs; stand-ins take the place of settings that it does not need.
+    """Return where a command runs; raise WrongArgument with a line for each setting that is missing or wrong.
 
-    Args:
-        arguments: With the flags of ``add_arguments`` that the command takes, and their names in ``needed``.
-        root: Folder of the repository, for configs/machines.py.
-
-    Raises:
-        WrongArgument: settings are missing or wrong; a line for each.
+    Stand-ins take the place of settings that the command does not need.
     """
     values = {setting.name: (getattr(arguments, setting.name, None) or "").strip() or None for setting in SETTINGS}
-    problems = [
-        f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}"
-        for setting in SETTINGS
-        if setting.name in arguments.needed and not values[setting.name]
-    ]
+    problems: list[str] = []
     for setting in SETTINGS:
         value = values[setting.name]
+        if setting.name in arguments.needed and not value:
+            problems.append(f"{setting.flag} (or {setting.variables[0]}) is missing: {setting.remedy}")
         if setting.choices and value and value not in setting.choices:
             problems.append(f"{setting.flag} must be {' or '.join(setting.choices)}, got {value!r}")
             values[setting.name] = None
-    max_workers, machines, endpoint, dataflow = 1, Machines(), None, None
+    machines, endpoint, dataflow, max_workers = Machines(), None, None, 1
     with _collected(problems):
         max_workers = _positive("--dataflow-max-workers", values["dataflow_max_workers"] or "10")
     with _collected(problems):
         if "machines" in arguments:
             machines = _read_machines(values, root / "configs/machines.py")
     with _collected(problems):
-        endpoint = load_endpoint(Path(values["endpoint"])) if values["endpoint"] else None
-
+        if values["endpoint"]:
+            endpoint = read_settings(Path(values["endpoint"]), "ENDPOINT", Endpoint)
     problems += _unknown_types(machines, endpoint, values["dataflow_machine_type"])
 
     project = values["project"] or "missing"
     elsewhere = endpoint.name.split("/")[3] if endpoint and endpoint.is_resource_name else "us-central1"
     region = values["region"] or elsewhere
     bucket = (values["bucket"] or "missing").removeprefix("gs://").rstrip("/")
-    image, root_image = _images(values, f"{region}-docker.pkg.dev/{project.replace(':', '/')}", machines, problems)
-    account: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
-    account |= {"project": project, "region": region, "labels": _labels(values["labels"] or "", problems)}
+    registry = f"{region}-docker.pkg.dev/{project.replace(':', '/')}"
+    image = values["image"] or f"{registry}/{fingerprints.image_name('gpu' if machines.gpus else 'cpu')}"
+    root_image = values["root_image"] or (image if "@" in image else as_root(image))
+    needs_root = values["dataflow"] == "on" or machines.search_with == "vizier"
+    if needs_root and "@" in image and not values["root_image"]:
+        problems.append(
+            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
+            "and Vizier's trials need the same image with root as its user"
+        )
+    shared: dict[str, Any] = {name: values[name] for name in ("service_account", "encryption_key")}
+    shared |= {"project": project, "region": region, "labels": _labels(values["labels"] or "", problems)}
     with _collected(problems):
         if values["dataflow"] == "on":
             dataflow = Dataflow(
-                **account,
+                **shared,
                 image=root_image,
                 temp_location=f"gs://{bucket}/temp",
                 machine_type=values["dataflow_machine_type"] or Dataflow.machine_type,
                 max_workers=max_workers,
                 subnetwork=values["dataflow_subnetwork"],
             )
+    own: dict[str, Any] = {name: values[name] for name in ("network", "experiment", "webhook_url", "webhook_secret")}
     with _collected(problems):
         vertex = Vertex(
-            **account,
+            **shared,
+            **own,
             image=image,
             root_image=root_image,
-            network=values["network"],
-            experiment=values["experiment"],
-            webhook_url=values["webhook_url"],
-            webhook_secret=values["webhook_secret"],
             bucket=bucket,
             caching=values["caching"] != "off",
             failure_policy="fast" if values["failure_policy"] == "fast" else "slow",
@@ -216,8 +196,8 @@ def _as_flag(problem: str) -> str:
     return problem.replace(f"{place}.{name}", flag, 1) if flag else problem
 
 
-def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: str | None) -> list[str]:
-    """Return a sentence for each machine type that the table of machines and prices does not have."""
+def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: str | None) -> Iterator[str]:
+    """Yield a sentence for each machine type that the table of machines and prices does not have."""
     named = {"--dataflow-machine-type": of_dataflow, "endpoint.machine_type": endpoint and endpoint.machine_type}
     for name, job in (("training", machines.training), ("tuning", machines.tuning)):
         if job:
@@ -226,15 +206,13 @@ def _unknown_types(machines: Machines, endpoint: Endpoint | None, of_dataflow: s
     try:
         known = read_prices(find_root() / TABLE)
     except UserError:  # the estimate says so, and a run needs no prices
-        return []
-    problems = []
+        return
     for name, machine_type in named.items():
         try:
             if machine_type and not is_tpu(machine_type):
                 known.machine(machine_type)
         except UserError as error:
-            problems.append(f"{name}: {error}. A type that Google has and the file has not goes into its [shapes]")
-    return problems
+            yield f"{name}: {error}. A type that Google has and the file has not goes into its [shapes]"
 
 
 def _labels(text: str, problems: list[str]) -> dict[str, str]:
@@ -243,22 +221,6 @@ def _labels(text: str, problems: list[str]) -> dict[str, str]:
     problems += [f"--labels must be key=value,key=value, got {item!r}" for item in items if "=" not in item]
     pairs = (item.split("=", 1) for item in items if "=" in item)
     return {key.strip(): value.strip() for key, value in pairs}
-
-
-def _images(
-    values: Mapping[str, str | None], registry: str, machines: Machines, problems: list[str]
-) -> tuple[str, str]:
-    """Return the image of the tasks and the one with root as its user; add what is wrong to ``problems``."""
-    default = fingerprints.image_name("gpu" if machines.gpus else "cpu")
-    image = values["image"] or f"{registry}/{default}"
-    if values["root_image"] or "@" not in image:
-        return image, values["root_image"] or as_root(image)
-    if values["dataflow"] == "on" or machines.search_with == "vizier":
-        problems.append(
-            f"--root-image (or VERTEX_ROOT_IMAGE) is missing: {image} is named by its digest, and Dataflow's workers "
-            "and Vizier's trials need the same image with root as its user"
-        )
-    return image, image
 
 
 @contextlib.contextmanager
@@ -271,16 +233,12 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _read_machines(values: Mapping[str, str | None], default: Path) -> Machines:
-    machines = load_machines(Path(values["machines"] or default))
-    if values["training_workers"]:
-        replicas = _positive("--training-workers", values["training_workers"])
-        machines = replace(machines, training=replace(machines.training or Job(), replicas=replicas))
-    if values["tuner_workers"]:
-        replicas = _positive("--tuner-workers", values["tuner_workers"])
-        machines = replace(machines, tuning=replace(machines.tuning or Job(), replicas=replicas))
-    if values["search_with"]:
-        machines = replace(machines, search_with=values["search_with"])  # type: ignore[arg-type]
-    return machines
+    machines = read_settings(Path(values["machines"] or default), "MACHINES", Machines)
+    changed: dict[str, Any] = {"search_with": values["search_with"]} if values["search_with"] else {}
+    for flag, name in (("--training-workers", "training"), ("--tuner-workers", "tuning")):
+        if text := values[flag.removeprefix("--").replace("-", "_")]:
+            changed[name] = replace(getattr(machines, name) or Job(), replicas=_positive(flag, text))
+    return replace(machines, **changed)
 
 
 def _positive(flag: str, text: str) -> int:

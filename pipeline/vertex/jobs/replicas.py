@@ -68,8 +68,7 @@ class TunerReplica(BaseExecutor):
             threading.Thread(target=_end_with, args=[chief], daemon=True).start()
         os.environ.update(KERASTUNER_TUNER_ID=f"tuner{index}", KERASTUNER_ORACLE_IP=host, KERASTUNER_ORACLE_PORT=port)
         try:
-            # No summary: it would ask the chief, which may have ended.
-            tuner.search(input_dict, exec_properties, tempfile.mkdtemp(), print_tuning_summary=False)
+            tuner.search(input_dict, exec_properties, tempfile.mkdtemp())
             if chief:
                 chief.wait()
         finally:

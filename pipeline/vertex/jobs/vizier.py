@@ -24,7 +24,7 @@ from tfx.types import artifact_utils
 from tfx.utils import io_utils, json_utils, name_utils
 
 from pipeline.components.base import Artifacts, user_code
-from pipeline.components.infinite_data import reject_infinite_data
+from pipeline.components.trainer import reject_infinite_data
 from pipeline.components.tuner import BEST_HYPERPARAMETERS, TUNER_RESULTS, prepare
 from pipeline.errors import UserError
 from pipeline.training.tuning import Search

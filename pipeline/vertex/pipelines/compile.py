@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipeline.data.location import find_files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.graph import create_pipeline
+from pipeline.settings import checks
 from pipeline.settings.config import Data, PipelineConfig
 from pipeline.settings.repository import in_repository
 from pipeline.settings.target import Target, Vertex
@@ -134,7 +135,7 @@ def config_to_json(config: PipelineConfig) -> str:
         schema=config.schema and in_repository(config.schema),
         data=replace(config.data, prepare=None),
     )
-    return json.dumps(asdict(portable))
+    return checks.to_json(portable)
 
 
 def _complete(spec: dict[str, Any], pipeline: Pipeline) -> None:

@@ -34,7 +34,6 @@ from pipeline.settings.target import Target
 from pipeline.vertex.cloud import Cloud
 from pipeline.vertex.endpoints.endpoint import ServingEndpoint
 from pipeline.vertex.pipelines.compile import add_task, config_to_json, staged_uploads, write_compiled
-from pipeline.vertex.pipelines.report_task import config_from_json
 from pipeline.vertex.pipelines.schedules import start_now
 
 DAYS = 7
@@ -91,7 +90,7 @@ def main() -> int:
     parser.add_argument("--schema", required=True, help="folder with the reviewed schema")
     parser.add_argument("--retrain", action="store_true", help="start the pipeline when a limit is crossed")
     arguments = parser.parse_args()
-    config, _ = config_from_json(arguments.config)
+    config = checks.from_json(PipelineConfig, arguments.config)
     cloud = Cloud.connect(arguments.project, arguments.region)
     crossed = monitor(config, checks.from_json(Endpoint, arguments.endpoint), cloud, arguments.root, arguments.schema)
     if crossed and arguments.retrain:

@@ -23,7 +23,6 @@ from typing import Any, Literal, NamedTuple
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
-from pydantic import TypeAdapter
 from tfx import types
 from tfx.orchestration.kubeflow.v2.container.kubeflow_v2_entrypoint_utils import parse_raw_artifact_dict
 
@@ -37,6 +36,7 @@ from pipeline.report.run import FinishedRun
 from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.step import Step
+from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.vertex import FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
 from pipeline.vertex.cloud import Cloud
@@ -100,7 +100,7 @@ def report_here(job: v1.PipelineJob, cloud: Cloud, folder: Path, note: Callable[
 
 def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Namespace) -> dict[str, str]:
     """Write the report and the metrics of the job, and send its outcome; return what could not be done, and why."""
-    config, settings = config_from_json(arguments.config)
+    config = checks.from_json(PipelineConfig, arguments.config)
     outcomes = step_outcomes(job)
     results, code = None, FAILED
     if outcomes.failed:
@@ -119,7 +119,7 @@ def report_run(job: v1.PipelineJob, cloud: Cloud | None, arguments: argparse.Nam
         command = ["python", "vertex_runner.py", "watch", job.name]
         kept = record.make(run, command, config, started, code, outcome, outcomes.steps, outcomes.failed)
         bill = bill_of_job(job)
-        kept = dataclasses.replace(kept, config=settings, cost=to_dict(bill) if bill else {})
+        kept = dataclasses.replace(kept, cost=to_dict(bill) if bill else {})
         with tempfile.TemporaryDirectory() as folder:
             page_here = page.write(
                 FinishedRun(config, outcomes.steps, Path(folder) / run, kept, outcomes.failed, results)
@@ -205,12 +205,6 @@ def numbers(outcomes: StepOutcomes, results: Results | None, config: PipelineCon
             values |= {f"parameter_{name}": value for name, value in found.items()}
     finite = {name: value for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)}
     return {name: float(value) for name, value in finite.items()}
-
-
-def config_from_json(text: str) -> tuple[PipelineConfig, dict[str, Any]]:
-    """Return the config, and all its settings by name."""
-    settings = json.loads(text)
-    return TypeAdapter(PipelineConfig).validate_python(settings), settings
 
 
 def _job(name: str) -> tuple[v1.PipelineJob, Cloud | None]:
