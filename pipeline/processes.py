@@ -1,8 +1,8 @@
-"""Do work in separate processes, so that several pieces run at the same time, and one can be ended.
+"""Run work in separate processes, several at a time, that can be killed.
 
-To load TensorFlow and TFX takes ten seconds, and in a fork of a process in which TensorFlow has computed it may not.
-So this process, when it has loaded them and computed nothing yet, forks a template, which does nothing but fork: each
-piece of work begins where the template is, within milliseconds, with what is loaded in memory that all share.
+Loading TensorFlow and TFX takes ten seconds, and a process in which TensorFlow has computed must not fork. So this
+process, once it has loaded them and before it computes, forks a template, which only forks: each piece of work starts
+there within milliseconds, with the loaded modules in shared memory.
 """
 
 import contextlib
@@ -39,8 +39,7 @@ PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question",
 class Processes:
     """Processes that each do a piece of work and end; usable from several threads.
 
-    Attributes:
-        cpu_seconds: CPU time of finished work, by the name of its process.
+    ``cpu_seconds`` is the CPU time of finished work, by process name.
     """
 
     def __init__(self, template: int, requests: socket.socket):
@@ -59,16 +58,8 @@ class Processes:
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
-        What is logged for "pipeline" there is shown here.
-
-        Args:
-            work: Found by its name; it and what it takes and returns are pickled.
-            arguments: Its.
-            name: Of the process, for ``kill_all``.
-            answer: Answers what the work asks with ``ask``.
-
-        Raises:
-            UserError: the process has ended without either.
+        What it logs for "pipeline" is shown here. Function, arguments and result are pickled. ``answer`` answers the
+        questions of ``ask``. UserError: the process exited without a result.
         """
         connection, theirs = Pipe()
         with connection:
@@ -104,7 +95,7 @@ class Processes:
                 self._ended.discard(name)
 
     def kill_all(self, names: Iterable[str], how: signal.Signals = signal.SIGKILL) -> None:
-        """End processes and their children immediately, also one that is about to start."""
+        """Kill processes and their children, also those that are about to start."""
         for name in names:
             self._ended.add(name)
             if name in self._running:
@@ -112,7 +103,7 @@ class Processes:
                     os.killpg(self._running[name], how)
 
     def close(self) -> None:
-        """End all processes that still run."""
+        """Kill all running processes."""
         self.kill_all(list(self._running))
         self._requests.close()
         with contextlib.suppress(ProcessLookupError):
@@ -122,13 +113,10 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(*modules: str) -> Iterator[Processes | None]:
-    """Yield processes for work until the end of the block; None on a system that cannot have them.
+    """Yield processes for work until the block ends; None if the system cannot have them.
 
-    TensorFlow must be loaded here and have computed nothing. Only Linux tells a process that the one which has started
-    it is gone, and only with two cores is there anything to gain.
-
-    Args:
-        modules: That work needs besides what is loaded already, and every process would load for itself.
+    TensorFlow must be loaded and must not have computed. Only Linux kills a process when its parent exits, and a single
+    core gains nothing. ``modules`` are imported first, instead of in every process.
     """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1 or _has_computed():
         yield None
@@ -158,10 +146,10 @@ def processes(*modules: str) -> Iterator[Processes | None]:
 
 
 def collect_rarely() -> None:
-    """Look for garbage among new objects only, and less often.
+    """Collect garbage less often, among new objects only.
 
-    TensorFlow and TFX, loaded by now, are never garbage, and every search through them takes over half a second. Steps
-    make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
+    TensorFlow and TFX are never garbage, and a search through them takes over half a second. Steps create millions of
+    objects, few of them in cycles: collecting after every 700 took 7 % of a run.
     """
     gc.freeze()
     gc.set_threshold(GARBAGE)
@@ -169,28 +157,28 @@ def collect_rarely() -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process, of its children that have ended and of its work in ``Processes``."""
+    """Return the CPU time of this process, its finished children and its work in ``Processes``."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime + _cpu_of_work
 
 
 def add_cpu_seconds(seconds: float) -> None:
-    """Count CPU time of a process that is not a child of this one, but works for it."""
+    """Count CPU time of a process that works for this one but is not its child."""
     global _cpu_of_work
     with _cpu_lock:
         _cpu_of_work += seconds
 
 
 def ask(question: Any) -> Any:
-    """Return what the process that has asked for this work answers; to be called by the work, in one thread."""
+    """Return the answer of the process that requested this work; for one thread of the work."""
     assert _sender
     return _sender.ask(question)
 
 
 def _has_computed() -> bool:
-    """Return whether TensorFlow has its threads: from then on it refuses another number of them.
+    """Return whether TensorFlow has started its threads, after which it rejects another number of them.
 
-    To ask it for the number would start CUDA, which a process that is forked afterwards cannot use.
+    Reading the number would start CUDA, which forks could not use.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -249,7 +237,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end when its parent does, and ignore keys that are typed for the parent."""
+    """End this process when its parent ends, and ignore the parent's keyboard signals."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -259,14 +247,14 @@ def _end_with(parent: int) -> None:
 
 
 class _Sender(logging.Handler):
-    """Send records to the process that has asked for the work."""
+    """Send log records and questions to the process that requested the work."""
 
     def __init__(self, connection: Connection):
         super().__init__(logging.INFO)
         self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send what is shown of a record."""
+        """Send the visible part of a record."""
         with contextlib.suppress(ConnectionError):  # logging holds this handler's lock
             self._connection.send((RECORD, (record.name, record.levelno, record.getMessage())))
 
@@ -286,7 +274,7 @@ _cpu_lock = threading.Lock()
 
 
 def _show(record: tuple[str, int, str]) -> None:
-    """Give a record to the handlers of our own code; it is in the log already."""
+    """Pass a record to the handlers of our logger; the log file has it already."""
     name, level, message = record
     made = logging.makeLogRecord(
         {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
@@ -296,7 +284,7 @@ def _show(record: tuple[str, int, str]) -> None:
 
 
 def _packed(error: BaseException | None) -> list[tuple[BaseException, traceback.StackSummary]]:
-    """Return an error and its causes, each with where it arose, which pickling leaves out."""
+    """Return an error and its causes, each with its traceback, which pickling drops."""
     chain = []
     while error is not None:
         chain.append((_that_pickles(error), traceback.extract_tb(error.__traceback__)))
@@ -305,7 +293,7 @@ def _packed(error: BaseException | None) -> list[tuple[BaseException, traceback.
 
 
 def _that_pickles(error: BaseException) -> BaseException:
-    """Return an error, or one of the same name and text."""
+    """Return an error, or a stand-in of the same name and text."""
     if isinstance(error, Exception):
         with contextlib.suppress(Exception):
             pickle.loads(pickle.dumps(error))
@@ -314,10 +302,10 @@ def _that_pickles(error: BaseException) -> BaseException:
 
 
 class _StandIn(Exception):
-    """Error that stands for one of another type, and is shown as that."""
+    """Error that stands for one of another type, and is shown as that type."""
 
     def __new__(cls, name: str, text: str) -> "_StandIn":
-        """Return one of a class of that name."""
+        """Create an instance of a class with that name."""
         return super().__new__(type(name, (_StandIn,), {}), name, text)
 
     def __init__(self, name: str, text: str):

@@ -1,10 +1,10 @@
-"""Call the signatures of an exported model as a model server does, in a process that can import TensorFlow only.
+"""Check the signatures of an exported model as a model server calls them.
 
-``model_check`` makes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
-"rows": [{"instance": raw features by name, "answer": outputs by name}], "explained": {"rows": 50, "columns": {column:
-[mean size of its contributions, standard error]}}}; the rows check a deployed model later. ``tensorflow_process`` is
-the process; it runs this file by its path, which imports nothing of this repository, of Keras, of TFX or of TensorFlow
-Transform.
+``tensorflow_process`` runs this file by its path in a process that can import TensorFlow only; so it imports nothing of
+this repository, of Keras, of TFX or of TensorFlow Transform. ``model_check`` makes the request and reads the report,
+{"problems": [sentences], "notes": [...], "facts": {...}, "rows": [{"instance": raw features by name, "answer": outputs
+by name}], "explained": {"rows": 50, "columns": {column: [mean size of its contributions, standard error]}}}; the rows
+check a deployed model later.
 """
 
 import base64
@@ -118,14 +118,7 @@ class ModelProbe:
             return False
 
     def call(self, name: str, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
-        """Call a signature with raw rows; return its outputs, arrays [rows, ...] by name.
-
-        Args:
-            name: Of the signature.
-            signature: Function of the SavedModel.
-            examples: Rows.
-            rows: The same in words, for messages.
-        """
+        """Call a signature with raw rows (``rows`` in words, for messages); return its outputs by name, [rows, ...]."""
         try:
             tensors = signature(**self.inputs(signature, examples))
         except Exception as error:
@@ -140,7 +133,7 @@ class ModelProbe:
         return outputs
 
     def inputs(self, signature: Any, examples: list[Any]) -> dict[str, Any]:
-        """Return the inputs of a signature: serialized examples if it has one text input, else a tensor a column."""
+        """Return a signature's inputs: serialized examples for a single text input, else a tensor for each column."""
         specs = signature.structured_input_signature[1]
         if len(specs) == 1:
             ((name, spec),) = specs.items()
@@ -283,7 +276,7 @@ class ModelProbe:
         self.explained = {"rows": len(sizes), "columns": {name: [mean, error] for name, mean, error in of_columns}}
 
     def check_broken_images(self, name: str, signature: Any) -> None:
-        """Note where a signature answers an image that is none, which ends this process at worst."""
+        """Note which broken images a signature answers; some crash this process."""
         image = self.request.get("image")
         if not image:
             return
@@ -303,7 +296,7 @@ class ModelProbe:
 
     @staticmethod
     def values_of(feature: Any) -> list[Any]:
-        """Return the values of a feature of a tf.Example; none if it is None or empty."""
+        """Return the values of a feature of a tf.Example; empty without one."""
         kind = feature.WhichOneof("kind") if feature else None
         return list(getattr(feature, kind).value) if kind else []
 

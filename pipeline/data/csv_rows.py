@@ -1,7 +1,7 @@
-"""Split CSV bytes into whole rows, each with a known number of fields, so that no row is dropped or shifted unseen.
+"""Split CSV bytes into whole rows with a known number of fields, so that no row is dropped or shifted silently.
 
-Vectorised over blocks. A row ends at a line break outside quotes; quotes enclose a whole field and are doubled inside
-it (RFC 4180). A row that breaks these rules ends where its line ends, and the next line is a row again.
+Vectorized over blocks. A row ends at a line break outside quotes; quotes enclose a whole field and are doubled inside
+it (RFC 4180). A row that breaks these rules ends at its line's end.
 """
 
 import bisect
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import UserError
 
-# Read at once. Small enough to deal the blocks of one file to many shards, large enough that its cost is its rows.
+# Small enough to assign the blocks of one file to many shards, large enough that the rows dominate the time.
 BLOCK_BYTES = 2 << 20
 # A row of more bytes than this is taken for a quote that was never closed.
 MOST_ROW_BYTES = 16 << 20
@@ -22,42 +22,26 @@ QUOTE, COMMA, RETURN, NEWLINE = b'",\r\n'
 
 @dataclass(frozen=True)
 class Block:
-    """Whole rows of a CSV file.
+    """Whole rows of a CSV file."""
 
-    Attributes:
-        data: The good rows, one after the other, without blank lines.
-        numbers: Their numbers, int64 [rows]; blank lines are not counted.
-        start: First byte of the block in the (decompressed) file.
-        length: Bytes of the block in the file, with what is left out of ``data``.
-        bad: (number, reason, text) of the others.
-    """
-
-    data: bytes
-    numbers: np.ndarray
-    start: int
-    length: int
-    bad: list[tuple[int, str, str]]
+    data: bytes  # the good rows, without blank lines
+    numbers: np.ndarray  # of the good rows, int64 [rows]; blank lines are not counted
+    start: int  # first byte of the block in the decompressed file
+    length: int  # bytes in the file, with those left out of data
+    bad: list[tuple[int, str, str]]  # number, reason and text
 
     @property
     def rows(self) -> int:
-        """Return the number of rows, bad ones too."""
+        """Return the number of rows, including bad ones."""
         return len(self.numbers) + len(self.bad)
 
 
 def read_blocks(
     stream: IO[bytes], columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows, block by block.
+    """Read whole rows, block by block; raise a UserError, without the file's name, for a row without an end.
 
-    Args:
-        stream: Positioned at ``start``, after the header.
-        columns: Fields that a row must have.
-        start: Position in the file, for ``Block.start``.
-        length: Bytes to read; None reads to the end.
-        first_row: Number of the first row.
-
-    Raises:
-        UserError: a line is longer than ``MOST_ROW_BYTES``; without the file's name.
+    ``stream`` is positioned at ``start``, after the header; ``columns`` is the number of fields of a row.
     """
     rest = b""
     end = None if length is None else start + length
@@ -117,10 +101,10 @@ class _Rows:
 
 
 def _bad_lines(codes: np.ndarray, quotes: np.ndarray, breaks: np.ndarray, at_end: bool) -> dict[tuple[int, int], str]:
-    """Return (start, end) of the lines that begin a row with a misplaced quote, with what is wrong.
+    """Return (start, end) of lines that begin a row with a misplaced quote, with the reason.
 
-    Every line is judged at once as if it began outside quotes and as if it began inside; which of both it does is then
-    found from odd line to odd line, so that the time is linear in the lines however many are bad.
+    Each line is judged both as if it began outside and inside quotes; which applies is then found from odd line to odd
+    line, so that the time is linear in the lines however many are bad.
     """
     line_ends: np.ndarray = np.flatnonzero(breaks) + 1
     if at_end and (not len(line_ends) or line_ends[-1] < len(codes)):
@@ -169,7 +153,7 @@ def _first_after(numbers: list[int], number: int) -> int | None:
 
 
 def _outside_quotes(codes: np.ndarray, quotes: np.ndarray, bad_lines: Mapping[tuple[int, int], str]) -> np.ndarray:
-    """Return a mask of the bytes outside quotes, where the line after a bad one begins outside."""
+    """Return a mask of the bytes outside quotes; the line after a bad one begins outside."""
     if not len(quotes):
         return np.ones(len(codes), bool)
     toggles = (codes == QUOTE).view(np.uint8)

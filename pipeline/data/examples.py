@@ -10,13 +10,11 @@
 | times of day, durations | int64: microseconds |
 | lists of these | several values |
 
-A null is a missing value and nothing else is.
+Only a null is a missing value.
 
-tfx_bsl's C++ encoder writes the features of an example in another order in every process, so that equal rows differ in
-their bytes and their hashes. Here features are sorted by name, and it takes half of the C++ encoder's time
-(benchmarks/example_gen.py). An example is
-``features { feature { key: name value { int64_list | float_list | bytes_list } } ... }``; in the wire format each of
-these is a tag byte, a length and the content.
+tfx_bsl's C++ encoder orders features randomly, so that the bytes and hashes of equal rows differ. Here they are sorted
+by name, in half the time (benchmarks/example_gen.py). An example is ``features { feature { key: name value { int64_list
+| float_list | bytes_list } } ... }``; in the wire format each of these is a tag byte, a length and the content.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,12 +43,9 @@ _NO_SEPARATOR = pa.scalar(b"", pa.large_binary())
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
-    """Return the table with its columns sorted by name, each of type list<int64>, list<float> or list<large_binary>.
+    """Return the table with columns sorted by name, each list<int64>, list<float>, list<large_binary> or null.
 
-    A column of nothing but nulls stays of type null.
-
-    Raises:
-        UserError: a column's type has no place in a tf.Example, or a value does not fit.
+    UserError: a column's type has no equivalent in a tf.Example, or a value does not fit.
     """
     columns = {}
     for name in sorted(rows.table.column_names):
@@ -138,7 +133,7 @@ def feature(value: int | float | bytes) -> bytes:
 
 
 def _heads(features: pa.Array) -> pa.Array:
-    """Return what stands before the features of each example: a tag and their length."""
+    """Return the tag and length in front of each example's features."""
     lengths = pc.binary_length(features).dictionary_encode()
     heads = pa.array([FIELD_1 + _varint(length) for length in lengths.dictionary.to_pylist()], pa.large_binary())
     return heads.take(lengths.indices)

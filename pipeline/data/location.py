@@ -14,11 +14,7 @@ from pipeline.settings.image_data import Images
 
 
 def find_files(data: Data) -> files.Files:
-    """Find the files of every split.
-
-    Raises:
-        UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
-    """
+    """Find the files of every split."""
     folder, patterns = locate(data)
     return files.find(
         folder,
@@ -31,13 +27,7 @@ def find_files(data: Data) -> files.Files:
 
 
 def locate(data: Data) -> tuple[str, dict[str, str]]:
-    """Return the folder of the data and the file pattern by split, without a look at what is there.
-
-    One pattern "all" stands for files whose rows are assigned to splits by their content.
-
-    Raises:
-        UserError: the path is on this machine and does not exist.
-    """
+    """Return the folder of the data and the file pattern by split ("all": rows are assigned by their content)."""
     path = data.path
     if not is_remote(path) and not Path(path).exists():
         images = "images, or of " if data.images else ""
@@ -53,11 +43,7 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
 
 
 def query_of(data: Data) -> str:
-    """Return the query whose answer is the data.
-
-    Raises:
-        UserError: the .sql file is missing or empty.
-    """
+    """Return the query of the data; UserError: the .sql file is missing or empty."""
     if data.path.startswith(BIGQUERY):
         return f"SELECT * FROM `{data.path[len(BIGQUERY) :]}`"
     if not Path(data.path).is_file():
@@ -69,11 +55,7 @@ def query_of(data: Data) -> str:
 
 
 def prepare(config: PipelineConfig) -> None:
-    """Make the data on first use, if the config says how.
-
-    Raises:
-        UserError: the script failed.
-    """
+    """Create the data on first use, if the config says how."""
     if config.data.prepare and not Path(config.data.path).exists():
         command = [sys.executable, config.data.prepare, "--output", config.data.path]
         # Standard output is the command's own; whoever reads it may have closed it.
@@ -84,10 +66,7 @@ def prepare(config: PipelineConfig) -> None:
 def check_data(config: PipelineConfig) -> None:
     """Find the files and check their label column; of CSV files, also the form of every row.
 
-    TFRecords and BigQuery are checked by ExampleGen, for reading them takes TensorFlow or a cloud.
-
-    Raises:
-        UserError: a file is not what its name says, lacks the label, or has a label that is none of the classes.
+    ExampleGen checks TFRecords and BigQuery, because reading them takes TensorFlow or a cloud.
     """
     if config.data.query_source:
         query_of(config.data)
@@ -135,7 +114,7 @@ def _check_classes(found: files.Files, config: PipelineConfig) -> None:
 
 def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     """Check the label in every row; return the number of rows."""
-    # Imported here: the command line must answer --help and a wrong setting at once.
+    # Imported here: --help and setting errors must not wait for it.
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -27,7 +27,7 @@ from pipeline.data.table import (
 from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 16_384
-# Bytes of a value in memory, by its type in the file; of text, those of its place in the dictionary.
+# Bytes of a value in memory, by its type in the file; of text, its index into the dictionary.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "INT96": 8, "DOUBLE": 8, "BYTE_ARRAY": 4}
 _DECIMAL_WIDTH = 32
 # pyarrow's words for a delta encoding, which it does not read as a dictionary.
@@ -37,8 +37,7 @@ _NO_DICTIONARY = "DecodeArrow of DictAccumulator"
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
     """Read the footer: types by column, and one unit for each row group.
 
-    Raises:
-        UserError: it is not a Parquet file, is cut short, or names a column twice; or a row or the whole is too large.
+    UserError: it is not a Parquet file, is cut short, or names a column twice; or a row or the whole file is too large.
     """
     with filesystem.open_file(file) as stream:
         opened = _open(stream, file)
@@ -61,11 +60,7 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
 
 
 def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read the rows of a unit in batches.
-
-    Raises:
-        UserError: a column is of a type that has no place in a tf.Example, or the file is damaged.
-    """
+    """Read the rows of a unit in batches; UserError: a type does not fit a tf.Example, or the file is damaged."""
     with filesystem.open_file(unit.file) as stream:
         opened = _open(stream, unit.file)
         names = opened.schema_arrow.names if columns is None else columns
@@ -98,16 +93,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
 
 
 def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
-    """Return the rows with columns of floats as integers, so that large ones keep their last digits.
-
-    Args:
-        rows: Of the file.
-        names: Columns that hold integers, whatever their type in the file.
-        file: For the message.
-
-    Raises:
-        UserError: a value is no whole number.
-    """
+    """Convert columns of floats to integers, so that large ones keep their last digits; UserError: one is not whole."""
     table = rows.table
     for name in names:
         if name not in table.column_names or not pa.types.is_floating(table.column(name).type):
@@ -127,10 +113,9 @@ def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
 
 
 def _bytes(opened: parquet.ParquetFile, group: int) -> int:
-    """Return the bytes of a row group's values by its metadata, where a text that is repeated counts once.
+    """Return the bytes of a row group's values by its metadata; a repeated text counts once.
 
-    Its ``total_byte_size`` does not tell: a run of a million equal numbers is stored in some bytes, and so is one of
-    values of a fixed size, of which each takes its own in memory.
+    Its ``total_byte_size`` does not help: a run of a million equal numbers is stored in some bytes.
     """
     metadata = opened.metadata.row_group(group)
     columns = [metadata.column(at) for at in range(metadata.num_columns)]
@@ -154,23 +139,19 @@ def _check(file: str, decoded: int) -> None:
 
 
 def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -> None:
-    """Refuse what has no place in a tf.Example before any of its values is read, whose bytes nothing limits."""
+    """Reject types without an equivalent in a tf.Example before their values, of unlimited size, are read."""
     for field in opened.schema_arrow:
         # pyarrow takes "a" for "a.b", too.
         asked = any(field.name == name or field.name.startswith(f"{name}.") for name in names)
         if asked and not has_place(field.type):
             raise UserError(
                 f"{file}, column {field.name!r}: of type {str(field.type)[:200]}; expected {IN_AN_EXAMPLE}; "
-                "leave the column out, or write its parts as columns of their own"
+                "leave the column out, or write its parts as separate columns"
             )
 
 
 def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
-    """Yield the rows in parts that stay small when each text, which the file may hold once for all, is written out.
-
-    Raises:
-        UserError: a row takes more than ``MOST_ROW_BYTES``.
-    """
+    """Yield the rows in parts that stay small when repeated texts are expanded; UserError: a row is too large."""
     sizes: np.ndarray = sum((_row_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
     if len(sizes) and sizes.max() > MOST_ROW_BYTES:
         raise UserError(_too_large(file, row + int(sizes.argmax()), int(sizes.max())))
@@ -181,7 +162,7 @@ def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
 
 
 def _written_out(column: pa.Array) -> pa.Array:
-    """Return a column with each text written out, of a part's rows only."""
+    """Return a column with each text expanded, of a part's rows only."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if is_list(column.type) and pa.types.is_dictionary(column.type.value_type):
@@ -192,7 +173,7 @@ def _written_out(column: pa.Array) -> pa.Array:
 
 
 def _row_bytes(column: pa.Array) -> np.ndarray:
-    """Return the bytes that each row takes once text is written out, int64 [rows]."""
+    """Return the bytes of each row with expanded texts, int64 [rows]."""
     if is_list(column.type):
         ends = np.concatenate([[0], np.cumsum(_row_bytes(column.flatten()))])
         return np.asarray(np.diff(ends[_offsets(column)]))
@@ -208,13 +189,13 @@ def _offsets(lists: pa.Array) -> np.ndarray:
 
 
 def _text_paths(opened: parquet.ParquetFile) -> list[str]:
-    """Return the paths of columns of text, whose values the file may hold once for many rows."""
+    """Return the paths of columns of text, which the file may store once for many rows."""
     types = [leaf for field in opened.schema_arrow for leaf in _leaves(field.type)]
     return [opened.schema.column(at).path for at, type_ in enumerate(types) if is_text(type_)]
 
 
 def _leaves(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the types of the columns in which a Parquet file holds the parts of a column."""
+    """Return the types of a column's leaves, as a Parquet file stores them."""
     if isinstance(type_, pa.BaseExtensionType):
         return _leaves(type_.storage_type)
     if pa.types.is_dictionary(type_):
@@ -229,7 +210,7 @@ def _too_large(file: str, row: int, size: int) -> str:
 def _open(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
     try:
         opened = parquet.ParquetFile(stream, read_dictionary=repeating)
-        _ = opened.schema_arrow.names  # a name that is no text is found when it is asked for
+        _ = opened.schema_arrow.names  # raises for a name that is not text
         return opened
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise UserError(

@@ -26,11 +26,11 @@ from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memor
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
-# A shard whose parts turn out so many times as large as planned is written in several files.
+# A shard this many times as large as planned is written in several files.
 FULL = 2
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
-# Of images less is mixed, and in memory several times, at once; and a file goes on until it is full.
+# Images are mixed in smaller parts, because memory holds several copies, and a file continues until it is full.
 IMAGE_PART_BYTES = 16 << 20
 FULL_OF_IMAGES = 1.5
 # Images are compressed already.
@@ -46,7 +46,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """Rows, types and files of a shard that was written, or the problem with it; and the folder where it is kept."""
+    """Rows, types and files of a written shard, or its problem; and the folder where it is kept."""
 
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
@@ -58,7 +58,7 @@ class WrittenShard:
 
 
 def write(shard: Shard, job: Job) -> WrittenShard:
-    """Write a shard's examples, or take those that an earlier run has made of the same rows."""
+    """Write a shard's examples, or reuse an earlier run's files of the same rows."""
     if shard.problem:
         return WrittenShard(problem=shard.problem)
     if not job.kept:
@@ -81,7 +81,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
 
 
 def _write(shard: Shard, job: Job) -> WrittenShard:
-    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
+    """Write a shard's examples, one complete file for each output split that it has rows for."""
     pending: list[tuple[pa.Table, np.ndarray | None]] = []
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
@@ -121,7 +121,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
 class _ShardFiles(contextlib.ExitStack):
     """Open files of a shard, one for each output split.
 
-    Every part of a table has its own; those of images are left when they are full.
+    Every part of a table has its own; those of images are closed when they are full.
     """
 
     def __init__(self, shard: Shard, job: Job):
@@ -162,7 +162,7 @@ class _ShardFiles(contextlib.ExitStack):
 
 
 def _prefix(shard: Shard) -> str:
-    """Return what the names of its files begin with, so that those of a window lie in the order of its spans."""
+    """Return the prefix of a shard's file names, which sorts the files of a window by span."""
     return "" if shard.span is None else f"{SPAN_PREFIX}{shard.span:020d}_"
 
 
@@ -182,7 +182,7 @@ def _write_part(
 
 
 def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
-    """Write gzipped TFRecords whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    """Write gzipped TFRecords atomically; ``uri`` is a folder above them on the same filesystem."""
     with _record_writer(path, uri) as writer:
         for record in records:
             writer.write(record)
@@ -236,7 +236,7 @@ def _batches(unit: Unit, types: Mapping[str, str], job: Job) -> Iterator[Rows]:
 
 
 def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:
-    """Write summary.json beside the splits; its "problems" are empty when all is well."""
+    """Write summary.json next to the splits; its "problems" are empty if all is well."""
     problems = [file.problem for file in scans if file.problem] or [shard.problem for shard in written if shard.problem]
     rows = {split: sum(shard.rows.get(split, 0) for shard in written) for split in job.output_splits}
     bad = sum(shard.bad_rows for shard in written)

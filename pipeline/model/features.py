@@ -1,4 +1,4 @@
-"""Convert raw features, from JSON or from files, to the columns that a signature takes, and check every value.
+"""Convert raw features, from JSON or from files, to checked columns of a signature.
 
 A missing value is ``null`` or left out; a signature takes NaN for it or, for text, "".
 """
@@ -23,12 +23,7 @@ Columns: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Refused(Exception):
-    """A row or a column that the model cannot be asked.
-
-    Attributes:
-        row: From 0; None where it is about all of them.
-        reason: Names the feature, what was expected and what was found.
-    """
+    """An invalid row (counted from 0) or, with row None, an invalid column or request."""
 
     def __init__(self, row: int | None, reason: str):
         super().__init__(reason if row is None else f"instances[{row}]: {reason}")
@@ -43,19 +38,10 @@ def from_instances(
     ignore_others: bool = False,
     most_cells: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Convert rows from JSON to columns.
+    """Convert rows from JSON to columns by input, [rows] or [rows, values]; raise Refused for an invalid row.
 
-    Args:
-        instances: Objects of feature and value; for a signature of one input, bare values too.
-        inputs: Of the signature.
-        ignore_others: Whether to ignore features that are no input, instead of refusing the row.
-        most_cells: Values of all columns together, with those that fill rows up; None: any number.
-
-    Returns:
-        By input, [rows] or [rows, values].
-
-    Raises:
-        Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
+    Of a signature with one input, bare values are rows too. ``most_cells`` limits the values of all columns, with
+    padding.
     """
     if len(inputs) == 1:
         (only,) = inputs
@@ -71,19 +57,7 @@ def from_instances(
 
 
 def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | None = None) -> dict[str, np.ndarray]:
-    """Convert columns from JSON, TensorFlow Serving's "inputs".
-
-    Args:
-        values: Lists of values by feature; for a signature of one input, a bare list, too.
-        inputs: Of the signature.
-        most_cells: See ``from_instances``.
-
-    Returns:
-        By input, [rows] or [rows, values].
-
-    Raises:
-        Refused: see ``from_instances``; or the columns are of different length.
-    """
+    """Convert columns from JSON, TensorFlow Serving's "inputs", as ``from_instances`` converts rows."""
     if len(inputs) == 1 and not (isinstance(values, dict) and values.keys() == inputs.keys()):
         values = {next(iter(inputs)): values}
     if not isinstance(values, dict):
@@ -100,11 +74,7 @@ def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | 
 
 
 def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, np.ndarray]:
-    """Convert rows of a file to columns of the same values that ExampleGen writes into tf.Examples.
-
-    Raises:
-        UserError: a column is missing or of another type, or a row lacks a required value.
-    """
+    """Convert rows of a file to columns of the values that ExampleGen writes into tf.Examples."""
     if take_examples(inputs):
         records = serialize(as_lists(rows, file))
         return {name: np.array(records, object) for name in inputs}
@@ -119,11 +89,7 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
 
 
 def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]) -> list[str]:
-    """Return the optional features that a file lacks.
-
-    Raises:
-        UserError: it lacks a required feature, or all of them.
-    """
+    """Return the optional features that a file lacks; raise a UserError if it lacks a required one, or all."""
     absent = [name for name in inputs if name not in columns]
     required = [repr(name) for name in absent if inputs[name].required]
     if required:
@@ -211,7 +177,7 @@ def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
 
 
 def _unknown(row: Collection[str], inputs: Mapping[str, Input]) -> str:
-    """Say which name of a row is no feature, and what to write instead: nothing that the row has already."""
+    """Say which name of a row is not a feature, and suggest one that the row lacks."""
     name = next(name for name in row if name not in inputs)
     absent = [feature for feature in inputs if feature not in row]
     close = difflib.get_close_matches(name[:100], absent, 1)
@@ -252,7 +218,7 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
 
 
 def _filled_up(column: Input, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the values of all rows, one after the other, as [rows, most values], filled up with the missing value."""
+    """Return the concatenated values of all rows as [rows, most values], padded with the missing value."""
     tensor = np.full((len(lengths), max(1, lengths.max(initial=0))), column.missing, column.dtype)
     tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
     return tensor

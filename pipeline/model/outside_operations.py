@@ -1,8 +1,8 @@
-"""Operations of a SavedModel that reach out of it: to files, to Python, to other machines.
+"""Find operations of a SavedModel that access files, Python or other machines.
 
 A SavedModel is a program, and a model server runs it with its own rights
 (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md). A model computes answers from rows and its own
-variables and vocabularies; what reads or writes other files is a mistake, or worse.
+variables and vocabularies; reading or writing other files is a mistake, or an attack.
 """
 
 from collections.abc import Iterable, Mapping
@@ -114,12 +114,9 @@ CHUNKED = "saved_model.cpb"
 
 
 def outside_operations(model: str) -> tuple[list[str], list[str]]:
-    """Return what a SavedModel does beyond computing answers, without loading it.
+    """Return forbidden operations of a SavedModel, each as a verb and its object, and notes; without loading it.
 
-    One that cannot be read does nothing: it does not load either.
-
-    Returns:
-        What must not be, each as a verb and its object, with the operations; and notes, as sentences.
+    An unreadable model has none: it does not load either.
     """
     try:
         graphs = _read(model).meta_graphs
@@ -142,11 +139,7 @@ def outside_operations(model: str) -> tuple[list[str], list[str]]:
 
 
 def check_inward(model: str) -> None:
-    """Refuse a SavedModel that does more than compute answers, before it is loaded.
-
-    Raises:
-        UserError: it does.
-    """
+    """Raise a UserError if a SavedModel does more than compute answers, before it is loaded."""
     if reached := outside_operations(model)[0]:
         raise UserError(
             f"the model in {model} is not loaded: it {' and '.join(reached)}; expected one that computes from its "
@@ -167,7 +160,7 @@ def _read(model: str) -> Any:
 
 
 def _reaches(node: Any) -> str:
-    """Return what a node does outside of its model, as a verb and its object; or nothing."""
+    """Return what a node does outside of its model, as a verb and its object, or ""."""
     if node.op in FILES or _names_a_file(node):
         return "reads or writes files"
     if node.op in PYTHON:
@@ -178,7 +171,7 @@ def _reaches(node: Any) -> str:
 
 
 def _names_a_file(node: Any) -> bool:
-    """Return whether a node that may be harmless has an attribute that names a file or an address, or may name one."""
+    """Return whether an attribute of a node names, or may name, a file or an address."""
     names = {**ONLY_WITH, **DESCRIPTORS, "PrintV2": "output_stream"}
     if node.op not in names:
         return False
@@ -193,9 +186,9 @@ def _names_a_file(node: Any) -> bool:
 
 
 def _called(meta_graph: Any) -> Iterable[Any]:
-    """Return the nodes of a graph and of its functions, but the operations by which its checkpoints are handled.
+    """Return the nodes of a graph and its functions, without the operations that handle its checkpoints.
 
-    These are left out only where nothing but the saver leads to them; whatever else the saver leads to is there, for
+    These are left out only if nothing but the saver leads to them; what else the saver leads to is included, because
     loading a model runs what restores it.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
@@ -228,7 +221,7 @@ def _called(meta_graph: Any) -> Iterable[Any]:
 
 
 def _before(nodes: Mapping[str, Any], names: Iterable[str]) -> set[str]:
-    """Return the names of nodes and of all that they are computed from."""
+    """Return the names of nodes and of everything that they are computed from."""
     found: set[str] = set()
     pending = [name for name in names if name in nodes]
     while pending:

@@ -1,4 +1,4 @@
-"""Hand a signature its columns as one tensor of each dtype: a tensor for each column costs more than the answer."""
+"""Pass a signature its columns as one tensor of each dtype: a tensor for each column takes longer than the answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,14 +10,7 @@ from pipeline.model.features import Columns
 
 
 def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
-    """Return a function that answers as a signature does.
-
-    Args:
-        signature: Of a loaded SavedModel.
-
-    Returns:
-        Maps its inputs by name, as arrays of [rows] or [rows, values], text as bytes, to its outputs by name.
-    """
+    """Return a function from arrays [rows] or [rows, values] by input to the signature's outputs by name."""
     specs: dict[str, tf.TensorSpec] = signature.structured_input_signature[1]
     packs: dict[tf.DType, list[str]] = {}
     apart: list[str] = []

@@ -1,4 +1,4 @@
-"""Convert rows whose values have just the types that their columns take: many at once, without a look at each value."""
+"""Convert rows whose values have exactly the expected types, many at a time."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,10 @@ TYPES: dict[str, set[type]] = {"floats": {float, int}, "integers": {int}, "text"
 
 
 def plain_rows(inputs: Mapping[str, Input]) -> Converter:
-    """Return what converts the rows of a signature as ``features.from_instances`` does, at a third of its cost.
+    """Return a fast replacement of ``features.from_instances``, which takes a third of its time.
 
-    Args:
-        inputs: Of the signature.
-
-    Returns:
-        Maps rows from JSON to columns, [rows] by input. None stands for rows that ``from_instances`` is to convert or
-        refuse: a value is of another type, out of range, or one of several in a row.
+    It returns None for rows that ``from_instances`` must convert or reject: a value of another type, out of range, or a
+    list.
     """
     if any(column.kind not in TYPES or column.values is not None for column in inputs.values()):
         return lambda rows: None
@@ -29,7 +25,7 @@ def plain_rows(inputs: Mapping[str, Input]) -> Converter:
     for name, column in inputs.items():
         names_of.setdefault((column.kind, column.required, column.dtype), []).append(name)
     blocks = [(names, _block(names, *alike)) for alike, names in names_of.items()]
-    # Where there is but one, an object without it is its value.
+    # With a single input, an object without it is its value.
     absent = {name: None for name, column in inputs.items() if len(inputs) > 1 and not column.required}
 
     def convert(rows: Sequence[Any]) -> dict[str, np.ndarray] | None:
@@ -55,7 +51,7 @@ def plain_rows(inputs: Mapping[str, Input]) -> Converter:
 def _block(
     names: Sequence[str], kind: str, required: bool, dtype: np.dtype
 ) -> Callable[[Sequence[dict[str, Any]]], np.ndarray | None]:
-    """Return what converts columns that are alike, to [rows, columns]."""
+    """Return a converter of columns of one kind, to [rows, columns]."""
     types = TYPES[kind] if required else TYPES[kind] | {type(None)}
     # Of a single name it would give the value alone.
     pick = operator.itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)

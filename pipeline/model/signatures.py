@@ -30,15 +30,7 @@ from pipeline.settings.image_data import Images
 
 @dataclass(frozen=True)
 class Signature:
-    """One signature of a model.
-
-    Attributes:
-        name: In the SavedModel.
-        inputs: By raw feature name.
-        outputs: Their dtype by name.
-        definition: TensorFlow's SignatureDef, as JSON has it.
-        function: Maps arrays to arrays, by the names in the SavedModel.
-    """
+    """One signature of a model: inputs by raw feature name, dtypes of outputs by name, SignatureDef as JSON."""
 
     name: str
     inputs: dict[str, Input]
@@ -52,11 +44,7 @@ class Signature:
         return {name: column.example for name, column in self.inputs.items()}
 
     def columns(self, instances: Sequence[Any], most_cells: int | None = None) -> Columns:
-        """Convert rows from JSON; see ``features.from_instances``.
-
-        Raises:
-            Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
-        """
+        """Convert rows from JSON; see ``features.from_instances``."""
         few = most_cells is None or len(instances) * len(self.inputs) <= most_cells
         columns = self._plain_rows(instances) if few else None
         return from_instances(instances, self.inputs, most_cells=most_cells) if columns is None else columns
@@ -75,30 +63,13 @@ class Signature:
         self.predict(self.columns([self.example]))
 
     def predict(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Call the signature.
-
-        Args:
-            columns: By raw feature, [rows] or [rows, values]; text as bytes.
-
-        Returns:
-            By output, [rows, ...].
-
-        Raises:
-            tf.errors.OpError: the model refuses a row.
-        """
+        """Return the outputs, [rows, ...] by name, of columns [rows] or [rows, values]; may raise tf.errors.OpError."""
         return self.function({self.inputs[name].tensor or name: values for name, values in columns.items()})
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded version.
-
-    Attributes:
-        number: Its version; 0 for a SavedModel that lies in no folder of versions.
-        signatures: By name.
-        manifest: Of the version; empty without one.
-        classes: In words, in the order of the probabilities; empty where there are none or the model does not say.
-    """
+    """A loaded version (0 for a SavedModel outside a folder of versions), with its manifest and class names, if any."""
 
     number: int
     signatures: dict[str, Signature]
@@ -108,27 +79,23 @@ class Model:
 
     @property
     def rows(self) -> Signature:
-        """Return the signature for rows of raw features; of a model that has none, the one for tf.Examples."""
+        """Return the signature for rows of raw features, or for tf.Examples if the model has no other."""
         return self.signatures[ROWS_SIGNATURE]
 
     @property
     def explains(self) -> Signature | None:
-        """Return the signature that explains answers; None of a model that has none, or another's of that name."""
+        """Return the signature that explains answers, if there is one in our format."""
         signature = self.signatures.get(EXPLAIN_SIGNATURE)
         return signature if signature and signature.outputs.keys() >= {*EXPLAINING} else None
 
     def warm_up(self) -> None:
-        """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
+        """Predict one row, so that the first request does not wait for TensorFlow's preparations."""
         if not take_examples(self.rows.inputs):
             self.rows.predict_example()
 
 
 def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None) -> Model:
-    """Load a SavedModel, here or gs://bucket/folder.
-
-    Raises:
-        UserError: it is not what was pushed, reaches out of itself, does not load, or has no signature to call.
-    """
+    """Load a SavedModel, here or gs://bucket/folder; raise a UserError if it is unusable, unsafe or was changed."""
     if changed := changed_since_push(folder):
         raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
     if why := not_signed(folder):

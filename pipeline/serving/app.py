@@ -37,15 +37,7 @@ def create_app(
     look_every: float = 2.0,
     beside: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> Starlette:
-    """Return the server as an ASGI application.
-
-    Args:
-        answering: Of a version that has started; its metrics are shown at /metrics.
-        health_route: Vertex AI's AIP_HEALTH_ROUTE.
-        predict_route: Vertex AI's AIP_PREDICT_ROUTE.
-        look_every: Seconds between two looks for another version.
-        beside: What else answers while this does, as a context.
-    """
+    """Return the ASGI application; ``beside`` is a context that runs another server, such as gRPC."""
     current, bodies = answering.current, Bodies(answering.limits)
     service = _Service(answering, bodies)
     model = "/v1/models/{name}"
@@ -85,13 +77,7 @@ def create_app(
 
 @dataclass(frozen=True)
 class _Asked:
-    """Content of a request body, checked.
-
-    Attributes:
-        call: The rows.
-        by_row: Whether rows came, and an answer for each is expected.
-        explained: Whether the answers are.
-    """
+    """Checked content of a request body; ``by_row``: answer each row separately."""
 
     call: Call
     by_row: bool
@@ -173,7 +159,7 @@ class _Service:
         return Response(self.answering.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def description(self, request: Request) -> Response:
-        """Return the API in OpenAPI, with the features of the version that answers now."""
+        """Return the API in OpenAPI, with the features of the current version."""
         served = self._served(request)
         return JSONResponse(describe(self.answering.current.name, served.model, self.answering.limits.instances))
 
@@ -182,12 +168,7 @@ class _Service:
         return self.answering.served(request.path_params.get("name"), request.path_params.get("version"))
 
     def _check(self, content: Any, served: Served, to_explain: bool) -> _Asked:
-        """Check the content of a body.
-
-        Raises:
-            HTTPException: it is no valid request.
-            Refused: a row or a column is not valid.
-        """
+        """Check the content of a body; raise an HTTPException or ``Refused``."""
         if not isinstance(content, dict):
             raise HTTPException(400, f"the body is no JSON object; {EXPECTED}")
         explained = to_explain or self._asks_to_explain(content)

@@ -1,4 +1,4 @@
-"""Read bodies within one budget of bytes, and parse large ones one at a time, so that others are answered meanwhile."""
+"""Read bodies within a budget of bytes; parse large ones sequentially, so that small ones are answered meanwhile."""
 
 import asyncio
 import contextlib
@@ -28,23 +28,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of requests.
-
-    Attributes:
-        body_bytes: Size of its body.
-        instances: Rows in it.
-        rows_waiting: Rows of all requests that may wait for the model.
-        bytes_under_way: Bytes of all bodies that are being read or answered.
-        bytes_to_parse: Bytes of all large bodies that may wait to be parsed.
-        body_seconds: Until a body is whole.
-    """
+    """Limits of requests."""
 
     body_bytes: int
     instances: int
-    rows_waiting: int = 50_000
-    bytes_under_way: int = 256 << 20
-    bytes_to_parse: int = 64 << 20
-    body_seconds: float = 60.0
+    rows_waiting: int = 50_000  # of all requests
+    bytes_under_way: int = 256 << 20  # of bodies that are being read or answered
+    bytes_to_parse: int = 64 << 20  # of large bodies that wait
+    body_seconds: float = 60.0  # until a body is complete
 
     @property
     def cells(self) -> int:
@@ -53,11 +44,7 @@ class Limits:
 
 
 class Bodies:
-    """Bodies of all requests under way.
-
-    Args:
-        limits: Of them.
-    """
+    """Bodies of all current requests."""
 
     def __init__(self, limits: Limits):
         self._limits = limits
@@ -68,11 +55,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytearray]:
-        """Yield a whole body; it is to be answered in the block, for its bytes count until the end of it.
-
-        Raises:
-            HTTPException: it is too large, too slow, or not all of it came; or there are too many.
-        """
+        """Yield a whole body, whose bytes count until the block ends; HTTPException: it is too large or slow."""
         body = bytearray()
         seconds = self._limits.body_seconds
         try:
@@ -88,12 +71,7 @@ class Bodies:
             self._under_way -= len(body)
 
     async def parse(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Return what a check makes of the JSON in a body.
-
-        Raises:
-            HTTPException: it is no JSON, or too many large bodies wait.
-            Refused: by the check.
-        """
+        """Return the result of a check of the JSON in a body; raise what the check raises, or an HTTPException."""
         if len(body) <= LARGE:
             return check(_from_json(body))
         if self._to_parse and self._to_parse + len(body) > self._limits.bytes_to_parse:
@@ -119,10 +97,10 @@ class Bodies:
             loop.call_later(2 * self._locked_seconds, self._turn.release)
 
     def _parse_large(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Parse a body while Python's collector of reference cycles rests.
+        """Parse a body with Python's garbage collector off.
 
-        10 MiB of ``[],[],...`` are 3.3 million lists. The collector looks through all of them, and all that TensorFlow
-        has made, again and again, and holds the interpreter's lock meanwhile: 5 s instead of 0.5 s.
+        10 MiB of ``[],[],...`` are 3.3 million lists. The collector would search them and TensorFlow's objects
+        repeatedly and hold the interpreter's lock meanwhile: 5 s instead of 0.5 s.
         """
         collecting = gc.isenabled()
         gc.disable()
@@ -158,11 +136,7 @@ class Bodies:
 
 
 def _from_json(body: bytearray) -> Any:
-    """Return the content of JSON, in which NaN is null, and a byte order mark is passed over.
-
-    Raises:
-        HTTPException: it is none.
-    """
+    """Return the content of JSON; NaN becomes null, and a byte order mark is ignored."""
     try:
         try:
             return orjson.loads(body)

@@ -1,4 +1,4 @@
-"""Connections that cost little: limits while they say nothing, and an answer is sent at once."""
+"""Limit idle connections and headers, and send each answer in one write."""
 
 import asyncio
 from typing import Any
@@ -15,10 +15,7 @@ PIPELINED = 16
 
 
 class _InOne:
-    """A transport to which what is written in one turn of the event loop is one: uvicorn writes headers and body apart.
-
-    Two calls of the system took a quarter of the server's time, and a client may wake up for each.
-    """
+    """Join the writes of one turn of the event loop: separate writes of headers and body take a quarter longer."""
 
     def __init__(self, transport: asyncio.Transport):
         self._transport = transport
@@ -45,7 +42,7 @@ class _InOne:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn; its own limits are for requests whose headers it has read."""
+    """A connection of uvicorn, whose own limits apply only after the headers."""
 
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
@@ -55,7 +52,7 @@ class Connection(HttpToolsProtocol):
         self._bytes_beside_body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, if there are not too many."""
+        """Begin, unless there are too many connections."""
         super().connection_made(_InOne(transport))  # type: ignore[arg-type]
         if len(self.connections) > CONNECTIONS:
             transport.abort()
@@ -68,9 +65,9 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; close what takes too long or too much."""
+        """Read on; close the connection after too much data or time."""
         if self._deadline is None and self.cycle is not None and self.cycle.response_complete and self.cycle.more_body:
-            self.transport.close()  # a body that nobody waits for
+            self.transport.close()  # a body that no request waits for
             return
         super().data_received(data)
         if self._deadline is not None:
@@ -90,7 +87,7 @@ class Connection(HttpToolsProtocol):
             self._expect_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; refuse one behind a body (a trailer)."""
+        """Count a header; reject one behind a body (a trailer)."""
         if self._in_body:
             raise ValueError("a header behind a body")  # uvicorn answers 400 and closes
         self._number_of_headers += 1
@@ -101,7 +98,7 @@ class Connection(HttpToolsProtocol):
         """Answer."""
         self._expect_no_headers()
         if len(self.pipeline) >= PIPELINED:
-            raise ValueError("too many requests at once")  # as above
+            raise ValueError("too many pipelined requests")  # as above
         if self._number_of_headers > HEADERS:
             self._refuse_headers()
         else:
@@ -120,7 +117,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _count_beside_body(self, number: int) -> None:
-        """Refuse many bytes without a body's: httptools keeps a trailer until it ends, and copies it with each part."""
+        """Reject many bytes outside a body: httptools keeps a trailer until it ends, and copies it with each part."""
         self._bytes_beside_body = 0 if self._body_came else self._bytes_beside_body + number
         self._body_came = False
         if self._bytes_beside_body > HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Let those ask who know the token; without one, programs on this machine and no web page."""
+"""Require the token; without one, accept local programs only and no web page."""
 
 import asyncio
 import functools
@@ -16,15 +16,11 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass
 class Guard:
-    """ASGI application in front of another.
+    """ASGI application that checks token, Host and Origin before another application.
 
-    Attributes:
-        app: The other.
-        token: Expected as ``Authorization: Bearer <token>``; None: none is.
-        hosts: Names of this server in the header Host; empty: any. A page whose name was led to 127.0.0.1 (DNS
-            rebinding) has another, and a page elsewhere that sends a form has another Origin.
-        open_paths: Answered without a token: health checks have none.
-        cut_off: Requests that were cancelled before their answer.
+    A web page whose name was pointed to 127.0.0.1 (DNS rebinding) sends another Host, and a form elsewhere another
+    Origin. No ``token`` or empty ``hosts``: no such check. ``cut_off`` counts requests that were cancelled before their
+    answer.
     """
 
     app: ASGIApp
@@ -34,7 +30,7 @@ class Guard:
     cut_off: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refusal, or let the application answer."""
+        """Answer an error, or let the application answer."""
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         try:
             await (refusal or self.app)(scope, receive, send)
@@ -65,7 +61,7 @@ class Guard:
 
 @functools.lru_cache(1_000)
 def _name(host: str) -> str:
-    """Return the name in a header Host, without its port."""
+    """Return the name in a Host header, without its port."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

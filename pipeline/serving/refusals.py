@@ -1,4 +1,4 @@
-"""Answer calls that the server does not have with a JSON error that says what to call instead."""
+"""Answer unsupported calls with a JSON error that says what to call instead."""
 
 import http
 import logging
@@ -18,17 +18,7 @@ LEFT_OUT = ("classify", "regress")
 
 
 def routes(current: Current, model: str, version: str) -> list[Route]:
-    """Return the routes of calls that only TensorFlow Serving has, and of ours by other methods than POST.
-
-    Args:
-        current: The server's model.
-        model: Path of a model, with "{name}".
-        version: Path of a version of it.
-
-    Returns:
-        To stand behind the routes of ``:predict`` and ``:explain``, before those of ``model`` and ``version``, which
-        match as well.
-    """
+    """Return routes of unsupported calls, to stand before the routes of model and version, which match them too."""
 
     async def other_verb(request: Request) -> Response:
         verb = request.path_params["verb"][:40]
@@ -55,7 +45,7 @@ def routes(current: Current, model: str, version: str) -> list[Route]:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """Answer an error whose message is for the client, in TensorFlow Serving's way."""
+    """Answer an HTTPException as TensorFlow Serving does."""
     assert isinstance(error, HTTPException)
     message = error.detail
     path = request.url.path[:200]
@@ -70,6 +60,6 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
-    """Answer an error that is ours; the log has the details."""
+    """Answer an internal error; the log has the details."""
     logger.error("%s %s", request.method, request.url.path, exc_info=error)
     return JSONResponse({"error": "an error of the server; its log says more"}, 500)
