@@ -19,11 +19,9 @@ from pipeline.model.export_format import (
     read_classes,
     read_inputs,
 )
-from pipeline.model.features import Columns, from_instances
+from pipeline.model.features import Columns, Converter, from_instances, plain_rows
 from pipeline.model.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.model.outside_operations import check_inward
-from pipeline.model.packing import packed
-from pipeline.model.plain_rows import Converter, plain_rows
 from pipeline.model.versions import changed_since_push, not_signed
 from pipeline.settings.image_data import Images
 
@@ -164,3 +162,36 @@ def _signature(
         inputs[column] = Input(column, kind, required, dtype, values, key, limits, notation)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, packed(function))
+
+
+def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
+    """Return a function from arrays [rows] or [rows, values] by input to the signature's outputs by name.
+
+    Columns are passed as one tensor of each dtype: a tensor for each column takes longer than the answer.
+    """
+    specs: dict[str, tf.TensorSpec] = signature.structured_input_signature[1]
+    packs: dict[tf.DType, list[str]] = {}
+    apart: list[str] = []
+    for name, spec in specs.items():
+        of_one_value = spec.shape.rank == 1 and spec.shape[0] is None
+        (packs.setdefault(spec.dtype, []) if of_one_value else apart).append(name)
+    rows = [tf.TensorSpec([len(names), None], dtype) for dtype, names in packs.items()]
+
+    @tf.function(input_signature=[*rows, *(specs[name] for name in apart)], autograph=False)
+    def unpacked(*tensors: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        columns = dict(zip(apart, tensors[len(packs) :], strict=True))
+        for names, pack in zip(packs.values(), tensors, strict=False):
+            columns.update(zip(names, tf.unstack(pack), strict=True))
+        return signature(**columns)
+
+    traced = unpacked.get_concrete_function()
+
+    def answer(columns: Columns) -> dict[str, np.ndarray]:
+        tensors = [
+            tf.constant(np.array([columns[name] for name in names], dtype.as_numpy_dtype), dtype)
+            for dtype, names in packs.items()
+        ]
+        tensors += [tf.constant(columns[name], specs[name].dtype) for name in apart]
+        return {name: value.numpy() for name, value in traced(*tensors).items()}
+
+    return answer

@@ -17,13 +17,11 @@ from pipeline.model.features import Columns, row_count
 from pipeline.model.inputs import EXAMPLES, IMAGE, Input
 from pipeline.model.signatures import Signature
 from pipeline.serving.batching import Overloaded
-from pipeline.serving.bodies import RETRY, Limits
+from pipeline.serving.bodies import EXPECTED, RETRY, Limits
 from pipeline.serving.current import Current, Served
 from pipeline.serving.image_inputs import facts_by_row, with_checked_images, without_images
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
-
-EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
 
 
 @dataclass(frozen=True)

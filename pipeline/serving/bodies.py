@@ -19,6 +19,7 @@ from pipeline.model.features import Refused
 Parsed = TypeVar("Parsed")
 # A larger body is parsed in a thread.
 LARGE = 64 << 10
+EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
 RETRY = {"Retry-After": "1"}
 # So that what looks like NaN in a string is left alone. Possessive: nothing is tried twice, in a string without an end
 # neither.
@@ -146,5 +147,4 @@ def _from_json(body: bytearray) -> Any:
             plain = body.removeprefix(_BYTE_ORDER_MARK)
             return orjson.loads(_STRING_OR_NAN.sub(lambda found: b"null" if found[0] == b"NaN" else found[0], plain))
     except orjson.JSONDecodeError as error:
-        expected = 'expected {"instances": [{"feature": value, ...}, ...]}'
-        raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {expected}") from error
+        raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error
