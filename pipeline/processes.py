@@ -27,10 +27,8 @@ from typing import Any, NoReturn
 
 from pipeline.errors import UserError
 
-# Of prctl(2).
-PR_SET_PDEATHSIG = 1
-# Objects after which the garbage collector looks for cycles among them.
-GARBAGE = 50_000
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+GARBAGE = 50_000  # objects after which the garbage collector looks for cycles among them
 UNUSUAL_THREADS = 97  # a number that no other code sets
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question", "cpu", "result", "error"
@@ -50,11 +48,7 @@ class Processes:
         self._lock = threading.Lock()
 
     def run(
-        self,
-        work: Callable[..., Any],
-        *arguments: Any,
-        name: str,
-        answer: Callable[[Any], Any] | None = None,
+        self, work: Callable[..., Any], *arguments: Any, name: str, answer: Callable[[Any], Any] | None = None
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
@@ -73,8 +67,9 @@ class Processes:
                         self._running[name] = value
                         if name in self._ended:
                             self.kill_all([name])
-                    elif kind == RECORD:
-                        _show(value)
+                    elif kind == RECORD:  # it is in the log already
+                        for handler in logging.getLogger(LOGGER).handlers:
+                            handler.handle(value)
                     elif kind == QUESTION:
                         assert answer
                         connection.send(answer(value))
@@ -172,7 +167,9 @@ def add_cpu_seconds(seconds: float) -> None:
 def ask(question: Any) -> Any:
     """Return the answer of the process that requested this work; for one thread of the work."""
     assert _sender
-    return _sender.ask(question)
+    with _sender.lock:  # type: ignore[union-attr]
+        _sender.connection.send((QUESTION, question))
+    return _sender.connection.recv()
 
 
 def _has_computed() -> bool:
@@ -183,10 +180,9 @@ def _has_computed() -> bool:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return False
-    threads = tensorflow.config.threading
     try:
-        for number in (UNUSUAL_THREADS, 0):  # the number that is there already is not refused; 0 is the default
-            threads.set_inter_op_parallelism_threads(number)
+        for number in (UNUSUAL_THREADS, 0):  # the current number is not rejected; 0 is the default
+            tensorflow.config.threading.set_inter_op_parallelism_threads(number)
     except RuntimeError:
         return True
     return False
@@ -247,25 +243,17 @@ def _end_with(parent: int) -> None:
 
 
 class _Sender(logging.Handler):
-    """Send log records and questions to the process that requested the work."""
+    """Send log records to the process that requested the work."""
 
     def __init__(self, connection: Connection):
         super().__init__(logging.INFO)
-        self._connection = connection
+        self.connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send the visible part of a record."""
         with contextlib.suppress(ConnectionError):  # logging holds this handler's lock
-            self._connection.send((RECORD, (record.name, record.levelno, record.getMessage())))
-
-    def ask(self, question: Any) -> Any:
-        """Send a question, and wait for the answer."""
-        self.acquire()
-        try:
-            self._connection.send((QUESTION, question))
-        finally:
-            self.release()
-        return self._connection.recv()
+            shown = {"name": record.name, "levelno": record.levelno, "levelname": record.levelname}
+            self.connection.send((RECORD, logging.makeLogRecord({**shown, "msg": record.getMessage()})))
 
 
 _sender: _Sender | None = None  # in a process that does work
@@ -273,53 +261,21 @@ _cpu_of_work = 0.0
 _cpu_lock = threading.Lock()
 
 
-def _show(record: tuple[str, int, str]) -> None:
-    """Pass a record to the handlers of our logger; the log file has it already."""
-    name, level, message = record
-    made = logging.makeLogRecord(
-        {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
-    )
-    for handler in logging.getLogger(LOGGER).handlers:
-        handler.handle(made)
-
-
-def _packed(error: BaseException | None) -> list[tuple[BaseException, traceback.StackSummary]]:
-    """Return an error and its causes, each with its traceback, which pickling drops."""
+def _packed(error: BaseException | None) -> list[tuple[bool, str, str, traceback.StackSummary]]:
+    """Describe an error and its causes: not every error can be pickled, and no traceback."""
     chain = []
     while error is not None:
-        chain.append((_that_pickles(error), traceback.extract_tb(error.__traceback__)))
+        frames = traceback.extract_tb(error.__traceback__)
+        chain.append((isinstance(error, UserError), type(error).__name__, str(error), frames))
         error = error.__cause__
     return chain
 
 
-def _that_pickles(error: BaseException) -> BaseException:
-    """Return an error, or a stand-in of the same name and text."""
-    if isinstance(error, Exception):
-        with contextlib.suppress(Exception):
-            pickle.loads(pickle.dumps(error))
-            return error
-    return _StandIn(type(error).__name__, str(error))
-
-
-class _StandIn(Exception):
-    """Error that stands for one of another type, and is shown as that type."""
-
-    def __new__(cls, name: str, text: str) -> "_StandIn":
-        """Create an instance of a class with that name."""
-        return super().__new__(type(name, (_StandIn,), {}), name, text)
-
-    def __init__(self, name: str, text: str):
-        super().__init__(text)
-        self._named = name, text
-
-    def __reduce__(self) -> Any:
-        return _StandIn, self._named
-
-
-def _unpacked(chain: list[tuple[BaseException, traceback.StackSummary]]) -> Exception:
-    errors = [error for error, _ in chain]
-    for (error, frames), cause in zip(chain, [*errors[1:], None], strict=True):
-        error.__cause__ = cause
-        error.frames = frames  # type: ignore[attr-defined]
-    assert isinstance(errors[0], Exception)
-    return errors[0]
+def _unpacked(chain: list[tuple[bool, str, str, traceback.StackSummary]]) -> Exception:
+    """Return the described error: a UserError, or one that is shown as the original."""
+    cause = None
+    for for_user, name, text, frames in reversed(chain):
+        error: Any = UserError(text) if for_user else type(name, (Exception,), {})(text)
+        error.__cause__, error.frames = cause, frames
+        cause = error
+    return error

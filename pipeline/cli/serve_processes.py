@@ -21,14 +21,8 @@ def serve_in_processes(
 ) -> None:
     """Do the same work in several processes until a signal ends them all, or one of them ends.
 
-    Args:
-        number: Of processes.
-        work: Answers until a SIGTERM; asks the version that it has loaded as a question before (``processes.ask``).
-        arguments: Of the work.
-        on_start: Called with the version when all have loaded one.
-
-    Raises:
-        UserError: there cannot be several here, or one of them has failed.
+    ``work`` passes the version that it has loaded to ``processes.ask``, and serves until a SIGTERM; ``on_start`` gets
+    the version when all have loaded one.
     """
     logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
     # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
