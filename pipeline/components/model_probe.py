@@ -33,7 +33,7 @@ EXPLAINED_ROWS, LEAST_EXPLAINED, EXPLAINED_SECONDS = 50, 5, 5.0
 
 
 class Problem(Exception):
-    """A defect of the model, as a sentence."""
+    """A defect of a signature: the end of a sentence that begins with its name."""
 
 
 class ModelProbe:
@@ -77,20 +77,19 @@ class ModelProbe:
                     self.notes.append(f"signature {name} is not checked: it takes rows with their label")
                     continue
                 try:
-                    outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
+                    outputs = self.call(signature, self.examples, f"{len(self.examples):,} rows")
                     # Odd rows first: in each of them one column is missing, so the message can name it.
-                    outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
+                    outputs_of_odd = self.check_odd_rows(signature, odd, odd_names)
                     self.check_outputs(name, outputs)
-                    self.check_single_rows(name, signature, outputs)
+                    self.check_single_rows(signature, outputs)
                     self.check_broken_images(name, signature)
                     outputs_by_signature[name] = (outputs, outputs_of_odd)
                 except Problem as problem:
-                    self.problems.append(str(problem))
-        if explained:
-            try:
-                explained.result()
-            except Problem as problem:
-                self.problems.append(str(problem))
+                    self.problems.append(f"signature {name} {problem}")
+        if explained and (problem := explained.exception()):
+            if not isinstance(problem, Problem):
+                raise problem
+            self.problems.append(f"signature {EXPLAIN} {problem}")
         for name in outputs_by_signature:
             self.measure_latency(name, loaded.signatures[name])
         self.compare_signatures(outputs_by_signature)
@@ -106,29 +105,28 @@ class ModelProbe:
 
     def needs_label(self, name: str, signature: Any) -> bool:
         """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
-        if name in PREDICTING or self.accepts(name, signature, self.examples[:1]):
+        if name in PREDICTING or self.accepts(signature, self.examples[:1]):
             return False
-        return self.accepts(name, signature, self.labelled[:1])
+        return self.accepts(signature, self.labelled[:1])
 
-    def accepts(self, name: str, signature: Any, examples: list[Any]) -> bool:
+    def accepts(self, signature: Any, examples: list[Any]) -> bool:
         """Return whether a call with rows succeeds."""
         try:
-            return bool(self.call(name, signature, examples, "a row"))
+            return bool(self.call(signature, examples, "a row"))
         except Problem:
             return False
 
-    def call(self, name: str, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
+    def call(self, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
         """Call a signature with raw rows (``rows`` in words, for messages); return its outputs by name, [rows, ...]."""
         try:
             tensors = signature(**self.inputs(signature, examples))
         except Exception as error:
-            raise Problem(f"signature {name} fails on {rows}: {first_line(error)}") from error
+            raise Problem(f"fails on {rows}: {first_line(error)}") from error
         outputs = {key: value.numpy() for key, value in tensors.items()}
         for key, value in outputs.items():
             if value.shape[:1] != (len(examples),):
                 raise Problem(
-                    f"signature {name} answers {rows} with {key} of shape {list(value.shape)}, expected "
-                    f"[{len(examples)}, ...]"
+                    f"answers {rows} with {key} of shape {list(value.shape)}, expected [{len(examples)}, ...]"
                 )
         return outputs
 
@@ -162,29 +160,30 @@ class ModelProbe:
         for output, value in outputs.items():
             bad = self.not_finite(value)
             if bad:
-                raise Problem(f"signature {name} answers {output} {value[bad[0]]} for row {bad[0]}, expected a number")
+                raise Problem(f"answers {output} {value[bad[0]]} for row {bad[0]}, expected a number")
         key, classes = self.measured_output(name, outputs), self.request["classes"]
         if key is None:
             return
         probability = outputs[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
-        self.check_width(name, key, probability.shape[1])
+        width, expected = probability.shape[1], {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        if width not in expected:
+            raise Problem(
+                f"answers {key} with {width} values a row, expected {expected[-1]}: the label has "
+                f"{len(classes) or 'no'} classes"
+            )
         if not classes or self.request.get("logits"):
             return
         remedy = "" if key == self.request["answer"] else "; if it answers logits, set Evaluation(..., logits=True)"
         outside = np.argwhere((probability < 0) | (probability > 1))
         if len(outside):
             row, place = outside[0]
-            raise Problem(
-                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}"
-            )
+            raise Problem(f"answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}")
         sums = probability.sum(axis=1)
         if len(classes) > 2 and (np.abs(sums - 1) > self.tolerance).any():
             row = int(np.abs(sums - 1).argmax())
-            raise Problem(
-                f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}"
-            )
+            raise Problem(f"answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}")
         if "label" in outputs:
-            self.check_labels(name, probability, [label.decode() for label in outputs["label"].reshape(-1)])
+            self.check_labels(probability, [label.decode() for label in outputs["label"].reshape(-1)])
 
     def measured_output(self, name: str, outputs: dict[str, Any]) -> str | None:
         """Return the name of the output that is evaluated: the usual one of the task, else the only one."""
@@ -194,22 +193,10 @@ class ModelProbe:
         if name not in PREDICTING:
             return None
         if len(outputs) > 1:
-            raise Problem(
-                f"signature {name} answers {', '.join(sorted(outputs))}; expected one of them to be named {key}"
-            )
+            raise Problem(f"answers {', '.join(sorted(outputs))}; expected one of them to be named {key}")
         return next(iter(outputs))
 
-    def check_width(self, name: str, key: str, width: int) -> None:
-        """Raise a Problem unless an output has as many values a row as the label needs."""
-        classes = self.request["classes"]
-        expected = {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
-        if width not in expected:
-            raise Problem(
-                f"signature {name} answers {key} with {width} values a row, expected {expected[-1]}: the label has "
-                f"{len(classes) or 'no'} classes"
-            )
-
-    def check_labels(self, name: str, probability: Any, labels: list[str]) -> None:
+    def check_labels(self, probability: Any, labels: list[str]) -> None:
         """Raise a Problem unless labels follow from the probabilities, [rows, 1 or classes]."""
         classes, threshold = self.request["classes"], self.request["threshold"]
         for row, (values, label) in enumerate(zip(probability, labels, strict=True)):
@@ -221,19 +208,19 @@ class ModelProbe:
                 value = values[classes.index(label)] if label in classes else 0.0
             if label != expected:
                 raise Problem(
-                    f"signature {name} answers label {label!r} for row {row} with probability {value:.4f}, "
+                    f"answers label {label!r} for row {row} with probability {value:.4f}, "
                     f"expected {expected!r}: {reason}"
                 )
 
-    def check_single_rows(self, name: str, signature: Any, outputs: dict[str, Any]) -> None:
+    def check_single_rows(self, signature: Any, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless a row alone gets the outputs it got in a batch."""
         for row in range(min(SINGLE_ROWS, len(self.examples))):
-            alone = self.call(name, signature, self.examples[row : row + 1], "a batch of 1")
+            alone = self.call(signature, self.examples[row : row + 1], "a batch of 1")
             differing = self.differing(alone, {key: value[row : row + 1] for key, value in outputs.items()})
             if differing:
                 key, _ = differing
                 raise Problem(
-                    f"signature {name} answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
+                    f"answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
                     f"batch of {len(self.examples):,}"
                 )
 
@@ -255,16 +242,14 @@ class ModelProbe:
         times: list[float] = []
         for example in self.examples[:: -(-len(self.examples) // EXPLAINED_ROWS)]:
             started = time.monotonic()
-            outputs = self.call(EXPLAIN, signature, [example], "a row")
+            outputs = self.call(signature, [example], "a row")
             times.append(time.monotonic() - started)
             answer = float(outputs[self.request["answer"]].max())  # of several classes, the most probable is explained
             average, contributions = float(outputs["average"][0]), outputs["contributions"][0].astype(float)
             size, total = np.abs(contributions), average + contributions.sum()
             # They are float32: what is rounded is as large as the largest of what is added.
             if not abs(total - answer) <= self.tolerance * max(1.0, abs(answer), abs(average), size.sum()):
-                raise Problem(
-                    f"signature {EXPLAIN} answers contributions that sum up to {total:.6g}, not to {answer:.6g}"
-                )
+                raise Problem(f"answers contributions that sum up to {total:.6g}, not to {answer:.6g}")
             sizes.append(size)
             columns = [column.decode() for column in outputs["columns"][0]]
             # The first call prepares the graph, which may take longer than all others.
@@ -282,7 +267,7 @@ class ModelProbe:
             return
         whole = bytes(self.complete.features.feature[image].bytes_list.value[0])
         for state, data in {"empty": b"", "text": b"no image", "cut short": whole[: len(whole) // 2]}.items():
-            if self.accepts(name, signature, [self.changed({image: data})]):
+            if self.accepts(signature, [self.changed({image: data})]):
                 self.notes.append(f"signature {name} answers where {image} is {state}; our server refuses that before")
 
     def odd_rows(self) -> tuple[list[Any], list[str]]:
@@ -316,15 +301,15 @@ class ModelProbe:
                 example.features.feature[name].bytes_list.value.extend([value] * count)
         return example
 
-    def check_odd_rows(self, name: str, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
+    def check_odd_rows(self, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
         """Return the outputs for missing and unseen values; raise a Problem unless they are finite."""
-        outputs = self.call(name, signature, odd, "rows with missing and unseen values")
+        outputs = self.call(signature, odd, "rows with missing and unseen values")
         for key, value in outputs.items():
             bad = self.not_finite(value)
             if bad:
                 where = "; ".join(names[row] for row in bad[:3])
                 raise Problem(
-                    f"signature {name} answers {key} {value[bad[0]]} where {where}, expected a number: "
+                    f"answers {key} {value[bad[0]]} where {where}, expected a number: "
                     "preprocessing_fn has to give every missing value one"
                 )
         return outputs

@@ -5,6 +5,7 @@ A SavedModel is a program, and a model server runs it with its own rights
 variables and vocabularies; reading or writing other files is a mistake, or an attack.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,28 +24,20 @@ CHECKPOINTS = RESTORING | {"MergeV2Checkpoints", "SaveV2"}
 # (tensorflow/compiler/tf2tensorrt/ops/trt_engine_resource_ops.cc); an engine itself is code for the GPU.
 TENSORRT_FILES = {"InitializeTRTResource", "SerializeTRTResource"}
 TENSORRT_CODE = {"TRTEngineOp"}
+# Without the prefix and the versions that ``_plain`` removes.
 FILES = {
-    *CHECKPOINTS,
     *TENSORRT_FILES,
     "CSVDataset",
-    "CSVDatasetV2",
     "CacheDataset",
-    "CacheDatasetV2",
     "CalibrationStatisticsSaver",
     "CreateSummaryDbWriter",
     "CreateSummaryFileWriter",
-    "DTensorRestoreV2",
+    "DTensorRestore",
     "DatasetToTFRecord",
     "DumpTensor",
-    "ExperimentalCSVDataset",
-    "ExperimentalDatasetToTFRecord",
-    "ExperimentalLMDBDataset",
-    "ExperimentalMatchingFilesDataset",
     "FileSystemSetConfiguration",
     "FixedLengthRecordDataset",
-    "FixedLengthRecordDatasetV2",
     "FixedLengthRecordReader",
-    "FixedLengthRecordReaderV2",
     "GenerateVocabRemapping",
     "LMDBDataset",
     "LMDBReader",
@@ -53,42 +46,32 @@ FILES = {
     "LoadDataset",
     "MatchingFiles",
     "MatchingFilesDataset",
+    "MergeV2Checkpoints",
     "ReadFile",
     "RecordInput",
     "Restore",
     "RestoreSlice",
     "Save",
     "SaveDataset",
-    "SaveDatasetV2",
     "SaveSlices",
     "SnapshotChunkDataset",
     "SnapshotDataset",
     "SnapshotDatasetReader",
-    "SnapshotDatasetV2",
     "SnapshotNestedDatasetReader",
     "SqlDataset",
-    "ExperimentalSqlDataset",
     "SummaryWriter",
     "TFRecordDataset",
-    "TFRecordDatasetV2",
     "TFRecordReader",
-    "TFRecordReaderV2",
     "TextLineDataset",
     "TextLineReader",
-    "TextLineReaderV2",
     "WholeFileReader",
-    "WholeFileReaderV2",
     "WriteFile",
 }
 PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 MACHINES = {
     "DataServiceDataset",
-    "DataServiceDatasetV2",
-    "DataServiceDatasetV3",
-    "DataServiceDatasetV4",
     "DistributedSave",
     "RegisterDataset",
-    "RegisterDatasetV2",
     "RemoteCall",
     "RpcCall",
     "RpcClient",
@@ -97,18 +80,15 @@ MACHINES = {
 # Harmless unless this attribute names a file or an address.
 ONLY_WITH = {
     "DebugIdentity": "debug_urls",
-    "DebugIdentityV2": "debug_urls",
-    "DebugIdentityV3": "debug_urls",
     "DebugNanCount": "debug_urls",
     "DebugNumericSummary": "debug_urls",
     "FixedUnigramCandidateSampler": "vocab_file",
     "Skipgram": "filename",
 }
-# Of these two, what does not begin so is the name of a file
+# Of these two, a value without such a beginning is the name of a file
 # (https://www.tensorflow.org/api_docs/python/tf/io/decode_proto).
-DESCRIPTORS = {"DecodeProtoV2": "descriptor_source", "EncodeProto": "descriptor_source"}
-INNER_DESCRIPTORS = ("local://", "bytes://")
-PRINTING = {"Print", "PrintV2"}
+DESCRIPTORS = {"DecodeProto": "descriptor_source", "EncodeProto": "descriptor_source"}
+INNER_DESCRIPTORS = (b"local://", b"bytes://")
 # TensorFlow's own loader in C++ takes it for the graph; our export never writes one.
 CHUNKED = "saved_model.cpb"
 
@@ -128,9 +108,10 @@ def outside_operations(model: str) -> tuple[list[str], list[str]]:
         for node in _called(graph):
             if reached := _reaches(node):
                 found.setdefault(reached, set()).add(node.op)
-            prints |= node.op in PRINTING
-        for name in filter(_leads_out, (asset.filename for asset in graph.asset_file_def)):
-            found.setdefault("reads or writes files", set()).add(f"the vocabulary {name[:100]!r}")
+            prints |= _plain(node.op) == "Print"
+        for name in (asset.filename for asset in graph.asset_file_def):
+            if name.startswith("/") or "://" in name or ".." in name.split("/"):
+                found.setdefault("reads or writes files", set()).add(f"the vocabulary {name[:100]!r}")
     problems = [f"{reached} ({shortened(sorted(names), 5)})" for reached, names in sorted(found.items())]
     if filesystem.exists(f"{model}/{CHUNKED}"):
         problems.append(f"has a second graph ({CHUNKED}), which is not looked into")
@@ -147,10 +128,6 @@ def check_inward(model: str) -> None:
         )
 
 
-def _leads_out(asset: str) -> bool:
-    return asset.startswith("/") or "://" in asset or ".." in asset.split("/")
-
-
 def _read(model: str) -> Any:
     saved = saved_model_pb2.SavedModel()
     if filesystem.exists(f"{model}/saved_model.pb"):
@@ -159,30 +136,34 @@ def _read(model: str) -> Any:
     return text_format.Parse(filesystem.read_text(f"{model}/saved_model.pbtxt"), saved)
 
 
+def _plain(operation: str) -> str:
+    """Return the name of an operation without its version, or that it is experimental."""
+    return re.sub(r"^Experimental|V\d+$", "", operation)
+
+
 def _reaches(node: Any) -> str:
     """Return what a node does outside of its model, as a verb and its object, or ""."""
-    if node.op in FILES or _names_a_file(node):
+    name = _plain(node.op)
+    if name in FILES or _names_a_file(node, name):
         return "reads or writes files"
-    if node.op in PYTHON:
+    if name in PYTHON:
         return "runs Python"
-    if node.op in TENSORRT_CODE:
+    if name in TENSORRT_CODE:
         return "runs code that TensorFlow has not compiled"
-    return "speaks to other machines" if node.op in MACHINES else ""
+    return "speaks to other machines" if name in MACHINES else ""
 
 
-def _names_a_file(node: Any) -> bool:
+def _names_a_file(node: Any, name: str) -> bool:
     """Return whether an attribute of a node names, or may name, a file or an address."""
-    names = {**ONLY_WITH, **DESCRIPTORS, "PrintV2": "output_stream"}
-    if node.op not in names:
+    attributes = {**ONLY_WITH, **DESCRIPTORS, "Print": "output_stream"}
+    if name not in attributes:
         return False
-    value = node.attr[names[node.op]]
+    value = node.attr[attributes[name]]
     if value.placeholder:
-        return True  # whoever calls the function says it
-    if node.op in DESCRIPTORS:
-        return bool(value.s) and not value.s.startswith(tuple(start.encode() for start in INNER_DESCRIPTORS))
-    if node.op == "PrintV2":
-        return bool(value.s.startswith(b"file://"))
-    return bool(value.s or value.list.s)
+        return True  # the caller of the function decides
+    if name in DESCRIPTORS:
+        return bool(value.s) and not value.s.startswith(INNER_DESCRIPTORS)
+    return bool(value.s.startswith(b"file://") if name == "Print" else value.s or value.list.s)
 
 
 def _called(meta_graph: Any) -> Iterable[Any]:
@@ -239,15 +220,12 @@ def _functions_of(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str
     while pending:
         node = pending.pop()
         # By an attribute, as PartitionedCall has it; or as an operation of that name.
-        called = (_names_in(node.attr.values()) | {node.op}) & functions.keys() - found
+        attributes = node.attr.values()
+        names = {one.func.name for one in attributes} | {one.name for many in attributes for one in many.list.func}
+        called = (names | {node.op}) & functions.keys() - found
         found |= called
         pending += [inner for name in called for inner in functions[name].node_def]
     return found
-
-
-def _names_in(attributes: Iterable[Any]) -> set[str]:
-    values = list(attributes)
-    return {one.func.name for one in values} | {function.name for one in values for function in one.list.func}
 
 
 def _node_of(tensor: str) -> str:

@@ -78,8 +78,14 @@ class Bodies:
         if self._to_parse and self._to_parse + len(body) > self._limits.bytes_to_parse:
             raise HTTPException(503, "too many large bodies wait to be parsed; try again", RETRY)
         self._to_parse += len(body)
+        loop = asyncio.get_running_loop()
         try:
-            return await self._in_turn(body, check)
+            await self._turn.acquire()
+            try:
+                return await loop.run_in_executor(self._thread, self._parse_large, body, check)
+            finally:
+                # The event loop takes the interpreter's lock several times in one answer: each time it may wait.
+                loop.call_later(2 * self._locked_seconds, self._turn.release)
         finally:
             self._to_parse -= len(body)
 
@@ -87,26 +93,20 @@ class Bodies:
         """Shut the thread down."""
         self._thread.shutdown(cancel_futures=True)
 
-    async def _in_turn(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Parse a large body in the thread, behind others."""
-        loop = asyncio.get_running_loop()
-        await self._turn.acquire()
-        try:
-            return await loop.run_in_executor(self._thread, self._parse_large, body, check)
-        finally:
-            # The event loop asks for the lock several times in one answer: each time it may wait for a body.
-            loop.call_later(2 * self._locked_seconds, self._turn.release)
-
     def _parse_large(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
         """Parse a body with Python's garbage collector off.
 
         10 MiB of ``[],[],...`` are 3.3 million lists. The collector would search them and TensorFlow's objects
         repeatedly and hold the interpreter's lock meanwhile: 5 s instead of 0.5 s.
         """
-        collecting = gc.isenabled()
+        collecting, started = gc.isenabled(), time.monotonic()
         gc.disable()
         try:
-            return check(self._load(body))
+            try:
+                content = _from_json(body)
+            finally:
+                self._locked_seconds = time.monotonic() - started
+            return check(content)
         except (HTTPException, Refused) as error:
             # Frames of the traceback and of the causes have the content, which is to go before the collector is back.
             error.__context__ = None
@@ -114,14 +114,6 @@ class Bodies:
         finally:
             if collecting:
                 gc.enable()
-
-    def _load(self, body: bytearray) -> Any:
-        """Return the content of JSON, and measure for how long the interpreter's lock was held."""
-        started = time.monotonic()
-        try:
-            return _from_json(body)
-        finally:
-            self._locked_seconds = time.monotonic() - started
 
     async def _fill(self, body: bytearray, request: Request) -> None:
         limit = self._limits.body_bytes

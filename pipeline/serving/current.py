@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from pipeline import filesystem
 from pipeline.errors import UserError, first_line
 from pipeline.model.explanations import MOST_WAITING
 from pipeline.model.export_format import EXPLAIN_SIGNATURE
@@ -145,14 +146,6 @@ def _problem(folder: str, error: Exception) -> str:
 def _state(folder: Path) -> object:
     """Return a value that changes when a file in a folder does; an error number if the folder cannot be read."""
     try:
-        return [(path, _facts(path)) for path in sorted(folder.rglob("*"))]
+        return list(filesystem.stamps(folder, sorted(map(str, folder.rglob("*")))))
     except OSError as error:
         return error.errno
-
-
-def _facts(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return error.errno
-    return status.st_size, status.st_mtime_ns

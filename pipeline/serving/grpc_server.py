@@ -75,8 +75,9 @@ async def grpc_server(
         ],
         maximum_concurrent_rpcs=CALLS,
     )
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Predictions(answering), server)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Status(answering), server)
+    services = _Services(answering)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(services, server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(services, server)
     port = server.add_insecure_port(address)
     await server.start()
     try:
@@ -114,10 +115,14 @@ def _left_out(call: str, instead: str) -> Callable[[Any, Any, Any], Awaitable[No
     return refuse
 
 
-class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
+class _Services(prediction_service_pb2_grpc.PredictionServiceServicer, model_service_pb2_grpc.ModelServiceServicer):
     # Of models exported with the signatures of Estimators.
     Classify, Regress, MultiInference = (
         _left_out(call, "ask the same with Predict") for call in ("Classify", "Regress", "MultiInference")
+    )
+    HandleReloadConfigRequest = _left_out(
+        "HandleReloadConfigRequest",
+        "push another version, or take the newest back with: python -m pipeline serve --rollback",
     )
 
     def __init__(self, answering: Answering):
@@ -145,6 +150,15 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             _name(response.model_spec, request, served)
             response.metadata[SIGNATURES].Pack(signatures)
+            return response
+
+    async def GetModelStatus(self, request: Any, context: Any) -> Any:
+        """Return that the version is available."""
+        async with _refusing(context):
+            served = _served(self._answering, request)
+            response = get_model_status_pb2.GetModelStatusResponse()
+            available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+            response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
             return response
 
     async def _predict(self, request: Any) -> Any:
@@ -175,25 +189,6 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
             return self._answering.call(served, signature, columns, None)
         except Refused as refused:
             raise HTTPException(400, str(refused)) from refused
-
-
-class _Status(model_service_pb2_grpc.ModelServiceServicer):
-    HandleReloadConfigRequest = _left_out(
-        "HandleReloadConfigRequest",
-        "push another version, or take the newest back with: python -m pipeline serve --rollback",
-    )
-
-    def __init__(self, answering: Answering):
-        self._answering = answering
-
-    async def GetModelStatus(self, request: Any, context: Any) -> Any:
-        """Return that the version is available."""
-        async with _refusing(context):
-            served = _served(self._answering, request)
-            response = get_model_status_pb2.GetModelStatusResponse()
-            available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
-            response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
-            return response
 
 
 @contextlib.asynccontextmanager
@@ -271,20 +266,17 @@ def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.n
         if len(tensor.string_val) != math.prod(shape):
             raise Refused(None, f"input {key!r}: expected {math.prod(shape):,} texts, got {len(tensor.string_val):,}")
         return np.array(list(tensor.string_val), object).reshape(shape)
-    values = _numbers(key, tensor, shape, column)
+    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
+    if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
+        values = np.array(written, column.dtype).reshape(shape)
+    else:
+        try:
+            values = tf.make_ndarray(tensor)  # accepts every way of writing, and takes ten times as long
+        except ValueError as error:
+            raise Refused(None, f"input {key!r}: its values do not match its shape: {str(error)[:200]}") from error
     if values.dtype.kind == "f":
         _check_numbers(values, column)
     return values
-
-
-def _numbers(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.ndarray:
-    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
-    if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
-        return np.array(written, column.dtype).reshape(shape)
-    try:
-        return tf.make_ndarray(tensor)  # takes every way of writing, and ten times as long
-    except ValueError as error:
-        raise Refused(None, f"input {key!r}: its values are not those of its shape: {str(error)[:200]}") from error
 
 
 def _check_numbers(values: np.ndarray, column: Input) -> None:
