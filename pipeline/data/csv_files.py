@@ -108,7 +108,9 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
     """Return the names of the columns and the position after them; none and 0 for an empty file."""
     # The header is one row: read on while its last quote is open.
     header, quotes, blank = bytearray(), 0, True
-    for line in _lines(stream):
+    # A lone return ends a line, too.
+    pieces = iter(lambda: stream.readline(MOST_HEADER_BYTES + 1), b"")
+    for line in (line for piece in pieces for line in piece.splitlines(keepends=True)):
         header += line
         if len(header) > MOST_HEADER_BYTES:
             raise UserError(
@@ -162,24 +164,15 @@ def separator_hint(names: Sequence[str], wanted: Iterable[str]) -> str:
     return ""
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line break (a newline, a return, or both), cut at the most bytes of a header."""
-    while data := stream.readline(MOST_HEADER_BYTES + 1):
-        yield from data.splitlines(keepends=True)
-
-
 def _blocks(
     stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows; see ``csv_rows.read_blocks``. The messages name the file."""
+    """Read whole rows; see ``csv_rows.read_blocks``."""
     stored = filesystem.size(file) if files.is_compressed(file) else None
-    try:
-        for block in read_blocks(stream, columns, start=start, length=length, first_row=first_row):
-            if stored is not None:
-                check_decoded(block.start + block.length, stored)
-            yield block
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
+    for block in read_blocks(stream, file, columns, start=start, length=length, first_row=first_row):
+        if stored is not None:
+            check_decoded(file, block.start + block.length, stored)
+        yield block
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:

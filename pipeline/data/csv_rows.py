@@ -7,7 +7,7 @@ it (RFC 4180). A row that breaks these rules ends at its line's end.
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -37,9 +37,9 @@ class Block:
 
 
 def read_blocks(
-    stream: IO[bytes], columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
+    stream: IO[bytes], file: str, columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows, block by block; raise a UserError, without the file's name, for a row without an end.
+    """Read whole rows, block by block; raise a UserError for a row without an end.
 
     ``stream`` is positioned at ``start``, after the header; ``columns`` is the number of fields of a row.
     """
@@ -52,10 +52,11 @@ def read_blocks(
         data, at_end = rest + chunk, not chunk
         if not data:
             return
-        rows = _Rows.find(data, at_end)
+        rows = _find_rows(data, at_end)
         if not at_end and not len(rows.ends) and len(data) > MOST_ROW_BYTES:
             raise UserError(
-                f"row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after each row"
+                f"{file}: row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after "
+                "each row"
             )
         block = _block(data, rows, columns, position, first_row)
         yield block
@@ -64,8 +65,7 @@ def read_blocks(
         rest = data[block.length :]
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Places where the rows of some bytes start and end; a row's end includes its line break."""
 
     starts: np.ndarray
@@ -73,31 +73,33 @@ class _Rows:
     fields: np.ndarray
     broken: dict[int, str]
 
-    @classmethod
-    def find(cls, data: bytes, at_end: bool) -> "_Rows":
-        codes = np.frombuffer(data, np.uint8)
-        breaks = codes == NEWLINE
-        if b"\r" in data:
-            # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
-            returns = codes == RETURN
-            breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
-            breaks[-1] |= at_end and returns[-1]
-        quotes = np.flatnonzero(codes == QUOTE)
-        bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
-        outside = _outside_quotes(codes, quotes, bad_lines)
-        ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
-        if bad_lines:
-            ends = np.union1d(ends, [end for _, end in bad_lines])
-        if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
-            ends = np.append(ends, len(codes))  # the last row may lack its line break
-        ends = ends.astype(np.int64)
-        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
-        fields = _count_fields(codes, outside, starts, ends)
-        bad_starts = np.array([start for start, _ in bad_lines], np.int64)
-        bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
-        broken = dict(zip(bad_rows, bad_lines.values(), strict=True))
-        fields[list(broken)] = -1
-        return cls(starts=starts, ends=ends, fields=fields, broken=broken)
+
+def _find_rows(data: bytes, at_end: bool) -> _Rows:
+    codes = np.frombuffer(data, np.uint8)
+    breaks = codes == NEWLINE
+    if b"\r" in data:
+        # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
+        returns = codes == RETURN
+        breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
+        breaks[-1] |= at_end and returns[-1]
+    quotes = np.flatnonzero(codes == QUOTE)
+    bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
+    outside = _outside_quotes(codes, quotes, bad_lines)
+    ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
+    if bad_lines:
+        ends = np.union1d(ends, [end for _, end in bad_lines])
+    if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
+        ends = np.append(ends, len(codes))  # the last row may lack its line break
+    ends = ends.astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
+    commas = np.flatnonzero((codes == COMMA) & outside)
+    fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
+    fields[(codes[starts] == NEWLINE) | (codes[starts] == RETURN)] = 0  # a blank line
+    bad_starts = np.array([start for start, _ in bad_lines], np.int64)
+    bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
+    broken = dict(zip(bad_rows, bad_lines.values(), strict=True))
+    fields[list(broken)] = -1
+    return _Rows(starts, ends, fields, broken)
 
 
 def _bad_lines(codes: np.ndarray, quotes: np.ndarray, breaks: np.ndarray, at_end: bool) -> dict[tuple[int, int], str]:
@@ -171,15 +173,6 @@ _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing q
 _NEVER_CLOSED = "found a quote that is never closed; expected one more quote"
 
 
-def _count_fields(codes: np.ndarray, outside: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the number of fields of every row; 0 for a blank line."""
-    commas = np.flatnonzero((codes == COMMA) & outside)
-    fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
-    first = codes[starts]
-    fields[(first == NEWLINE) | (first == RETURN)] = 0
-    return fields
-
-
 def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -> Block:
     length = int(rows.ends[-1]) if len(rows.ends) else 0
     # In a file of one column a blank line is a row whose value is missing.
@@ -197,8 +190,16 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
         body.decode("utf-8")
     except UnicodeDecodeError:
         for row in np.flatnonzero(~blank).tolist():
-            if row not in reasons and (reason := _not_utf8(text(row))):
-                reasons[row] = reason
+            try:
+                text(row).decode("utf-8")
+            except UnicodeDecodeError as error:
+                column, byte = text(row)[: error.start].count(b",") + 1, text(row)[error.start]
+                reasons.setdefault(
+                    row,
+                    f"field {column}: found the byte 0x{byte:02x}, which is not UTF-8 "
+                    f"({text(row).decode('latin-1').strip()[:40]!r} if it is Latin-1); expected UTF-8, write the file "
+                    "in it",
+                )
 
     bad = [
         (int(numbers[row]), reason, text(row).decode("utf-8", "backslashreplace").rstrip("\r\n"))
@@ -209,15 +210,3 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
     if not good.all():
         body = b"".join(map(text, np.flatnonzero(good).tolist()))
     return Block(body, numbers[good].astype(np.int64), start, length, bad)
-
-
-def _not_utf8(row: bytes) -> str | None:
-    try:
-        row.decode("utf-8")
-    except UnicodeDecodeError as error:
-        column = row[: error.start].count(b",") + 1
-        return (
-            f"field {column}: found the byte 0x{row[error.start]:02x}, which is not UTF-8 "
-            f"({row.decode('latin-1').strip()[:40]!r} if it is Latin-1); expected UTF-8, write the file in it"
-        )
-    return None

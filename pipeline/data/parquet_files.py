@@ -20,7 +20,6 @@ from pipeline.data.table import (
     check_decoded,
     has_place,
     is_list,
-    is_text,
     rows_at_once,
     type_name,
 )
@@ -46,12 +45,12 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
             if column.name in types:
                 raise UserError(f"{file}: the column name {column.name!r} occurs twice; expected different names")
             types[column.name] = type_name(column.type)
-        units, row, decoded = [], 1, 0
+        units, row, decoded, stored = [], 1, 0, filesystem.size(file)
         for group in range(opened.metadata.num_row_groups):
             rows, values = opened.metadata.row_group(group).num_rows, _bytes(opened, group)
             size = max(opened.metadata.row_group(group).total_byte_size, 8 * rows * len(types))
             decoded += values
-            _check(file, decoded)
+            check_decoded(file, decoded, stored)
             if values > MOST_ROW_BYTES * max(1, rows):
                 raise UserError(_too_large(file, row, values // max(1, rows)))
             units.append(Unit(file, "parquet", group, 1, row, size))
@@ -70,14 +69,14 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
         first = unit.first_row
         rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
         at_once = rows_at_once(BATCH_ROWS, rows, sum(_bytes(opened, group) for group in groups))
-        decoded = 0
+        decoded, stored = 0, filesystem.size(unit.file)
         try:
             for batch in opened.iter_batches(at_once, row_groups=list(groups), columns=columns, use_threads=False):
                 # pyarrow takes "a" for "a.b", too.
                 wanted = batch.select([name for name in batch.schema.names if name in names])
                 for part in _in_parts(wanted, unit.file, first):
                     decoded += part.nbytes
-                    _check(unit.file, decoded)
+                    check_decoded(unit.file, decoded, stored)
                     yield Rows(part, np.arange(first, first + part.num_rows))
                     first += part.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -131,13 +130,6 @@ def _width(column: Any) -> int:
     return int(column.length) if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[column.physical_type]
 
 
-def _check(file: str, decoded: int) -> None:
-    try:
-        check_decoded(decoded, filesystem.size(file))
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
-
-
 def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -> None:
     """Reject types without an equivalent in a tf.Example before their values, of unlimited size, are read."""
     for field in opened.schema_arrow:
@@ -189,18 +181,10 @@ def _offsets(lists: pa.Array) -> np.ndarray:
 
 
 def _text_paths(opened: parquet.ParquetFile) -> list[str]:
-    """Return the paths of columns of text, which the file may store once for many rows."""
-    types = [leaf for field in opened.schema_arrow for leaf in _leaves(field.type)]
-    return [opened.schema.column(at).path for at, type_ in enumerate(types) if is_text(type_)]
-
-
-def _leaves(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the types of a column's leaves, as a Parquet file stores them."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _leaves(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return _leaves(type_.value_type)
-    return [leaf for at in range(type_.num_fields) for leaf in _leaves(type_.field(at).type)] or [type_]
+    """Return the paths of columns of text or bytes, which the file may store once for many rows."""
+    columns = map(opened.schema.column, range(len(opened.schema)))
+    texts = (column for column in columns if column.physical_type == "BYTE_ARRAY")
+    return [column.path for column in texts if column.logical_type.type != "DECIMAL"]
 
 
 def _too_large(file: str, row: int, size: int) -> str:

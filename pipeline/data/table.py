@@ -26,12 +26,12 @@ def too_large(numbers: np.ndarray) -> np.ndarray:
         return np.asarray(np.isfinite(numbers) & np.isinf(numbers.astype(np.float32)))
 
 
-def check_decoded(decoded: int, stored: int) -> None:
-    """Raise a UserError, without the file's name, for a file that expands to very many bytes when decoded."""
+def check_decoded(file: str, decoded: int, stored: int) -> None:
+    """Raise a UserError for a file whose stored bytes expand to very many when decoded."""
     if decoded > max(ALWAYS_DECODED, MOST_EXPANSION * stored):
         raise UserError(
-            f"its {stored:,} bytes hold more than {decoded >> 20:,} MB once decoded, over {MOST_EXPANSION:,} times as "
-            "many, as a bomb does; if they are data, write them as CSV without compression"
+            f"{file}: its {stored:,} bytes hold more than {decoded >> 20:,} MB once decoded, over {MOST_EXPANSION:,} "
+            "times as many, as a bomb does; if they are data, write them as CSV without compression"
         )
 
 
@@ -106,12 +106,6 @@ def as_integers(times: Any) -> Any:
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a row may have several values."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Return whether a value is text or bytes of any length."""
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(kind(type_) for kind in kinds)
 
 
 def has_place(type_: pa.DataType) -> bool:

@@ -176,10 +176,7 @@ def _check_lengths(file: str) -> int:
                     )
                 decoded += len(header) + length
                 longest = max(longest, length)
-                try:
-                    check_decoded(decoded, stored)
-                except UserError as error:
-                    raise UserError(f"{file}: {error}") from error
+                check_decoded(file, decoded, stored)
                 stream.seek(length + _CHECKSUM_BYTES, io.SEEK_CUR)
                 row += 1
     return longest
