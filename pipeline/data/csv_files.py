@@ -68,7 +68,6 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
         wanted = [name for name in names if columns is None or name in columns]
         for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
             text = _as_text(block, names, unit.file, wanted)
-            bad = [BadRow(unit.file, *row) for row in block.bad]
             values, reasons = {}, dict[int, str]()
             for name in wanted:
                 values[name], wrong = parse(text[name], types[name])
@@ -77,16 +76,14 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
                         found = text[name][at].as_py()
                         expected = EXPECTED[types[name]]
                         reasons.setdefault(at, f"column {name!r}: found {found!r}, expected {expected}")
-            table, numbers = pa.table(values), block.numbers
+            rows = Rows(pa.table(values), block.numbers, [BadRow(unit.file, *row) for row in block.bad])
             if reasons:
-                lines = block.data.splitlines() if len(block.data.splitlines()) == len(numbers) else None
-                for at, reason in sorted(reasons.items()):
-                    row = lines[at].decode() if lines else _row_again(text, at)
-                    bad.append(BadRow(unit.file, int(numbers[at]), reason, row))
-                good: np.ndarray = np.ones(len(numbers), bool)
-                good[list(reasons)] = False
-                table, numbers = table.filter(pa.array(good)), numbers[good]
-            yield Rows(table, numbers, sorted(bad, key=lambda row: row.row))
+                lines, bad = block.data.splitlines(), {}
+                for at, reason in reasons.items():
+                    row = lines[at].decode() if len(lines) == len(block.numbers) else _row_again(text, at)
+                    bad[at] = BadRow(unit.file, int(block.numbers[at]), reason, row)
+                rows = rows.without(bad)
+            yield rows
 
 
 def read_header(file: str) -> list[str]:

@@ -39,10 +39,7 @@ class Block:
 def read_blocks(
     stream: IO[bytes], file: str, columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows, block by block; raise a UserError for a row without an end.
-
-    ``stream`` is positioned at ``start``, after the header; ``columns`` is the number of fields of a row.
-    """
+    """Read whole rows from a stream after the header, at ``start`` of the file, block by block."""
     rest = b""
     end = None if length is None else start + length
     position = start

@@ -43,10 +43,7 @@ _NO_SEPARATOR = pa.scalar(b"", pa.large_binary())
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
-    """Return the table with columns sorted by name, each list<int64>, list<float>, list<large_binary> or null.
-
-    UserError: a column's type has no equivalent in a tf.Example, or a value does not fit.
-    """
+    """Return the table with columns sorted by name, each list<int64>, list<float>, list<large_binary> or null."""
     columns = {}
     for name in sorted(rows.table.column_names):
         column = rows.table.column(name)
@@ -108,10 +105,7 @@ def _values(values: pa.Array) -> pa.Array:
 
 
 def serialize(table: pa.Table) -> list[bytes]:
-    """Serialize every row of a table of list<int64>, list<float> and list<large_binary> columns, sorted by name.
-
-    A null list is a feature without a value; so is every row of a column of type null.
-    """
+    """Serialize every row of ``as_lists``; a null list, as every row of type null, is a feature without a value."""
     if not table.num_columns:
         return [b"\x0a\x00"] * table.num_rows
     records: list[bytes] = []

@@ -145,10 +145,7 @@ def open_decompressed(file: str) -> IO[bytes]:
 
 
 def _matching(folder: str, pattern: str, images: bool) -> dict[str, int | None]:
-    """Return the matching files, each with its span, without names that start with "." or "_".
-
-    Of images, files in folders with such names, which editors and archives write, are also left out.
-    """
+    """Return the matching files, each with its span, except those (of images, also folders) named ".*" or "_*"."""
     # The standard library takes "**" at the end for folders, before Python 3.13.
     any_depth = pattern.endswith("**") and not filesystem.is_remote(folder)
     start = len(prefix_of(folder))

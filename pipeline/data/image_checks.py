@@ -37,10 +37,7 @@ class Facts:
 
 
 def facts_of(data: bytes, limits: Images) -> Facts:
-    """Return the facts of an image: by its header first, then by decoding it as training does (JPEG at 1/8).
-
-    BadImage: it is empty, broken, cut short, of an unsupported format or over the limits.
-    """
+    """Return the facts of an image: by its header first, then by decoding it as training does (JPEG at 1/8)."""
     facts = _by_header(data, limits)
     with _large if facts.width * facts.height > LARGE_PIXELS else contextlib.nullcontext():
         return _with_brightness(data, facts)

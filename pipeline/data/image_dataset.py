@@ -1,7 +1,4 @@
-"""Read image datasets: a folder for each class, a table of paths, or encoded images in a column of a table.
-
-A listing holds paths, some hundred bytes for each image, and is assigned to shards before an image is read.
-"""
+"""Read image datasets: a folder for each class, a table of paths, or encoded images in a column of a table."""
 
 import hashlib
 import posixpath
@@ -74,10 +71,7 @@ def check_columns(names: Sequence[str], file: str, images: Images) -> None:
 
 
 def classes_of(paths: Sequence[str], folder: str, pattern: str, numbers: Mapping[str, int]) -> list[str]:
-    """Return the class of every image file: the name of the first folder below the pattern's fixed part.
-
-    A "{SPAN}" in the pattern is fixed. UserError: an image is in the folder of no class, or the label has no classes.
-    """
+    """Return the class of every image file: the name of the first folder below the pattern's fixed part."""
     if not numbers:
         raise UserError(
             f"{folder}: folders name classes, and the label is a number; give a table of paths and labels as data.path"
@@ -171,10 +165,7 @@ def address_of(folder: str, path: str | None) -> str | None:
 
 
 def in_tables(found: files.Files, images: Images) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield file and row, path, and address of every image that tables name; none if rows hold the images.
-
-    The address is None if the path is missing or leaves the table's folder.
-    """
+    """Yield file and row, path, and address (None: no valid path) of every image that tables name."""
     for file in dict.fromkeys(found.all):
         if found.format == files.IMAGES or not holds_paths(file, found.format, images):
             continue

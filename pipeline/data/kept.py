@@ -45,10 +45,7 @@ def read_value(folder: str) -> Any:
 
 
 def prune(root: str, kind: str, used: Iterable[str]) -> None:
-    """Delete results of a kind that a run has not used, on this machine.
-
-    In a bucket another run may use them, and a rule of the bucket deletes old ones.
-    """
+    """Delete results that a run has not used; in a bucket, which other runs share, a rule has to do it."""
     if filesystem.is_remote(root):
         return
     names = {Path(folder).name for folder in used}

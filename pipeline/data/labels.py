@@ -15,10 +15,7 @@ SHOWN = 8
 
 
 def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit) -> Rows:
-    """Replace the label's values by numbers; a missing one stays missing.
-
-    A CSV row with another value becomes a bad row; in other formats it raises a UserError.
-    """
+    """Replace the label's values by numbers; rows with another value are bad rows, see ``without``."""
     table = rows.table
     if label not in table.column_names:
         return rows
@@ -32,10 +29,7 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
 
 
 def with_weights(rows: Rows, weight: str, unit: Unit) -> Rows:
-    """Return the rows with their weights as float64, in a column of scalars.
-
-    A CSV row whose weight is missing, negative or not finite becomes a bad row; in other formats it raises a UserError.
-    """
+    """Convert the weights to float64 scalars; rows with a missing, negative or infinite one are bad rows."""
     table = rows.table
     if weight not in table.column_names:
         raise UserError(
@@ -60,14 +54,10 @@ def without(rows: Rows, reasons: Mapping[int, str], unit: Unit) -> Rows:
     """Move rows of a CSV file to the bad ones, by place from 0 and reason; raise a UserError for other formats."""
     if not reasons:
         return rows
-    bad = [BadRow(unit.file, int(rows.numbers[at]), reason, "") for at, reason in reasons.items()]
+    bad = {at: BadRow(unit.file, int(rows.numbers[at]), reason, "") for at, reason in reasons.items()}
     if unit.format != "csv":
-        raise UserError(str(bad[0]))
-    good: np.ndarray = np.ones(len(rows.numbers), bool)
-    good[list(reasons)] = False
-    return Rows(
-        rows.table.filter(pa.array(good)), rows.numbers[good], sorted([*rows.bad, *bad], key=lambda row: row.row)
-    )
+        raise UserError(str(next(iter(bad.values()))))
+    return rows.without(bad)
 
 
 def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.ndarray]:

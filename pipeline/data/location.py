@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from pipeline.data import files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
-from pipeline.settings.image_data import Images
 
 
 def find_files(data: Data) -> files.Files:
@@ -64,10 +63,7 @@ def prepare(config: PipelineConfig) -> None:
 
 
 def check_data(config: PipelineConfig) -> None:
-    """Find the files and check their label column; of CSV files, also the form of every row.
-
-    ExampleGen checks TFRecords and BigQuery, because reading them takes TensorFlow or a cloud.
-    """
+    """Find the files and check the label in CSV and Parquet files, and the form of every CSV row."""
     if config.data.query_source:
         query_of(config.data)
         return
@@ -77,22 +73,17 @@ def check_data(config: PipelineConfig) -> None:
     if found.format in ("tfrecord", files.IMAGES):
         return
     for split, paths in found.by_split.items():
-        if config.data.images:
-            _check_image_column(paths, found.format, config.data.images)
+        if images := config.data.images:
+            from pipeline.data import csv_files, image_dataset
+
+            for file in paths:
+                image_dataset.holds_paths(file, found.format, images)  # checks the columns of a Parquet file
+                if found.format == "csv":
+                    image_dataset.check_columns(csv_files.read_header(file), file, images)
         rows = sum(_check_label(file, found.format, config) for file in paths)
         if not rows:
             which = "the files" if split == "all" else f"the files of the {split} split"
             raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
-
-
-def _check_image_column(paths: Sequence[str], format: str, images: Images) -> None:
-    """Check that every file of a table has the column of images and none of their facts."""
-    from pipeline.data import csv_files, image_dataset
-
-    for file in paths:
-        image_dataset.holds_paths(file, format, images)
-        if format == "csv":
-            image_dataset.check_columns(csv_files.read_header(file), file, images)
 
 
 def _check_classes(found: files.Files, config: PipelineConfig) -> None:

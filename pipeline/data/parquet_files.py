@@ -34,10 +34,7 @@ _NO_DICTIONARY = "DecodeArrow of DictAccumulator"
 
 
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
-    """Read the footer: types by column, and one unit for each row group.
-
-    UserError: it is not a Parquet file, is cut short, or names a column twice; or a row or the whole file is too large.
-    """
+    """Read the footer: types by column, and one unit for each row group."""
     with filesystem.open_file(file) as stream:
         opened = _open(stream, file)
         types: dict[str, str] = {}

@@ -1,7 +1,4 @@
-"""Write shards of examples as TFRecord files, and a summary of all of them.
-
-Functions on plain values, as in ``shards``.
-"""
+"""Write shards of examples as TFRecord files, and a summary of all of them."""
 
 import contextlib
 import csv
@@ -119,10 +116,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
 
 
 class _ShardFiles(contextlib.ExitStack):
-    """Open files of a shard, one for each output split.
-
-    Every part of a table has its own; those of images are closed when they are full.
-    """
+    """Open files of a shard, one for each output split and part of a table, or for as many images as fill it."""
 
     def __init__(self, shard: Shard, job: Job):
         super().__init__()

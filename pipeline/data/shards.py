@@ -181,10 +181,7 @@ def _deal_units(job: Job, scans: Sequence[FileScan]) -> Iterator[Dealt]:
 
 
 def shard_bytes(job: Job, total: float) -> int:
-    """Return about the bytes of each shard of a split, by the data and not by the number of workers.
-
-    The same data then give the same files anywhere. ``total`` is the bytes of the split, as its rows lie in memory.
-    """
+    """Return about the bytes of each shard of a split, by the data alone, so that files are the same anywhere."""
     if job.shard_mb:
         return job.shard_mb << 20
     if job.images:

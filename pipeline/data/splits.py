@@ -30,7 +30,6 @@ def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndar
     """Return the distinct values of a column of lists as hash keys, and each row's place among them.
 
     A key is the value's serialized ``tf.train.Feature``, the same for the integer 7 of a CSV and of a Parquet file.
-    UserError: a row has no value or several, or the values are floats.
     """
     array = column.combine_chunks()
     if pa.types.is_null(array.type) or pc.any(pc.not_equal(pc.fill_null(pc.list_value_length(array), 0), 1)).as_py():
@@ -74,10 +73,7 @@ def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
 
 
 def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
-    """Return the time of every row as an increasing number: int64 or float64 [rows].
-
-    Timestamps and dates count from 1970, text must be ISO 8601, and numbers stay. UserError: a row has no time.
-    """
+    """Return the time of every row as an increasing number, int64 or float64 [rows]; text must be ISO 8601."""
     if name not in rows.table.column_names:
         raise UserError(f"{file} has no column {name!r}, by whose order rows are assigned to splits")
     column = one_array(rows.table.column(name))

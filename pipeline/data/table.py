@@ -1,6 +1,6 @@
 """Typed rows with their numbers, and rejected rows, as every reader yields them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,13 @@ class Rows:
     table: Any  # pa.Table: one column a feature, one row an example
     numbers: np.ndarray  # of the rows in the file, int64 [rows]
     bad: list[BadRow] = field(default_factory=list)
+
+    def without(self, bad: Mapping[int, BadRow]) -> "Rows":
+        """Return the rows with some of them, by place from 0, moved to the bad ones."""
+        good: np.ndarray = np.ones(len(self.numbers), bool)
+        good[list(bad)] = False
+        rejected = sorted([*self.bad, *bad.values()], key=lambda row: row.row)
+        return Rows(self.table.filter(pa.array(good)), self.numbers[good], rejected)
 
 
 def type_name(type_: pa.DataType) -> str:

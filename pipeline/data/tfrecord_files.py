@@ -31,10 +31,7 @@ _HEADER_BYTES, _CHECKSUM_BYTES = 12, 4
 
 
 def scan(file: str) -> list[Unit]:
-    """Return one unit, because records are found only sequentially; their types are known when they are read.
-
-    UserError: a record is longer than ``MOST_ROW_BYTES``, or the file decodes to too many bytes.
-    """
+    """Return one unit, because records are found only sequentially; their types are known when they are read."""
     _check_lengths(file)
     # A gzipped record takes about six times its bytes once it is a row.
     size = filesystem.size(file) * (6 if files.is_compressed(file) else 1)
@@ -157,10 +154,7 @@ def _whole_records(path: str, kind: str) -> int:
 
 
 def _check_lengths(file: str) -> int:
-    """Reject a length that would exhaust memory or crash TensorFlow; return the greatest length.
-
-    ``read_records`` checks everything else, such as checksums.
-    """
+    """Reject a length that would exhaust memory or crash TensorFlow; return the greatest length."""
     row, decoded, longest, stored = 1, 0, 0, filesystem.size(file)
     with filesystem.open_file(file) as stored_stream:
         is_gzip = stored_stream.read(2) == _GZIP

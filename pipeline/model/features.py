@@ -43,11 +43,7 @@ def from_instances(
     ignore_others: bool = False,
     most_cells: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Convert rows from JSON to columns by input, [rows] or [rows, values]; raise Refused for an invalid row.
-
-    Of a signature with one input, bare values are rows too. ``most_cells`` limits the values of all columns, with
-    padding.
-    """
+    """Convert rows from JSON to columns by input, [rows] or [rows, values]; ``most_cells`` limits all values."""
     if len(inputs) == 1:
         (only,) = inputs
         instances = [row if isinstance(row, dict) and only in row else {only: row} for row in instances]
@@ -62,11 +58,7 @@ def from_instances(
 
 
 def plain_rows(inputs: Mapping[str, Input]) -> Converter:
-    """Return a replacement of ``from_instances``, in a third of its time, for values of the expected types.
-
-    It returns None for rows that ``from_instances`` must convert or reject: a value of another type, out of range, or a
-    list.
-    """
+    """Return a replacement of ``from_instances``, in a third of its time; it returns None for rows with other types."""
     if any(column.kind not in PLAIN or column.values is not None for column in inputs.values()):
         return lambda rows: None
     names_of: dict[tuple[str, bool, np.dtype], list[str]] = {}

@@ -94,10 +94,7 @@ CHUNKED = "saved_model.cpb"
 
 
 def outside_operations(model: str) -> tuple[list[str], list[str]]:
-    """Return forbidden operations of a SavedModel, each as a verb and its object, and notes; without loading it.
-
-    An unreadable model has none: it does not load either.
-    """
+    """Return forbidden operations of a SavedModel, each as a verb and its object, and notes; without loading it."""
     try:
         graphs = _read(model).meta_graphs
     except (OSError, ValueError, text_format.ParseError, DecodeError):

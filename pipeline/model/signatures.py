@@ -165,10 +165,7 @@ def _signature(
 
 
 def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
-    """Return a function from arrays [rows] or [rows, values] by input to the signature's outputs by name.
-
-    Columns are passed as one tensor of each dtype: a tensor for each column takes longer than the answer.
-    """
+    """Return a signature as a function that passes one tensor of each dtype: one for each column takes longer."""
     specs: dict[str, tf.TensorSpec] = signature.structured_input_signature[1]
     packs: dict[tf.DType, list[str]] = {}
     apart: list[str] = []

@@ -169,10 +169,7 @@ def model_at(address: str) -> Versions | str:
 
 
 def changed_since_push(version: str | Path) -> str:
-    """Return how the files of a version differ from those that were pushed, for the end of a message, or "".
-
-    Folders without our manifest and additional files are not checked.
-    """
+    """Return how the files of a version, if our Pusher wrote it, differ from those pushed, for a message, or ""."""
     try:
         pushed: dict[str, str] = _manifest(version).get("files", {})
     except ValueError as error:

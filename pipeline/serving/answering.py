@@ -26,10 +26,7 @@ from pipeline.serving.request_log import RequestLog
 
 @dataclass(frozen=True)
 class Call:
-    """Checked rows for a signature.
-
-    ``instances`` go to the log, with facts in place of images; None: they are not logged.
-    """
+    """Checked rows for a signature; ``instances`` are for the log, if any, with facts in place of images."""
 
     signature: str
     columns: Mapping[str, np.ndarray]

@@ -62,11 +62,7 @@ FIELDS = {
 async def grpc_server(
     answering: Answering, address: str, token: str | None, grace: float, *, shared: bool = False
 ) -> AsyncIterator[int]:
-    """Answer gRPC calls while the block runs; yield the port.
-
-    With ``shared``, other processes of this server use the port too; without, a second server cannot take half of the
-    calls. ``token`` is expected as metadata ``authorization: Bearer <token>``.
-    """
+    """Answer gRPC calls while the block runs; yield the port, which other processes use too if it is ``shared``."""
     server = grpc.aio.server(
         interceptors=[] if token is None else [_Guard(token)],
         options=[
