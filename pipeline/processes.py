@@ -35,10 +35,7 @@ PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question",
 
 
 class Processes:
-    """Processes that each do a piece of work and end; usable from several threads.
-
-    ``cpu_seconds`` is the CPU time of finished work, by process name.
-    """
+    """Processes that each do a piece of work and end; usable from several threads."""
 
     def __init__(self, template: int, requests: socket.socket):
         self.cpu_seconds: dict[str, float] = {}
@@ -52,8 +49,8 @@ class Processes:
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
-        What it logs for "pipeline" is shown here. Function, arguments and result are pickled. ``answer`` answers the
-        questions of ``ask``. UserError: the process exited without a result.
+        Its log records of "pipeline" are handled here; ``answer`` answers its questions (``ask``). UserError: it exited
+        without a result.
         """
         connection, theirs = Pipe()
         with connection:
@@ -110,8 +107,8 @@ class Processes:
 def processes(*modules: str) -> Iterator[Processes | None]:
     """Yield processes for work until the block ends; None if the system cannot have them.
 
-    TensorFlow must be loaded and must not have computed. Only Linux kills a process when its parent exits, and a single
-    core gains nothing. ``modules`` are imported first, instead of in every process.
+    TensorFlow must not have computed. Only Linux kills a process with its parent, and a single core gains nothing.
+    ``modules`` are imported here once, instead of in every process.
     """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1 or _has_computed():
         yield None
@@ -141,11 +138,7 @@ def processes(*modules: str) -> Iterator[Processes | None]:
 
 
 def collect_rarely() -> None:
-    """Collect garbage less often, among new objects only.
-
-    TensorFlow and TFX are never garbage, and a search through them takes over half a second. Steps create millions of
-    objects, few of them in cycles: collecting after every 700 took 7 % of a run.
-    """
+    """Collect garbage among new objects only, and less often: after every 700 it took 7 % of a run's time."""
     gc.freeze()
     gc.set_threshold(GARBAGE)
     gc.enable()
@@ -173,10 +166,7 @@ def ask(question: Any) -> Any:
 
 
 def _has_computed() -> bool:
-    """Return whether TensorFlow has started its threads, after which it rejects another number of them.
-
-    Reading the number would start CUDA, which forks could not use.
-    """
+    """Return whether TensorFlow has started its threads; reading their number would start CUDA, unusable in forks."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return False

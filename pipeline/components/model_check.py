@@ -80,7 +80,7 @@ class ModelCheckExecutor(BaseExecutor):
             for what in reached
         ]
         # One with problems is not even loaded, which runs its initializers.
-        report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
+        report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else run_probe(request)
         report["notes"] += notes
         report["facts"]["size_bytes"] = _size(folder)
         report["files"] = checked
@@ -99,7 +99,7 @@ class ModelCheckExecutor(BaseExecutor):
             blessing.set_float_custom_property(name, float(fact))
 
 
-def probe(request: dict[str, Any]) -> dict[str, Any]:
+def run_probe(request: dict[str, Any]) -> dict[str, Any]:
     """Run ``ModelProbe`` in another process; return its report, or one with the reason for having none."""
     request = {**request, "probe": model_probe.__file__}
     try:

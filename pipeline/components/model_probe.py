@@ -86,10 +86,11 @@ class ModelProbe:
                     outputs_by_signature[name] = (outputs, outputs_of_odd)
                 except Problem as problem:
                     self.problems.append(f"signature {name} {problem}")
-        if explained and (problem := explained.exception()):
-            if not isinstance(problem, Problem):
-                raise problem
-            self.problems.append(f"signature {EXPLAIN} {problem}")
+        if explained:
+            try:
+                explained.result()
+            except Problem as problem:
+                self.problems.append(f"signature {EXPLAIN} {problem}")
         for name in outputs_by_signature:
             self.measure_latency(name, loaded.signatures[name])
         self.compare_signatures(outputs_by_signature)

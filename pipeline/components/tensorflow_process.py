@@ -2,9 +2,8 @@
 
     python -I tensorflow_process.py DESCRIPTOR
 
-It loads TensorFlow, reads one request for ``ModelProbe`` from a socket, and answers with the report. Loading is half of
-the time of a check, so a run starts the process early, while it loads TensorFlow and TFX itself. Run by its path, this
-file imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
+It answers one request for ``ModelProbe`` on a socket. A run starts it early, because loading TensorFlow takes half of
+the time of a check. This file must import only the standard library.
 """
 
 import contextlib
@@ -48,10 +47,10 @@ class TensorflowProcess:
             )
 
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Return the report of ``ModelProbe``, and its "cpu_seconds"; for one request only.
+        """Return the report of ``ModelProbe`` with its "cpu_seconds"; for one request only.
 
-        "probe" of the request is the file with the class. After ``timeout`` seconds the process is killed:
-        TimeoutError. EOFError or ConnectionError: it exited without an answer.
+        After ``timeout`` seconds the process is killed: TimeoutError. EOFError, ConnectionError: it exited without an
+        answer.
         """
         self._connection.send_bytes(json.dumps(request).encode())
         if not self._connection.poll(timeout):

@@ -1,20 +1,9 @@
 """Convert tables to serialized tf.Examples, a whole column at a time, always the same bytes for the same row.
 
-| column | in the example |
-|---|---|
-| integers, booleans | int64; True is 1 |
-| floats, decimals | float32 |
-| text, bytes | bytes, text as UTF-8 |
-| timestamps | int64: microseconds since 1970-01-01 UTC; without a time zone, taken as UTC |
-| dates | int64: days since 1970-01-01 |
-| times of day, durations | int64: microseconds |
-| lists of these | several values |
-
-Only a null is a missing value.
-
-tfx_bsl's C++ encoder orders features randomly, so that the bytes and hashes of equal rows differ. Here they are sorted
-by name, in half the time (benchmarks/example_gen.py). An example is ``features { feature { key: name value { int64_list
-| float_list | bytes_list } } ... }``; in the wire format each of these is a tag byte, a length and the content.
+docs/data.md has the table of types. tfx_bsl's C++ encoder orders features randomly, so that the bytes and hashes of
+equal rows differ; here they are sorted by name, in half the time (benchmarks/example_gen.py). An example is ``features
+{ feature { key: name value { int64_list | float_list | bytes_list } } ... }``; in the wire format each of these is a
+tag byte, a length and the content.
 """
 
 from collections.abc import Callable, Sequence

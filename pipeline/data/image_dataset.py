@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from pipeline import filesystem
 from pipeline.data import csv_files, files, labels, parquet_files
@@ -41,11 +40,8 @@ def holds_paths(file: str, format: str, images: Images) -> bool:
     """Return whether a column of images holds paths, not the encoded images; UserError: it holds neither."""
     if format != "parquet":
         return format in ("csv", files.IMAGES)
-    try:
-        with filesystem.open_file(file) as stream:
-            schema = parquet.read_schema(stream)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{file} is not a Parquet file, or is cut short: {first_line(error)}") from error
+    with filesystem.open_file(file) as stream:
+        schema = parquet_files.open_parquet(stream, file).schema_arrow
     check_columns(schema.names, file, images)
     kind = schema.field(images.column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) or is_list(kind) else kind

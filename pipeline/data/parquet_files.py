@@ -36,7 +36,7 @@ _NO_DICTIONARY = "DecodeArrow of DictAccumulator"
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
     """Read the footer: types by column, and one unit for each row group."""
     with filesystem.open_file(file) as stream:
-        opened = _open(stream, file)
+        opened = open_parquet(stream, file)
         types: dict[str, str] = {}
         for column in opened.schema_arrow:
             if column.name in types:
@@ -58,10 +58,10 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
 def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
     """Read the rows of a unit in batches; UserError: a type does not fit a tf.Example, or the file is damaged."""
     with filesystem.open_file(unit.file) as stream:
-        opened = _open(stream, unit.file)
+        opened = open_parquet(stream, unit.file)
         names = opened.schema_arrow.names if columns is None else columns
         _check_types(opened, names, unit.file)
-        opened = _open(stream, unit.file, _text_paths(opened))
+        opened = open_parquet(stream, unit.file, _text_paths(opened))
         groups = range(unit.start, opened.metadata.num_row_groups if unit.length is None else unit.start + unit.length)
         first = unit.first_row
         rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
@@ -188,7 +188,8 @@ def _too_large(file: str, row: int, size: int) -> str:
     return f"{file}, row {row}: found {size >> 20:,} MB in a row; expected at most {MOST_ROW_BYTES >> 20}"
 
 
-def _open(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
+def open_parquet(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
+    """Open a Parquet file, with columns of repeating text as dictionaries."""
     try:
         opened = parquet.ParquetFile(stream, read_dictionary=repeating)
         _ = opened.schema_arrow.names  # raises for a name that is not text

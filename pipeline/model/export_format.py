@@ -1,15 +1,14 @@
 """Names in an exported model: its signatures, their inputs, and the files in which it describes itself.
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
-without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which
-is an encoded one with its limits: ``"max_pixels": 50000000, "max_bytes": 52428800``. Text that holds times
-or amounts has its ``"notation"``: "%d.%m.%Y", or "amount: ,".
+without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which is an
+encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amounts has a ``"notation"``: "%d.%m.%Y", or
+"amount: ,".
 
-``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
-number.
+``CLASSES``: ``["setosa", ...]``, in the order of the probabilities; empty if the label is a number.
 
-``FITTED``: what the eval split has decided about the answers, where the config asks for it: ``{"threshold": 0.27,
-"coverage": 0.9, "rows": 1200, "found": [...]}``, with the sentences for reports and the rows that decided the coverage.
+``FITTED``: what the eval split decided about the answers, if the config requests it: ``{"threshold": 0.27, "coverage":
+0.9, "rows": 1200, "found": [...]}``, with sentences for reports and the rows that decided the coverage.
 """
 
 import json

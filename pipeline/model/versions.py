@@ -89,8 +89,7 @@ class Versions:
         """Make a gathered model a version, synced to disk and then visible in one step; delete the oldest ones.
 
         The number becomes greater than every existing or withdrawn one. The manifest gets "version", "files" (SHA-256
-        by path) and "signature", an HMAC-SHA256 of all of it with the key in MANIFEST_KEY, or null. ``keep`` versions
-        stay, and as many withdrawn ones.
+        by path) and "signature", an HMAC-SHA256 of all of it with the key in MANIFEST_KEY, or null.
         """
         taken = (*_numbered(self.folder), *_numbered(self.withdrawn.folder))
         number = max([number, *(int(path.name) + 1 for path in taken)])

@@ -1,10 +1,19 @@
-"""Limit idle connections and headers, and send each answer in one write."""
+"""Limit who connects, idle connections and headers, and send each answer in one write."""
 
 import asyncio
+import functools
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CONNECTIONS = 1_000
 HEADERS = 100
 HEADER_BYTES = 64 << 10
@@ -134,3 +143,56 @@ class Connection(HttpToolsProtocol):
     def _refuse_headers(self) -> None:
         self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
         self.transport.close()
+
+
+@dataclass
+class Guard:
+    """ASGI application that checks token, Host and Origin before another application.
+
+    A web page whose name was pointed to 127.0.0.1 (DNS rebinding) sends another Host, and a form elsewhere another
+    Origin.
+    """
+
+    app: ASGIApp
+    token: str | None = None
+    hosts: Collection[str] = ()
+    open_paths: Collection[str] = ()
+    cut_off: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an error, or let the application answer."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        try:
+            await (refusal or self.app)(scope, receive, send)
+        except asyncio.CancelledError:
+            self.cut_off += scope["type"] == "http"
+            raise
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers = Headers(scope=scope)
+        if self.token is not None and scope["path"] not in self.open_paths:
+            given = headers.get("authorization", "").encode("latin-1")
+            if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+                expected = "expected the header Authorization: Bearer, with this server's token"
+                return JSONResponse({"error": expected}, 401, {"WWW-Authenticate": "Bearer"})
+        if self.hosts:
+            host, origin = headers.get("host", ""), headers.get("origin")
+            if _name(host) not in self.hosts:
+                names = ", ".join(sorted(self.hosts))
+                return JSONResponse(
+                    {"error": f"this server is not {host[:100]!r}: it answers {names}; see --no-token"}, 403
+                )
+            if origin is not None and origin.partition("://")[2] != host:
+                return JSONResponse(
+                    {"error": f"pages of {origin[:100]!r} may not ask this server; see --no-token"}, 403
+                )
+        return None
+
+
+@functools.lru_cache(1_000)
+def _name(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from pipeline.data.image_checks import BadImage, Facts, facts_of
-from pipeline.model.features import Columns, Refused
+from pipeline.model.features import Columns, Refused, row_count
 from pipeline.model.inputs import IMAGE, Input
 from pipeline.settings.image_data import Images, facts
 
@@ -15,15 +15,13 @@ from pipeline.settings.image_data import Images, facts
 def facts_by_row(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:
     """Return the facts of the images of each row; raise Refused for a broken or too large one, before it is decoded."""
     images = {name: column.limits for name, column in inputs.items() if column.kind == IMAGE and column.limits}
-    known: list[dict[str, Any]] = []
-    for row, encoded in enumerate(zip(*(columns[name] for name in images), strict=True)):
-        of_row: dict[str, Any] = {}
-        for (name, limits), data in zip(images.items(), encoded, strict=True):
+    known: list[dict[str, Any]] = [{} for _ in range(row_count(columns))]
+    for name, limits in images.items():
+        for row, data in enumerate(columns[name]):
             try:
-                of_row |= named(name, facts_of(data, limits))
+                known[row] |= named(name, facts_of(data, limits))
             except BadImage as error:
                 raise Refused(row, f"feature {name!r}: {error}") from error
-        known.append(of_row)
     return known
 
 
