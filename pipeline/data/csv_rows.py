@@ -7,7 +7,7 @@ it (RFC 4180). A row that breaks these rules ends at its line's end.
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 
@@ -49,54 +49,16 @@ def read_blocks(
         data, at_end = rest + chunk, not chunk
         if not data:
             return
-        rows = _find_rows(data, at_end)
-        if not at_end and not len(rows.ends) and len(data) > MOST_ROW_BYTES:
+        block = _block(data, at_end, columns, position, first_row)
+        if not at_end and not block.length and len(data) > MOST_ROW_BYTES:
             raise UserError(
                 f"{file}: row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after "
                 "each row"
             )
-        block = _block(data, rows, columns, position, first_row)
         yield block
         first_row += block.rows
         position += block.length
         rest = data[block.length :]
-
-
-class _Rows(NamedTuple):
-    """Places where the rows of some bytes start and end; a row's end includes its line break."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    fields: np.ndarray
-    broken: dict[int, str]
-
-
-def _find_rows(data: bytes, at_end: bool) -> _Rows:
-    codes = np.frombuffer(data, np.uint8)
-    breaks = codes == NEWLINE
-    if b"\r" in data:
-        # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
-        returns = codes == RETURN
-        breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
-        breaks[-1] |= at_end and returns[-1]
-    quotes = np.flatnonzero(codes == QUOTE)
-    bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
-    outside = _outside_quotes(codes, quotes, bad_lines)
-    ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
-    if bad_lines:
-        ends = np.union1d(ends, [end for _, end in bad_lines])
-    if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
-        ends = np.append(ends, len(codes))  # the last row may lack its line break
-    ends = ends.astype(np.int64)
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
-    commas = np.flatnonzero((codes == COMMA) & outside)
-    fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
-    fields[(codes[starts] == NEWLINE) | (codes[starts] == RETURN)] = 0  # a blank line
-    bad_starts = np.array([start for start, _ in bad_lines], np.int64)
-    bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
-    broken = dict(zip(bad_rows, bad_lines.values(), strict=True))
-    fields[list(broken)] = -1
-    return _Rows(starts, ends, fields, broken)
 
 
 def _bad_lines(codes: np.ndarray, quotes: np.ndarray, breaks: np.ndarray, at_end: bool) -> dict[tuple[int, int], str]:
@@ -170,18 +132,43 @@ _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing q
 _NEVER_CLOSED = "found a quote that is never closed; expected one more quote"
 
 
-def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -> Block:
-    length = int(rows.ends[-1]) if len(rows.ends) else 0
+def _block(data: bytes, at_end: bool, columns: int, start: int, first_row: int) -> Block:
+    """Return the rows that end in some bytes; an end includes the line break."""
+    codes = np.frombuffer(data, np.uint8)
+    breaks = codes == NEWLINE
+    if b"\r" in data:
+        # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
+        returns = codes == RETURN
+        breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
+        breaks[-1] |= at_end and returns[-1]
+    quotes = np.flatnonzero(codes == QUOTE)
+    bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
+    outside = _outside_quotes(codes, quotes, bad_lines)
+    ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
+    if bad_lines:
+        ends = np.union1d(ends, [end for _, end in bad_lines])
+    if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
+        ends = np.append(ends, len(codes))  # the last row may lack its line break
+    ends = ends.astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
+    commas = np.flatnonzero((codes == COMMA) & outside)
+    fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
+    fields[(codes[starts] == NEWLINE) | (codes[starts] == RETURN)] = 0  # a blank line
+    bad_starts = np.array([start for start, _ in bad_lines], np.int64)
+    bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
+    reasons = dict(zip(bad_rows, bad_lines.values(), strict=True))
+    fields[bad_rows] = -1
+
+    length = int(ends[-1]) if len(ends) else 0
     # In a file of one column a blank line is a row whose value is missing.
-    blank = (rows.fields == 0) & (columns > 1)
+    blank = (fields == 0) & (columns > 1)
     numbers = np.cumsum(~blank) + first_row - 1
-    reasons: dict[int, str] = dict(rows.broken)
-    for row in np.flatnonzero(~blank & (np.maximum(rows.fields, 1) != columns) & (rows.fields != -1)).tolist():
-        reasons[row] = f"found {rows.fields[row]} fields, expected {columns}"
+    for row in np.flatnonzero(~blank & (np.maximum(fields, 1) != columns) & (fields != -1)).tolist():
+        reasons[row] = f"found {fields[row]} fields, expected {columns}"
     body = data[:length]
 
     def text(row: int) -> bytes:
-        return body[rows.starts[row] : rows.ends[row]]
+        return body[starts[row] : ends[row]]
 
     try:
         body.decode("utf-8")

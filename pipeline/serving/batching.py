@@ -3,9 +3,7 @@
 No request waits for others: they collect while the model is busy. A call takes 1.4 ms for one row, 1.9 ms for sixteen
 and 4 ms for a hundred (flights, 2 cores), so under load throughput grows and the delay hardly does.
 
-Short calls run in the event loop itself: handing them to a thread and back costs a quarter of a request's processor
-time with 16 connections, because both sides wait for the interpreter's lock. Longer calls run in a thread, so that
-health checks and other requests do not wait, and so do gRPC calls, whose own thread reads the next requests meanwhile.
+Short calls run in the event loop, longer and gRPC calls in a thread (docs/decisions/0011-serving.md).
 """
 
 import asyncio
