@@ -81,11 +81,8 @@ def digests(folder: str | Path) -> dict[str, str]:
 
 def digest(path: str | Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with open_file(path) as file:
-        while part := file.read(16 << 20):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def write(path: str | Path, content: str | bytes) -> None:

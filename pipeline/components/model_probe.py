@@ -11,6 +11,7 @@ import base64
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -158,10 +159,7 @@ class ModelProbe:
 
     def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
-        for output, value in outputs.items():
-            bad = self.not_finite(value)
-            if bad:
-                raise Problem(f"answers {output} {value[bad[0]]} for row {bad[0]}, expected a number")
+        self.check_finite(outputs, lambda bad: f"for row {bad[0]}")
         key, classes = self.measured_output(name, outputs), self.request["classes"]
         if key is None:
             return
@@ -305,15 +303,16 @@ class ModelProbe:
     def check_odd_rows(self, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
         """Return the outputs for missing and unseen values; raise a Problem unless they are finite."""
         outputs = self.call(signature, odd, "rows with missing and unseen values")
-        for key, value in outputs.items():
-            bad = self.not_finite(value)
-            if bad:
-                where = "; ".join(names[row] for row in bad[:3])
-                raise Problem(
-                    f"answers {key} {value[bad[0]]} where {where}, expected a number: "
-                    "preprocessing_fn has to give every missing value one"
-                )
+        remedy = ": preprocessing_fn has to give every missing value one"
+        self.check_finite(outputs, lambda bad: "where " + "; ".join(names[row] for row in bad[:3]), remedy)
         return outputs
+
+    def check_finite(self, outputs: dict[str, Any], where: Callable[[list[int]], str], remedy: str = "") -> None:
+        """Raise a Problem unless all numbers are finite; ``where`` describes the rows with others."""
+        for key, value in outputs.items():
+            finite = np.isfinite(value) if value.dtype.kind == "f" else np.ones(len(value), bool)
+            if bad := np.flatnonzero(~finite.reshape(len(value), -1).all(axis=1)).tolist():
+                raise Problem(f"answers {key} {value[bad[0]]} {where(bad)}, expected a number{remedy}")
 
     def compare_signatures(self, outputs_by_signature: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
         """Report a problem unless all signatures give the same outputs for the same rows."""
@@ -401,12 +400,6 @@ class ModelProbe:
     def allowed(self, values: Any) -> float:
         """Return the largest difference allowed: of probabilities absolute, of a regression relative to the largest."""
         return self.tolerance if self.request["classes"] else self.tolerance * float(np.abs(values).max())
-
-    def not_finite(self, value: Any) -> list[int]:
-        """Return the indices of rows with NaN or infinity."""
-        if value.dtype.kind != "f":
-            return []
-        return np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1)).tolist()
 
 
 def first_line(error: Exception) -> str:

@@ -210,11 +210,8 @@ def _assign(
         return splits.places_of(records, job.shares)
     if hash_column not in table.column_names:
         raise UserError(f"no column {hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}")
-    try:
-        keys, rows = splits.value_keys(table.column(hash_column), hash_column)
-    except UserError as error:
-        names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
-        raise UserError(f"{names}: {error}") from error
+    where = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
+    keys, rows = splits.value_keys(table.column(hash_column), hash_column, where)
     return splits.places_of(keys, job.shares)[rows]
 
 

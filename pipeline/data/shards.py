@@ -192,32 +192,22 @@ def shard_bytes(job: Job, total: float) -> int:
 def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> Iterator[Dealt]:
     """Yield input splits with the paths of their images assigned to shards."""
     assert job.images is not None
-    for split, listings in _list_images(job, scans, types).items():
+    by_split: dict[str, list[Listing]] = {}
+    if job.format == files.IMAGES:
+        # Found here and not in the job: their names would not pass through Beam with it.
+        for split, paths in files.find(job.folder, job.patterns, job.last_spans, images=True).by_split.items():
+            listing = list_folder(job.folder, job.patterns[split], paths, job.images, job.label, job.classes)
+            by_split[split] = [listing]
+    for scan in scans:  # of tables of paths
+        listings = by_split.setdefault(scan.split, [])
+        if batches := [rows for unit in scan.units for rows in read(unit, types)]:
+            listings.append(list_table(scan.file, job.format, batches, job.images))
+    for split, listings in by_split.items():
         rows = sum(len(listing.rows.table) for listing in listings)
         total = rows * mean_bytes(listings, job.images)
         size = shard_bytes(job, total)
         number = min(max(1, round(total / size)), max(1, rows))
         yield split, None, number, size, deal(listings, number)
-
-
-def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> dict[str, list[Listing]]:
-    """Return the rows with the paths of the images, by input split."""
-    assert job.images is not None
-    listings: dict[str, list[Listing]] = {}
-    if job.format == files.IMAGES:
-        # Found here and not in the job: their names would not pass through Beam with it.
-        found = files.find(job.folder, job.patterns, job.last_spans, images=True)
-        for split, paths in found.by_split.items():
-            pattern = job.patterns[split]
-            listing = list_folder(job.folder, pattern, paths, job.images, job.label, job.classes)
-            listings[split] = [listing]
-        return listings
-    for scan in scans:
-        batches = [rows for unit in scan.units for rows in read(unit, types)]
-        listings.setdefault(scan.split, [])
-        if batches:
-            listings[scan.split].append(list_table(scan.file, job.format, batches, job.images))
-    return listings
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:

@@ -26,7 +26,7 @@ def places_of(keys: Sequence[bytes], shares: Sequence[int]) -> np.ndarray:
     return np.asarray(np.searchsorted(np.cumsum(shares), buckets_of(keys, sum(shares)), side="right"))
 
 
-def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndarray]:
+def value_keys(column: pa.ChunkedArray, name: str, where: str) -> tuple[list[bytes], np.ndarray]:
     """Return the distinct values of a column of lists as hash keys, and each row's place among them.
 
     A key is the value's serialized ``tf.train.Feature``, the same for the integer 7 of a CSV and of a Parquet file.
@@ -34,14 +34,14 @@ def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndar
     array = column.combine_chunks()
     if pa.types.is_null(array.type) or pc.any(pc.not_equal(pc.fill_null(pc.list_value_length(array), 0), 1)).as_py():
         raise UserError(
-            f"the column {name!r}, by which rows are assigned to splits, has no value or several in some row; expected "
-            "exactly one in every row"
+            f"{where}: the column {name!r}, by which rows are assigned to splits, has no value or several in some row; "
+            "expected exactly one in every row"
         )
     values = array.flatten()
     if pa.types.is_floating(values.type):
         raise UserError(
-            f"the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or text, "
-            "whose equality is certain"
+            f"{where}: the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or "
+            "text, whose equality is certain"
         )
     coded = values.dictionary_encode()
     return [feature(value) for value in coded.dictionary.to_pylist()], np.asarray(coded.indices)
