@@ -6,7 +6,6 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from pipeline.cli.terminal import silence_stderr
@@ -34,6 +33,8 @@ def serve_in_processes(
     with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
         os.environ[METRICS] = folder
         with silence_stderr():
+            from concurrent.futures import ThreadPoolExecutor, as_completed
+
             import tensorflow  # noqa: F401  # loaded once for all
 
             import pipeline.serving.app  # noqa: F401

@@ -107,7 +107,7 @@ class Input:
     required: bool
     dtype: np.dtype  # of the tensor; optional integers come as float64, to have a NaN
     values: int | None = None  # in a row; None: the tensor is [rows]; ANY: [rows, most values], padded
-    tensor: str = ""  # name in the signature, if not that of the feature
+    tensor: str = ""  # name in the signature, if it differs
     limits: Images | None = None  # of an image
     notation: str = ""  # of times or amounts in text, see settings.notations
 
