@@ -1,8 +1,8 @@
 """Read, find and write files on this machine and in buckets.
 
-An address such as ``gs://bucket/name`` is given to Apache Beam's ``FileSystems``, which Dataflow workers and Vertex AI
-tasks have as well; Beam is imported when the first address is met. Any other path is the standard library's. What
-TensorFlow itself reads and writes (checkpoints, SavedModels, records for ``tf.data``) stays with ``tf.io.gfile``.
+An address such as ``gs://bucket/name`` is passed to Apache Beam's ``FileSystems``, which Dataflow workers and Vertex AI
+tasks have too; Beam is imported for the first address. What TensorFlow reads and writes itself stays with
+``tf.io.gfile``.
 """
 
 import contextlib
@@ -50,19 +50,14 @@ def size(path: str | Path) -> int:
 
 
 def find_files(folder: str | Path, pattern: str) -> list[str]:
-    """Return the files below a folder that match a pattern, sorted.
-
-    Args:
-        folder: Taken as it is.
-        pattern: Relative to it: "*" matches in one name, "**" across folders.
-    """
+    """Return the files below a folder that match a pattern ("*" in one name, "**" across folders), sorted."""
     if is_remote(folder):
         return sorted(item.path for item in _match(f"{str(folder).rstrip('/')}/{pattern}"))
     return sorted(str(path) for path in Path(folder).glob(pattern) if path.is_file())
 
 
 def stamps(folder: str | Path, paths: Iterable[str]) -> Iterator[tuple[str, tuple[int, float] | None]]:
-    """Yield each path below a folder with size and time of change of its file; None: there is no such file."""
+    """Yield each path below a folder with size and modification time of its file, or None if it does not exist."""
     if is_remote(folder):
         # One listing, for a request for each of a million files takes hours.
         found = _match(f"{str(folder).rstrip('/')}/**")
@@ -86,27 +81,21 @@ def digests(folder: str | Path) -> dict[str, str]:
 
 def digest(path: str | Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with open_file(path) as file:
-        while part := file.read(16 << 20):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def write(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, with the folders above it; text as UTF-8."""
+    """Write a file, text as UTF-8, atomically, with the folders above it."""
     with new_file(path) as partial:
         Path(partial).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def new_file(path: str | Path, partial_folder: str | Path | None = None) -> Iterator[str]:
-    """Yield a local path to write to; the file appears whole at ``path`` when the block ends without an error.
+    """Yield a local path; its file appears complete at ``path`` when the block ends without an error.
 
-    Args:
-        path: Of the file; the folders above it are made.
-        partial_folder: Where the unfinished file lies, on the same filesystem; beside ``path`` if not given. The
-            leftover of a killed process is then out of sight of whoever reads the folder.
+    ``partial_folder``, on the same filesystem, hides the remains of a killed process from readers of the folder.
     """
     if is_remote(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +107,7 @@ def new_file(path: str | Path, partial_folder: str | Path | None = None) -> Iter
                 shutil.copyfileobj(source, target, 16 << 20)
         return
     path = Path(path)
-    # Two processes may write the same file, so each has a name of its own. Some writers go by the ending.
+    # Two processes may write the same file, so each uses another name. Some writers go by the ending.
     partial = Path(partial_folder or path.parent) / f".{uuid.uuid4().hex}.partial{path.suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +119,7 @@ def new_file(path: str | Path, partial_folder: str | Path | None = None) -> Iter
 
 
 def copy(source: str, target: str) -> None:
-    """Let a file that nobody changes appear at another place, with the folders above it; it takes no more disk here."""
+    """Link or copy a file that does not change to another place, with the folders above it."""
     if not is_remote(source) and not is_remote(target):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         # Not between two disks; and a task that was tried before has left a file there.

@@ -1,8 +1,8 @@
-"""Do work in separate processes, so that several pieces run at the same time, and one can be ended.
+"""Run work in separate processes, several at a time, that can be killed.
 
-To load TensorFlow and TFX takes ten seconds, and in a fork of a process in which TensorFlow has computed it may not.
-So this process, when it has loaded them and computed nothing yet, forks a template, which does nothing but fork: each
-piece of work begins where the template is, within milliseconds, with what is loaded in memory that all share.
+Loading TensorFlow and TFX takes ten seconds, and a process in which TensorFlow has computed must not fork. So this
+process, once it has loaded them and before it computes, forks a template, which only forks: each piece of work starts
+there within milliseconds, with the loaded modules in shared memory.
 """
 
 import contextlib
@@ -27,21 +27,15 @@ from typing import Any, NoReturn
 
 from pipeline.errors import UserError
 
-# Of prctl(2).
-PR_SET_PDEATHSIG = 1
-# Objects after which the garbage collector looks for cycles among them.
-GARBAGE = 50_000
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+GARBAGE = 50_000  # objects after which the garbage collector looks for cycles among them
 UNUSUAL_THREADS = 97  # a number that no other code sets
 LOGGER = "pipeline"
 PROCESS, RECORD, QUESTION, CPU, RESULT, ERROR = "process", "record", "question", "cpu", "result", "error"
 
 
 class Processes:
-    """Processes that each do a piece of work and end; usable from several threads.
-
-    Attributes:
-        cpu_seconds: CPU time of finished work, by the name of its process.
-    """
+    """Processes that each do a piece of work and end; usable from several threads."""
 
     def __init__(self, template: int, requests: socket.socket):
         self.cpu_seconds: dict[str, float] = {}
@@ -51,24 +45,12 @@ class Processes:
         self._lock = threading.Lock()
 
     def run(
-        self,
-        work: Callable[..., Any],
-        *arguments: Any,
-        name: str,
-        answer: Callable[[Any], Any] | None = None,
+        self, work: Callable[..., Any], *arguments: Any, name: str, answer: Callable[[Any], Any] | None = None
     ) -> Any:
         """Call a function in a new process; return its result, or raise its error.
 
-        What is logged for "pipeline" there is shown here.
-
-        Args:
-            work: Found by its name; it and what it takes and returns are pickled.
-            arguments: Its.
-            name: Of the process, for ``kill_all``.
-            answer: Answers what the work asks with ``ask``.
-
-        Raises:
-            UserError: the process has ended without either.
+        Its log records of "pipeline" are handled here; ``answer`` answers its questions (``ask``). UserError: it exited
+        without a result.
         """
         connection, theirs = Pipe()
         with connection:
@@ -82,8 +64,9 @@ class Processes:
                         self._running[name] = value
                         if name in self._ended:
                             self.kill_all([name])
-                    elif kind == RECORD:
-                        _show(value)
+                    elif kind == RECORD:  # it is in the log already
+                        for handler in logging.getLogger(LOGGER).handlers:
+                            handler.handle(value)
                     elif kind == QUESTION:
                         assert answer
                         connection.send(answer(value))
@@ -104,7 +87,7 @@ class Processes:
                 self._ended.discard(name)
 
     def kill_all(self, names: Iterable[str], how: signal.Signals = signal.SIGKILL) -> None:
-        """End processes and their children immediately, also one that is about to start."""
+        """Kill processes and their children, also those that are about to start."""
         for name in names:
             self._ended.add(name)
             if name in self._running:
@@ -112,7 +95,7 @@ class Processes:
                     os.killpg(self._running[name], how)
 
     def close(self) -> None:
-        """End all processes that still run."""
+        """Kill all running processes."""
         self.kill_all(list(self._running))
         self._requests.close()
         with contextlib.suppress(ProcessLookupError):
@@ -122,13 +105,10 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(*modules: str) -> Iterator[Processes | None]:
-    """Yield processes for work until the end of the block; None on a system that cannot have them.
+    """Yield processes for work until the block ends; None if the system cannot have them.
 
-    TensorFlow must be loaded here and have computed nothing. Only Linux tells a process that the one which has started
-    it is gone, and only with two cores is there anything to gain.
-
-    Args:
-        modules: That work needs besides what is loaded already, and every process would load for itself.
+    TensorFlow must not have computed. Only Linux kills a process with its parent, and a single core gains nothing.
+    ``modules`` are imported here once, instead of in every process.
     """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2 or threading.active_count() > 1 or _has_computed():
         yield None
@@ -158,47 +138,41 @@ def processes(*modules: str) -> Iterator[Processes | None]:
 
 
 def collect_rarely() -> None:
-    """Look for garbage among new objects only, and less often.
-
-    TensorFlow and TFX, loaded by now, are never garbage, and every search through them takes over half a second. Steps
-    make millions of objects, few of them in cycles: searching after every 700 took 7 % of a run.
-    """
+    """Collect garbage among new objects only, and less often: after every 700 it took 7 % of a run's time."""
     gc.freeze()
     gc.set_threshold(GARBAGE)
     gc.enable()
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process, of its children that have ended and of its work in ``Processes``."""
+    """Return the CPU time of this process, its finished children and its work in ``Processes``."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime + _cpu_of_work
 
 
 def add_cpu_seconds(seconds: float) -> None:
-    """Count CPU time of a process that is not a child of this one, but works for it."""
+    """Count CPU time of a process that works for this one but is not its child."""
     global _cpu_of_work
     with _cpu_lock:
         _cpu_of_work += seconds
 
 
 def ask(question: Any) -> Any:
-    """Return what the process that has asked for this work answers; to be called by the work, in one thread."""
+    """Return the answer of the process that requested this work; for one thread of the work."""
     assert _sender
-    return _sender.ask(question)
+    with _sender.lock:  # type: ignore[union-attr]
+        _sender.connection.send((QUESTION, question))
+    return _sender.connection.recv()
 
 
 def _has_computed() -> bool:
-    """Return whether TensorFlow has its threads: from then on it refuses another number of them.
-
-    To ask it for the number would start CUDA, which a process that is forked afterwards cannot use.
-    """
+    """Return whether TensorFlow has started its threads; reading their number would start CUDA, unusable in forks."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return False
-    threads = tensorflow.config.threading
     try:
-        for number in (UNUSUAL_THREADS, 0):  # the number that is there already is not refused; 0 is the default
-            threads.set_inter_op_parallelism_threads(number)
+        for number in (UNUSUAL_THREADS, 0):  # the current number is not rejected; 0 is the default
+            tensorflow.config.threading.set_inter_op_parallelism_threads(number)
     except RuntimeError:
         return True
     return False
@@ -249,7 +223,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process end when its parent does, and ignore keys that are typed for the parent."""
+    """End this process when its parent ends, and ignore the parent's keyboard signals."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -259,25 +233,17 @@ def _end_with(parent: int) -> None:
 
 
 class _Sender(logging.Handler):
-    """Send records to the process that has asked for the work."""
+    """Send log records to the process that requested the work."""
 
     def __init__(self, connection: Connection):
         super().__init__(logging.INFO)
-        self._connection = connection
+        self.connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send what is shown of a record."""
+        """Send the visible part of a record."""
         with contextlib.suppress(ConnectionError):  # logging holds this handler's lock
-            self._connection.send((RECORD, (record.name, record.levelno, record.getMessage())))
-
-    def ask(self, question: Any) -> Any:
-        """Send a question, and wait for the answer."""
-        self.acquire()
-        try:
-            self._connection.send((QUESTION, question))
-        finally:
-            self.release()
-        return self._connection.recv()
+            shown = {"name": record.name, "levelno": record.levelno, "levelname": record.levelname}
+            self.connection.send((RECORD, logging.makeLogRecord({**shown, "msg": record.getMessage()})))
 
 
 _sender: _Sender | None = None  # in a process that does work
@@ -285,53 +251,21 @@ _cpu_of_work = 0.0
 _cpu_lock = threading.Lock()
 
 
-def _show(record: tuple[str, int, str]) -> None:
-    """Give a record to the handlers of our own code; it is in the log already."""
-    name, level, message = record
-    made = logging.makeLogRecord(
-        {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
-    )
-    for handler in logging.getLogger(LOGGER).handlers:
-        handler.handle(made)
-
-
-def _packed(error: BaseException | None) -> list[tuple[BaseException, traceback.StackSummary]]:
-    """Return an error and its causes, each with where it arose, which pickling leaves out."""
+def _packed(error: BaseException | None) -> list[tuple[bool, str, str, traceback.StackSummary]]:
+    """Describe an error and its causes: not every error can be pickled, and no traceback."""
     chain = []
     while error is not None:
-        chain.append((_that_pickles(error), traceback.extract_tb(error.__traceback__)))
+        frames = traceback.extract_tb(error.__traceback__)
+        chain.append((isinstance(error, UserError), type(error).__name__, str(error), frames))
         error = error.__cause__
     return chain
 
 
-def _that_pickles(error: BaseException) -> BaseException:
-    """Return an error, or one of the same name and text."""
-    if isinstance(error, Exception):
-        with contextlib.suppress(Exception):
-            pickle.loads(pickle.dumps(error))
-            return error
-    return _StandIn(type(error).__name__, str(error))
-
-
-class _StandIn(Exception):
-    """Error that stands for one of another type, and is shown as that."""
-
-    def __new__(cls, name: str, text: str) -> "_StandIn":
-        """Return one of a class of that name."""
-        return super().__new__(type(name, (_StandIn,), {}), name, text)
-
-    def __init__(self, name: str, text: str):
-        super().__init__(text)
-        self._named = name, text
-
-    def __reduce__(self) -> Any:
-        return _StandIn, self._named
-
-
-def _unpacked(chain: list[tuple[BaseException, traceback.StackSummary]]) -> Exception:
-    errors = [error for error, _ in chain]
-    for (error, frames), cause in zip(chain, [*errors[1:], None], strict=True):
-        error.__cause__ = cause
-        error.frames = frames  # type: ignore[attr-defined]
-    assert isinstance(errors[0], Exception)
-    return errors[0]
+def _unpacked(chain: list[tuple[bool, str, str, traceback.StackSummary]]) -> Exception:
+    """Return the described error: a UserError, or one that is shown as the original."""
+    cause = None
+    for for_user, name, text, frames in reversed(chain):
+        error: Any = UserError(text) if for_user else type(name, (Exception,), {})(text)
+        error.__cause__, error.frames = cause, frames
+        cause = error
+    return error

@@ -146,7 +146,7 @@ EDITS = (
     Edit(
         "no row is checked alone",
         "pipeline/components/model_probe.py",
-        "                self.check_single_rows(name, signature, outputs)\n",
+        "                self.check_single_rows(signature, outputs)\n",
         "",
         "tests/components/test_model_check.py tests/components/test_model_probe.py",
     ),

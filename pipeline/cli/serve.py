@@ -218,9 +218,8 @@ def answer(
         from pipeline.serving.answering import Answering
         from pipeline.serving.app import create_app
         from pipeline.serving.bodies import Limits
-        from pipeline.serving.connections import Connection
+        from pipeline.serving.connections import LOOPBACK, Connection, Guard
         from pipeline.serving.current import Current
-        from pipeline.serving.guard import LOOPBACK, Guard
         from pipeline.serving.metrics import Metrics
 
         limits = Limits(arguments.max_body_bytes, arguments.max_instances)

@@ -1,7 +1,7 @@
-"""Check the exported model as a server will use it, before it is pushed: in place of TFX's InfraValidator.
+"""Check the exported model as a server will use it, before it is pushed, instead of TFX's InfraValidator.
 
-TFX's needs Docker for a model server and does not run on Vertex AI. Here a Python process that can import nothing but
-TensorFlow loads the model (``tensorflow_process``) and asks it (``model_probe``).
+TFX's needs Docker for a model server and does not run on Vertex AI. Here a Python process that can import only
+TensorFlow (``tensorflow_process``) loads and checks the model (``model_probe``).
 """
 
 import base64
@@ -49,7 +49,7 @@ class ModelCheckExecutor(BaseExecutor):
     """Bless a model without problems."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "blessing", TFX's InfraBlessing, with the report beside it."""
+        """Write "blessing", TFX's InfraBlessing, with the report."""
         settings = json.loads(exec_properties["settings"])
         folder = serving_model_folder(input_dict["model"])
         schema = read_schema(input_dict["schema"])
@@ -80,7 +80,7 @@ class ModelCheckExecutor(BaseExecutor):
             for what in reached
         ]
         # One with problems is not even loaded, which runs its initializers.
-        report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else probe(request)
+        report: dict[str, Any] = {"problems": problems, "notes": [], "facts": {}} if problems else run_probe(request)
         report["notes"] += notes
         report["facts"]["size_bytes"] = _size(folder)
         report["files"] = checked
@@ -99,8 +99,8 @@ class ModelCheckExecutor(BaseExecutor):
             blessing.set_float_custom_property(name, float(fact))
 
 
-def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Run ``ModelProbe`` in a process for it; return its report, or one with the reason why there is none."""
+def run_probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Run ``ModelProbe`` in another process; return its report, or one with the reason for having none."""
     request = {**request, "probe": model_probe.__file__}
     try:
         if ahead := take_ahead():
@@ -109,7 +109,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
                 add_cpu_seconds(report.pop("cpu_seconds"))
                 return report
             except (EOFError, ConnectionError):
-                logger.info("The process that was to check the model has ended; a new one is asked")
+                logger.info("The process that was to check the model has exited; a new one is started")
         return _ask_new(request)
     except TimeoutError:
         return _without_answer(f"the exported model has not answered within {request['timeout']} seconds")
@@ -119,7 +119,7 @@ def _ask_new(request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryFile() as output, contextlib.closing(TensorflowProcess(output)) as process:
         try:
             report = process.ask(request, request["timeout"])
-            del report["cpu_seconds"]  # those of a child, which are counted when it has ended
+            del report["cpu_seconds"]  # of a child, counted when it has exited
             return report
         except (EOFError, ConnectionError):
             code = process.exit_code()
@@ -180,15 +180,7 @@ class ModelCheck(DeclaredComponent):
     def __init__(
         self, *, checks: ModelChecks, label: Label, threshold: Threshold, logits: bool, **inputs: types.BaseChannel
     ):
-        """Create the component.
-
-        Args:
-            checks: Tolerance and timeout.
-            label: Its classes are the model's predictions in words.
-            threshold: Of two classes, the probability from which the second is predicted, or how it is chosen.
-            logits: Whether the model returns logits.
-            **inputs: Model and model_run of the Trainer, raw examples with a split "eval", and their schema.
-        """
+        """Create the component; inputs are named as in ``INPUTS``."""
         settings = {
             **dataclasses.asdict(checks),
             "label": label.name,

@@ -1,16 +1,17 @@
-"""Call the signatures of an exported model as a model server does, in a process that can import TensorFlow only.
+"""Check the signatures of an exported model as a model server calls them.
 
-``model_check`` makes the request and reads the report, {"problems": [sentences], "notes": [...], "facts": {...},
-"rows": [{"instance": raw features by name, "answer": outputs by name}], "explained": {"rows": 50, "columns": {column:
-[mean size of its contributions, standard error]}}}; the rows check a deployed model later. ``tensorflow_process`` is
-the process; it runs this file by its path, which imports nothing of this repository, of Keras, of TFX or of TensorFlow
-Transform.
+``tensorflow_process`` runs this file by its path in a process that can import TensorFlow only; so it imports nothing of
+this repository, of Keras, of TFX or of TensorFlow Transform. ``model_check`` makes the request and reads the report,
+{"problems": [sentences], "notes": [...], "facts": {...}, "rows": [{"instance": raw features by name, "answer": outputs
+by name}], "explained": {"rows": 50, "columns": {column: [mean size of its contributions, standard error]}}}; the rows
+check a deployed model later.
 """
 
 import base64
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -33,7 +34,7 @@ EXPLAINED_ROWS, LEAST_EXPLAINED, EXPLAINED_SECONDS = 50, 5, 5.0
 
 
 class Problem(Exception):
-    """A defect of the model, as a sentence."""
+    """A defect of a signature: the end of a sentence that begins with its name."""
 
 
 class ModelProbe:
@@ -77,20 +78,20 @@ class ModelProbe:
                     self.notes.append(f"signature {name} is not checked: it takes rows with their label")
                     continue
                 try:
-                    outputs = self.call(name, signature, self.examples, f"{len(self.examples):,} rows")
+                    outputs = self.call(signature, self.examples, f"{len(self.examples):,} rows")
                     # Odd rows first: in each of them one column is missing, so the message can name it.
-                    outputs_of_odd = self.check_odd_rows(name, signature, odd, odd_names)
+                    outputs_of_odd = self.check_odd_rows(signature, odd, odd_names)
                     self.check_outputs(name, outputs)
-                    self.check_single_rows(name, signature, outputs)
+                    self.check_single_rows(signature, outputs)
                     self.check_broken_images(name, signature)
                     outputs_by_signature[name] = (outputs, outputs_of_odd)
                 except Problem as problem:
-                    self.problems.append(str(problem))
+                    self.problems.append(f"signature {name} {problem}")
         if explained:
             try:
                 explained.result()
             except Problem as problem:
-                self.problems.append(str(problem))
+                self.problems.append(f"signature {EXPLAIN} {problem}")
         for name in outputs_by_signature:
             self.measure_latency(name, loaded.signatures[name])
         self.compare_signatures(outputs_by_signature)
@@ -106,41 +107,33 @@ class ModelProbe:
 
     def needs_label(self, name: str, signature: Any) -> bool:
         """Return whether a signature fails without the label, as TFX's examples' "transform_features" does."""
-        if name in PREDICTING or self.accepts(name, signature, self.examples[:1]):
+        if name in PREDICTING or self.accepts(signature, self.examples[:1]):
             return False
-        return self.accepts(name, signature, self.labelled[:1])
+        return self.accepts(signature, self.labelled[:1])
 
-    def accepts(self, name: str, signature: Any, examples: list[Any]) -> bool:
+    def accepts(self, signature: Any, examples: list[Any]) -> bool:
         """Return whether a call with rows succeeds."""
         try:
-            return bool(self.call(name, signature, examples, "a row"))
+            return bool(self.call(signature, examples, "a row"))
         except Problem:
             return False
 
-    def call(self, name: str, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
-        """Call a signature with raw rows; return its outputs, arrays [rows, ...] by name.
-
-        Args:
-            name: Of the signature.
-            signature: Function of the SavedModel.
-            examples: Rows.
-            rows: The same in words, for messages.
-        """
+    def call(self, signature: Any, examples: list[Any], rows: str) -> dict[str, Any]:
+        """Call a signature with raw rows (``rows`` in words, for messages); return its outputs by name, [rows, ...]."""
         try:
             tensors = signature(**self.inputs(signature, examples))
         except Exception as error:
-            raise Problem(f"signature {name} fails on {rows}: {first_line(error)}") from error
+            raise Problem(f"fails on {rows}: {first_line(error)}") from error
         outputs = {key: value.numpy() for key, value in tensors.items()}
         for key, value in outputs.items():
             if value.shape[:1] != (len(examples),):
                 raise Problem(
-                    f"signature {name} answers {rows} with {key} of shape {list(value.shape)}, expected "
-                    f"[{len(examples)}, ...]"
+                    f"answers {rows} with {key} of shape {list(value.shape)}, expected [{len(examples)}, ...]"
                 )
         return outputs
 
     def inputs(self, signature: Any, examples: list[Any]) -> dict[str, Any]:
-        """Return the inputs of a signature: serialized examples if it has one text input, else a tensor a column."""
+        """Return a signature's inputs: serialized examples for a single text input, else a tensor for each column."""
         specs = signature.structured_input_signature[1]
         if len(specs) == 1:
             ((name, spec),) = specs.items()
@@ -166,32 +159,30 @@ class ModelProbe:
 
     def check_outputs(self, name: str, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless numbers are finite, probabilities from 0 to 1, and labels follow from them."""
-        for output, value in outputs.items():
-            bad = self.not_finite(value)
-            if bad:
-                raise Problem(f"signature {name} answers {output} {value[bad[0]]} for row {bad[0]}, expected a number")
+        self.check_finite(outputs, lambda bad: f"for row {bad[0]}")
         key, classes = self.measured_output(name, outputs), self.request["classes"]
         if key is None:
             return
         probability = outputs[key].reshape(len(self.examples), -1)  # [rows, 1 or classes]
-        self.check_width(name, key, probability.shape[1])
+        width, expected = probability.shape[1], {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
+        if width not in expected:
+            raise Problem(
+                f"answers {key} with {width} values a row, expected {expected[-1]}: the label has "
+                f"{len(classes) or 'no'} classes"
+            )
         if not classes or self.request.get("logits"):
             return
         remedy = "" if key == self.request["answer"] else "; if it answers logits, set Evaluation(..., logits=True)"
         outside = np.argwhere((probability < 0) | (probability > 1))
         if len(outside):
             row, place = outside[0]
-            raise Problem(
-                f"signature {name} answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}"
-            )
+            raise Problem(f"answers {key} {probability[row, place]:.4f} for row {row}, expected 0 to 1{remedy}")
         sums = probability.sum(axis=1)
         if len(classes) > 2 and (np.abs(sums - 1) > self.tolerance).any():
             row = int(np.abs(sums - 1).argmax())
-            raise Problem(
-                f"signature {name} answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}"
-            )
+            raise Problem(f"answers {key} that sum up to {sums[row]:.4f} for row {row}, expected 1{remedy}")
         if "label" in outputs:
-            self.check_labels(name, probability, [label.decode() for label in outputs["label"].reshape(-1)])
+            self.check_labels(probability, [label.decode() for label in outputs["label"].reshape(-1)])
 
     def measured_output(self, name: str, outputs: dict[str, Any]) -> str | None:
         """Return the name of the output that is evaluated: the usual one of the task, else the only one."""
@@ -201,22 +192,10 @@ class ModelProbe:
         if name not in PREDICTING:
             return None
         if len(outputs) > 1:
-            raise Problem(
-                f"signature {name} answers {', '.join(sorted(outputs))}; expected one of them to be named {key}"
-            )
+            raise Problem(f"answers {', '.join(sorted(outputs))}; expected one of them to be named {key}")
         return next(iter(outputs))
 
-    def check_width(self, name: str, key: str, width: int) -> None:
-        """Raise a Problem unless an output has as many values a row as the label needs."""
-        classes = self.request["classes"]
-        expected = {0: (1,), 2: (1, 2)}.get(len(classes), (len(classes),))
-        if width not in expected:
-            raise Problem(
-                f"signature {name} answers {key} with {width} values a row, expected {expected[-1]}: the label has "
-                f"{len(classes) or 'no'} classes"
-            )
-
-    def check_labels(self, name: str, probability: Any, labels: list[str]) -> None:
+    def check_labels(self, probability: Any, labels: list[str]) -> None:
         """Raise a Problem unless labels follow from the probabilities, [rows, 1 or classes]."""
         classes, threshold = self.request["classes"], self.request["threshold"]
         for row, (values, label) in enumerate(zip(probability, labels, strict=True)):
@@ -228,19 +207,19 @@ class ModelProbe:
                 value = values[classes.index(label)] if label in classes else 0.0
             if label != expected:
                 raise Problem(
-                    f"signature {name} answers label {label!r} for row {row} with probability {value:.4f}, "
+                    f"answers label {label!r} for row {row} with probability {value:.4f}, "
                     f"expected {expected!r}: {reason}"
                 )
 
-    def check_single_rows(self, name: str, signature: Any, outputs: dict[str, Any]) -> None:
+    def check_single_rows(self, signature: Any, outputs: dict[str, Any]) -> None:
         """Raise a Problem unless a row alone gets the outputs it got in a batch."""
         for row in range(min(SINGLE_ROWS, len(self.examples))):
-            alone = self.call(name, signature, self.examples[row : row + 1], "a batch of 1")
+            alone = self.call(signature, self.examples[row : row + 1], "a batch of 1")
             differing = self.differing(alone, {key: value[row : row + 1] for key, value in outputs.items()})
             if differing:
                 key, _ = differing
                 raise Problem(
-                    f"signature {name} answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
+                    f"answers {key} {alone[key][0]} for row {row} alone and {outputs[key][row]} in a "
                     f"batch of {len(self.examples):,}"
                 )
 
@@ -262,16 +241,14 @@ class ModelProbe:
         times: list[float] = []
         for example in self.examples[:: -(-len(self.examples) // EXPLAINED_ROWS)]:
             started = time.monotonic()
-            outputs = self.call(EXPLAIN, signature, [example], "a row")
+            outputs = self.call(signature, [example], "a row")
             times.append(time.monotonic() - started)
             answer = float(outputs[self.request["answer"]].max())  # of several classes, the most probable is explained
             average, contributions = float(outputs["average"][0]), outputs["contributions"][0].astype(float)
             size, total = np.abs(contributions), average + contributions.sum()
             # They are float32: what is rounded is as large as the largest of what is added.
             if not abs(total - answer) <= self.tolerance * max(1.0, abs(answer), abs(average), size.sum()):
-                raise Problem(
-                    f"signature {EXPLAIN} answers contributions that sum up to {total:.6g}, not to {answer:.6g}"
-                )
+                raise Problem(f"answers contributions that sum up to {total:.6g}, not to {answer:.6g}")
             sizes.append(size)
             columns = [column.decode() for column in outputs["columns"][0]]
             # The first call prepares the graph, which may take longer than all others.
@@ -283,13 +260,13 @@ class ModelProbe:
         self.explained = {"rows": len(sizes), "columns": {name: [mean, error] for name, mean, error in of_columns}}
 
     def check_broken_images(self, name: str, signature: Any) -> None:
-        """Note where a signature answers an image that is none, which ends this process at worst."""
+        """Note which broken images a signature answers; some crash this process."""
         image = self.request.get("image")
         if not image:
             return
         whole = bytes(self.complete.features.feature[image].bytes_list.value[0])
         for state, data in {"empty": b"", "text": b"no image", "cut short": whole[: len(whole) // 2]}.items():
-            if self.accepts(name, signature, [self.changed({image: data})]):
+            if self.accepts(signature, [self.changed({image: data})]):
                 self.notes.append(f"signature {name} answers where {image} is {state}; our server refuses that before")
 
     def odd_rows(self) -> tuple[list[Any], list[str]]:
@@ -303,7 +280,7 @@ class ModelProbe:
 
     @staticmethod
     def values_of(feature: Any) -> list[Any]:
-        """Return the values of a feature of a tf.Example; none if it is None or empty."""
+        """Return the values of a feature of a tf.Example; empty without one."""
         kind = feature.WhichOneof("kind") if feature else None
         return list(getattr(feature, kind).value) if kind else []
 
@@ -323,18 +300,19 @@ class ModelProbe:
                 example.features.feature[name].bytes_list.value.extend([value] * count)
         return example
 
-    def check_odd_rows(self, name: str, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
+    def check_odd_rows(self, signature: Any, odd: list[Any], names: list[str]) -> dict[str, Any]:
         """Return the outputs for missing and unseen values; raise a Problem unless they are finite."""
-        outputs = self.call(name, signature, odd, "rows with missing and unseen values")
-        for key, value in outputs.items():
-            bad = self.not_finite(value)
-            if bad:
-                where = "; ".join(names[row] for row in bad[:3])
-                raise Problem(
-                    f"signature {name} answers {key} {value[bad[0]]} where {where}, expected a number: "
-                    "preprocessing_fn has to give every missing value one"
-                )
+        outputs = self.call(signature, odd, "rows with missing and unseen values")
+        remedy = ": preprocessing_fn has to give every missing value one"
+        self.check_finite(outputs, lambda bad: "where " + "; ".join(names[row] for row in bad[:3]), remedy)
         return outputs
+
+    def check_finite(self, outputs: dict[str, Any], where: Callable[[list[int]], str], remedy: str = "") -> None:
+        """Raise a Problem unless all numbers are finite; ``where`` describes the rows with others."""
+        for key, value in outputs.items():
+            finite = np.isfinite(value) if value.dtype.kind == "f" else np.ones(len(value), bool)
+            if bad := np.flatnonzero(~finite.reshape(len(value), -1).all(axis=1)).tolist():
+                raise Problem(f"answers {key} {value[bad[0]]} {where(bad)}, expected a number{remedy}")
 
     def compare_signatures(self, outputs_by_signature: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
         """Report a problem unless all signatures give the same outputs for the same rows."""
@@ -422,12 +400,6 @@ class ModelProbe:
     def allowed(self, values: Any) -> float:
         """Return the largest difference allowed: of probabilities absolute, of a regression relative to the largest."""
         return self.tolerance if self.request["classes"] else self.tolerance * float(np.abs(values).max())
-
-    def not_finite(self, value: Any) -> list[int]:
-        """Return the indices of rows with NaN or infinity."""
-        if value.dtype.kind != "f":
-            return []
-        return np.flatnonzero(~np.isfinite(value.reshape(len(value), -1)).all(axis=1)).tolist()
 
 
 def first_line(error: Exception) -> str:

@@ -29,10 +29,10 @@ PACKAGES = ("tfx", "tensorflow", "keras", "tensorflow-transform", "numpy", "pyar
 
 
 class AtomicPusherExecutor(tfx_pusher.Executor):
-    """Push to a local folder; the version appears there at once, when all its files are written.
+    """Push to a local folder; the version appears when all its files are complete.
 
-    TFX copies file by file into the folder that the server watches; cut off midway it leaves a version that fails to
-    load, and it never removes one. Here it copies into a folder beside the versions (``pipeline.model.versions``).
+    TFX copies file by file into the folder that the server watches; interrupted, it leaves a version that does not
+    load. It never removes one. This one copies into a staging folder (``pipeline.model.versions``).
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
@@ -68,13 +68,13 @@ class AtomicPusherExecutor(tfx_pusher.Executor):
 
 
 def await_free_version(base_directory: str) -> None:
-    """Wait until no version has the number of this second: TFX passes over a push into a folder that is there."""
+    """Wait until no version has the number of this second: TFX skips a push into an existing folder."""
     while fileio.exists(f"{base_directory}/{int(time.time())}"):
         time.sleep(0.1)
 
 
 def check_copy(staged: Path | str, input_dict: Artifacts) -> None:
-    """Raise a UserError unless a copy of the model is, byte by byte, what ModelCheck has loaded and asked."""
+    """Raise a UserError unless a copy of the model is, byte by byte, what ModelCheck has checked."""
     model = serving_model_folder(input_dict["model"])
     report = read_model_report(input_dict["infra_blessing"][0].uri) if input_dict.get("infra_blessing") else {}
     expected: dict[str, str] = report.get("files") or filesystem.digests(model)
@@ -89,11 +89,7 @@ def check_copy(staged: Path | str, input_dict: Artifacts) -> None:
 
 
 def check_pushed(pushed: types.Artifact, input_dict: Artifacts) -> None:
-    """Check the copy in a bucket, which has no renaming of folders; one that is not as it was checked is deleted.
-
-    Raises:
-        UserError: it was.
-    """
+    """Check the copy in a bucket, where folders cannot be renamed; delete a wrong one and raise a UserError."""
     if not pushed.get_int_custom_property("pushed"):
         return
     folder = pushed.get_string_custom_property("pushed_destination")
@@ -105,13 +101,7 @@ def check_pushed(pushed: types.Artifact, input_dict: Artifacts) -> None:
 
 
 def manifest(input_dict: Artifacts, run_id: str | None, fingerprints: dict[str, str]) -> dict[str, Any]:
-    """Return the facts about a pushed model that its version keeps.
-
-    Args:
-        input_dict: Inputs of the Pusher.
-        run_id: Run that pushes.
-        fingerprints: Fingerprint of the user code by entry point.
-    """
+    """Return the facts about a pushed model that its version keeps; ``fingerprints`` are by entry point."""
     blessings = input_dict.get("model_blessing")
     measured = read_measured(artifact_utils.get_single_uri(blessings)) if blessings else {}
     return {

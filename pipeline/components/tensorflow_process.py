@@ -1,11 +1,9 @@
-"""A process that can import TensorFlow only, as a model server can: it asks a model for ``model_check``.
+"""A process that can import only TensorFlow, like a model server: it checks a model for ``model_check``.
 
     python -I tensorflow_process.py DESCRIPTOR
 
-It loads TensorFlow, takes one request for ``ModelProbe`` from a socket, and answers it with the report. To load takes
-half of the time of a check, so a run starts the process ahead, while its own TensorFlow and TFX are loaded.
-
-Run by its path, this file imports nothing of this repository, of Keras, of TFX or of TensorFlow Transform.
+It answers one request for ``ModelProbe`` on a socket. A run starts it early, because loading TensorFlow takes half of
+the time of a check. This file must import only the standard library.
 """
 
 import contextlib
@@ -34,14 +32,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class TensorflowProcess:
-    """The process, as seen by the one that starts it or by a fork of that."""
+    """The process, for the one that starts it or a fork of that; it prints to ``output``, or where this one does."""
 
     def __init__(self, output: IO[bytes] | None = None):
-        """Start it.
-
-        Args:
-            output: File for what it prints; None: it prints where this process does.
-        """
+        """Start it."""
         self._connection, theirs = Pipe()  # its sockets block, whatever default timeout Beam has set
         with theirs:
             self._process = subprocess.Popen(
@@ -55,13 +49,8 @@ class TensorflowProcess:
     def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Return the report of ``ModelProbe`` with its "cpu_seconds"; for one request only.
 
-        Args:
-            request: See there; "probe" is the file with the class.
-            timeout: Seconds that it may take.
-
-        Raises:
-            TimeoutError: it has not answered by then, and is ended.
-            EOFError, ConnectionError: it has ended without an answer.
+        After ``timeout`` seconds the process is killed: TimeoutError. EOFError, ConnectionError: it exited without an
+        answer.
         """
         self._connection.send_bytes(json.dumps(request).encode())
         if not self._connection.poll(timeout):
@@ -71,11 +60,11 @@ class TensorflowProcess:
         return report
 
     def exit_code(self) -> int:
-        """Wait until it has ended, for the process that has started it."""
+        """Wait for its exit, in the process that started it."""
         return self._process.wait()
 
     def close(self) -> None:
-        """End it, for the process that has started it."""
+        """Kill it, in the process that started it."""
         self._kill()
         self._process.wait()
         self._connection.close()
@@ -89,12 +78,9 @@ class TensorflowProcess:
 
 @contextlib.contextmanager
 def started_ahead(wanted: bool = True) -> Iterator[None]:
-    """Have a process for the first request until the end of the block, here and in forks of this process.
+    """Start a process for the first request, here and in forks, until the block ends.
 
-    With a single core it would take from the others what it saves.
-
-    Args:
-        wanted: Whether to start it; False: a request starts one.
+    On a single core it would only delay others.
     """
     global _ahead
     if not wanted or sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
@@ -109,7 +95,7 @@ def started_ahead(wanted: bool = True) -> Iterator[None]:
 
 
 def take_ahead() -> TensorflowProcess | None:
-    """Return the process that was started ahead, once; None if no process was."""
+    """Return the process that was started early, once, if there is one."""
     global _ahead
     process, _ahead = _ahead, None
     return process
@@ -119,13 +105,13 @@ _ahead: TensorflowProcess | None = None
 
 
 class RefusingFinder:
-    """Find modules on Python's path, but none of the packages that a model server does not have."""
+    """Find modules on Python's path, except packages that a model server does not have."""
 
     def __init__(self, refused: list[str]):
         self.refused = set(refused)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module, None if its package is refused."""
+        """Return the spec of a module, None for an excluded package."""
         return None if name.partition(".")[0] in self.refused else PathFinder.find_spec(name, path, target)
 
 

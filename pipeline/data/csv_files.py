@@ -34,18 +34,10 @@ _DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit]]:
-    """Read a whole file, block by block, for the types of its columns and its parts.
+    """Read a whole file for the types of its columns and its parts; UserError: it is no CSV file with a header.
 
-    Args:
-        file: Path or address.
-        known: Types that are decided, from a reviewed schema; only the others are inferred.
-
-    Returns:
-        The narrowest type by column, in the file's order; and parts that can be read on their own: blocks of a plain
-        file, or a compressed file whole.
-
-    Raises:
-        UserError: it is no CSV file with a header, or is cut short.
+    ``known`` types are decided, by a reviewed schema; the narrowest fitting type is inferred for other columns. A part
+    is a block of a plain file, or a compressed file as a whole.
     """
     with _opened(file) as stream:
         names, start = _read_header(stream, file)
@@ -65,18 +57,9 @@ def scan(file: str, known: Mapping[str, str]) -> tuple[dict[str, str], list[Unit
 
 
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read the rows of a part, block by block.
+    """Read the rows of a part, block by block; raise a UserError if the file is cut short.
 
-    Args:
-        unit: Of ``scan``; one that starts at 0 is the whole file.
-        types: Type by column, of ``TYPES``; a column of "nothing" is a column of nulls.
-        columns: The columns to read; None reads all.
-
-    Yields:
-        Tables with int64, float64 and string columns, and the rows that are none.
-
-    Raises:
-        UserError: the file is cut short.
+    ``types`` are of ``TYPES``; a column of "nothing" becomes nulls. A unit that starts at 0 is the whole file.
     """
     with _opened(unit.file) as stream:
         names, header = _read_header(stream, unit.file)
@@ -85,7 +68,6 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
         wanted = [name for name in names if columns is None or name in columns]
         for block in _blocks(stream, unit.file, len(names), start, unit.length, unit.first_row):
             text = _as_text(block, names, unit.file, wanted)
-            bad = [BadRow(unit.file, *row) for row in block.bad]
             values, reasons = {}, dict[int, str]()
             for name in wanted:
                 values[name], wrong = parse(text[name], types[name])
@@ -94,24 +76,18 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
                         found = text[name][at].as_py()
                         expected = EXPECTED[types[name]]
                         reasons.setdefault(at, f"column {name!r}: found {found!r}, expected {expected}")
-            table, numbers = pa.table(values), block.numbers
+            rows = Rows(pa.table(values), block.numbers, [BadRow(unit.file, *row) for row in block.bad])
             if reasons:
-                lines = block.data.splitlines() if len(block.data.splitlines()) == len(numbers) else None
-                for at, reason in sorted(reasons.items()):
-                    row = lines[at].decode() if lines else _row_again(text, at)
-                    bad.append(BadRow(unit.file, int(numbers[at]), reason, row))
-                good: np.ndarray = np.ones(len(numbers), bool)
-                good[list(reasons)] = False
-                table, numbers = table.filter(pa.array(good)), numbers[good]
-            yield Rows(table, numbers, sorted(bad, key=lambda row: row.row))
+                lines, bad = block.data.splitlines(), {}
+                for at, reason in reasons.items():
+                    row = lines[at].decode() if len(lines) == len(block.numbers) else _row_again(text, at)
+                    bad[at] = BadRow(unit.file, int(block.numbers[at]), reason, row)
+                rows = rows.without(bad)
+            yield rows
 
 
 def read_header(file: str) -> list[str]:
-    """Return the names of the columns.
-
-    Raises:
-        UserError: see ``scan``.
-    """
+    """Return the names of the columns."""
     with _opened(file) as stream:
         return _read_header(stream, file)[0]
 
@@ -126,10 +102,12 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
 
 
 def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
-    """Return the names of the columns, and the position of what comes after them; none and 0 for an empty file."""
+    """Return the names of the columns and the position after them; none and 0 for an empty file."""
     # The header is one row: read on while its last quote is open.
     header, quotes, blank = bytearray(), 0, True
-    for line in _lines(stream):
+    # A lone return ends a line, too.
+    pieces = iter(lambda: stream.readline(MOST_HEADER_BYTES + 1), b"")
+    for line in (line for piece in pieces for line in piece.splitlines(keepends=True)):
         header += line
         if len(header) > MOST_HEADER_BYTES:
             raise UserError(
@@ -168,13 +146,13 @@ def _read_header(stream: IO[bytes], file: str) -> tuple[list[str], int]:
 
 
 def header_hint(names: Sequence[str]) -> str:
-    """Return the end of a message where a header looks like a row of values; empty where it does not."""
+    """Return the end of a message if a header looks like a row of values, else ""."""
     numbers = sum(bool(re.match(_FLOAT, name.strip())) for name in names)
     return ". Its first line looks like a row: the file needs a header" if names and 2 * numbers >= len(names) else ""
 
 
 def separator_hint(names: Sequence[str], wanted: Iterable[str]) -> str:
-    """Return the end of a message where a header has wanted columns, but not between commas; else nothing."""
+    """Return the end of a message if a header has wanted columns with another separator, else ""."""
     header = ",".join(names)
     for name, sign in (("semicolons", ";"), ("tabs", "\t"), ("bars", "|")):
         parts = [part.strip().strip('"') for part in header.split(sign)]
@@ -183,31 +161,22 @@ def separator_hint(names: Sequence[str], wanted: Iterable[str]) -> str:
     return ""
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines with their line break: a newline, a return, or both; more than a header may take are cut."""
-    while data := stream.readline(MOST_HEADER_BYTES + 1):
-        yield from data.splitlines(keepends=True)
-
-
 def _blocks(
     stream: IO[bytes], file: str, columns: int, start: int, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows; see ``csv_rows.read_blocks``. The messages name the file."""
+    """Read whole rows; see ``csv_rows.read_blocks``."""
     stored = filesystem.size(file) if files.is_compressed(file) else None
-    try:
-        for block in read_blocks(stream, columns, start=start, length=length, first_row=first_row):
-            if stored is not None:
-                check_decoded(block.start + block.length, stored)
-            yield block
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
+    for block in read_blocks(stream, file, columns, start=start, length=length, first_row=first_row):
+        if stored is not None:
+            check_decoded(file, block.start + block.length, stored)
+        yield block
 
 
 def _as_text(block: Block, names: list[str], file: str, wanted: list[str] | None = None) -> pa.Table:
-    """Return the block's fields as text, those of the wanted columns; an empty field is null."""
+    """Return the wanted fields of a block as text; an empty field is null."""
     if not len(block.numbers):
         return pa.table({name: pa.array([], pa.string()) for name in wanted or names})
-    # pyarrow leaves a mark at the beginning out, which is that of a file; in a row it belongs to the value.
+    # pyarrow drops a mark at the beginning, as of a file; in a row it belongs to the value.
     data = _BYTE_ORDER_MARK + block.data if block.data.startswith(_BYTE_ORDER_MARK) else block.data
     table = pa_csv.read_csv(
         pa.BufferReader(data),
@@ -236,7 +205,7 @@ def _row_again(text: pa.Table, at: int) -> str:
 
 
 def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
-    """Find the narrowest type, no narrower than ``type_``, that every value of a column of text has."""
+    """Return the narrowest type, no narrower than ``type_``, of all values in a column of text."""
     if text.null_count == len(text):
         return type_
     for candidate in (INTEGERS, FLOATS):
@@ -251,15 +220,9 @@ def narrowest(text: pa.ChunkedArray, type_: str = NOTHING) -> str:
 
 
 def parse(text: pa.ChunkedArray, type_: str) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """Parse a column of text.
+    """Parse a column of text; return the values, and a mask of the invalid ones (null among the values) or None.
 
-    Args:
-        text: Strings; null is a missing value, and in numbers each of ``MISSING`` is, too.
-        type_: One of ``TYPES``. An integer may end in ".0", which is how pandas writes integers with gaps.
-
-    Returns:
-        The values, null where one does not parse or is too large for a tf.Example's float32; and a mask of those, or
-        None when there are none.
+    An integer may end in ".0", as pandas writes integers with gaps; a number must fit a tf.Example's float32.
     """
     if type_ == TEXT:
         return text, None
@@ -287,7 +250,7 @@ _FLOAT = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity)
 def _cast(
     text: pa.ChunkedArray, type_: str, ends: str = _WHOLE_OR_POINT_ZERO
 ) -> tuple[pa.ChunkedArray, np.ndarray | None]:
-    """Return the numbers, null where one does not parse, and a mask of those, or None when all do."""
+    """Return the numbers, null where one is invalid, and a mask of those, or None if all are valid."""
     target = pa.int64() if type_ == INTEGERS else pa.float64()
     try:
         values = text.cast(target)

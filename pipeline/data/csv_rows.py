@@ -1,7 +1,7 @@
-"""Split CSV bytes into whole rows, each with a known number of fields, so that no row is dropped or shifted unseen.
+"""Split CSV bytes into whole rows with a known number of fields, so that no row is dropped or shifted silently.
 
-Vectorised over blocks. A row ends at a line break outside quotes; quotes enclose a whole field and are doubled inside
-it (RFC 4180). A row that breaks these rules ends where its line ends, and the next line is a row again.
+Vectorized over blocks. A row ends at a line break outside quotes; quotes enclose a whole field and are doubled inside
+it (RFC 4180). A row that breaks these rules ends at its line's end.
 """
 
 import bisect
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import UserError
 
-# Read at once. Small enough to deal the blocks of one file to many shards, large enough that its cost is its rows.
+# Small enough to assign the blocks of one file to many shards, large enough that the rows dominate the time.
 BLOCK_BYTES = 2 << 20
 # A row of more bytes than this is taken for a quote that was never closed.
 MOST_ROW_BYTES = 16 << 20
@@ -22,43 +22,24 @@ QUOTE, COMMA, RETURN, NEWLINE = b'",\r\n'
 
 @dataclass(frozen=True)
 class Block:
-    """Whole rows of a CSV file.
+    """Whole rows of a CSV file."""
 
-    Attributes:
-        data: The good rows, one after the other, without blank lines.
-        numbers: Their numbers, int64 [rows]; blank lines are not counted.
-        start: First byte of the block in the (decompressed) file.
-        length: Bytes of the block in the file, with what is left out of ``data``.
-        bad: (number, reason, text) of the others.
-    """
-
-    data: bytes
-    numbers: np.ndarray
-    start: int
-    length: int
-    bad: list[tuple[int, str, str]]
+    data: bytes  # the good rows, without blank lines
+    numbers: np.ndarray  # of the good rows, int64 [rows]; blank lines are not counted
+    start: int  # first byte of the block in the decompressed file
+    length: int  # bytes in the file, with those left out of data
+    bad: list[tuple[int, str, str]]  # number, reason and text
 
     @property
     def rows(self) -> int:
-        """Return the number of rows, bad ones too."""
+        """Return the number of rows, including bad ones."""
         return len(self.numbers) + len(self.bad)
 
 
 def read_blocks(
-    stream: IO[bytes], columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
+    stream: IO[bytes], file: str, columns: int, *, start: int = 0, length: int | None = None, first_row: int = 1
 ) -> Iterator[Block]:
-    """Read whole rows, block by block.
-
-    Args:
-        stream: Positioned at ``start``, after the header.
-        columns: Fields that a row must have.
-        start: Position in the file, for ``Block.start``.
-        length: Bytes to read; None reads to the end.
-        first_row: Number of the first row.
-
-    Raises:
-        UserError: a line is longer than ``MOST_ROW_BYTES``; without the file's name.
-    """
+    """Read whole rows from a stream after the header, at ``start`` of the file, block by block."""
     rest = b""
     end = None if length is None else start + length
     position = start
@@ -68,59 +49,23 @@ def read_blocks(
         data, at_end = rest + chunk, not chunk
         if not data:
             return
-        rows = _Rows.find(data, at_end)
-        if not at_end and not len(rows.ends) and len(data) > MOST_ROW_BYTES:
+        block = _block(data, at_end, columns, position, first_row)
+        if not at_end and not block.length and len(data) > MOST_ROW_BYTES:
             raise UserError(
-                f"row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after each row"
+                f"{file}: row {first_row} has no end within {MOST_ROW_BYTES >> 20} MB; expected a line break after "
+                "each row"
             )
-        block = _block(data, rows, columns, position, first_row)
         yield block
         first_row += block.rows
         position += block.length
         rest = data[block.length :]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Places where the rows of some bytes start and end; a row's end includes its line break."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-    fields: np.ndarray
-    broken: dict[int, str]
-
-    @classmethod
-    def find(cls, data: bytes, at_end: bool) -> "_Rows":
-        codes = np.frombuffer(data, np.uint8)
-        breaks = codes == NEWLINE
-        if b"\r" in data:
-            # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
-            returns = codes == RETURN
-            breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
-            breaks[-1] |= at_end and returns[-1]
-        quotes = np.flatnonzero(codes == QUOTE)
-        bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
-        outside = _outside_quotes(codes, quotes, bad_lines)
-        ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
-        if bad_lines:
-            ends = np.union1d(ends, [end for _, end in bad_lines])
-        if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
-            ends = np.append(ends, len(codes))  # the last row may lack its line break
-        ends = ends.astype(np.int64)
-        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
-        fields = _count_fields(codes, outside, starts, ends)
-        bad_starts = np.array([start for start, _ in bad_lines], np.int64)
-        bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
-        broken = dict(zip(bad_rows, bad_lines.values(), strict=True))
-        fields[list(broken)] = -1
-        return cls(starts=starts, ends=ends, fields=fields, broken=broken)
-
-
 def _bad_lines(codes: np.ndarray, quotes: np.ndarray, breaks: np.ndarray, at_end: bool) -> dict[tuple[int, int], str]:
-    """Return (start, end) of the lines that begin a row with a misplaced quote, with what is wrong.
+    """Return (start, end) of lines that begin a row with a misplaced quote, with the reason.
 
-    Every line is judged at once as if it began outside quotes and as if it began inside; which of both it does is then
-    found from odd line to odd line, so that the time is linear in the lines however many are bad.
+    Each line is judged both as if it began outside and inside quotes; which applies is then found from odd line to odd
+    line, so that the time is linear in the lines however many are bad.
     """
     line_ends: np.ndarray = np.flatnonzero(breaks) + 1
     if at_end and (not len(line_ends) or line_ends[-1] < len(codes)):
@@ -169,7 +114,7 @@ def _first_after(numbers: list[int], number: int) -> int | None:
 
 
 def _outside_quotes(codes: np.ndarray, quotes: np.ndarray, bad_lines: Mapping[tuple[int, int], str]) -> np.ndarray:
-    """Return a mask of the bytes outside quotes, where the line after a bad one begins outside."""
+    """Return a mask of the bytes outside quotes; the line after a bad one begins outside."""
     if not len(quotes):
         return np.ones(len(codes), bool)
     toggles = (codes == QUOTE).view(np.uint8)
@@ -187,34 +132,58 @@ _TEXT_AFTER_QUOTE = "found a quote that is not closed, or text after a closing q
 _NEVER_CLOSED = "found a quote that is never closed; expected one more quote"
 
 
-def _count_fields(codes: np.ndarray, outside: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the number of fields of every row; 0 for a blank line."""
+def _block(data: bytes, at_end: bool, columns: int, start: int, first_row: int) -> Block:
+    """Return the rows that end in some bytes; an end includes the line break."""
+    codes = np.frombuffer(data, np.uint8)
+    breaks = codes == NEWLINE
+    if b"\r" in data:
+        # A return ends a row too, unless a newline follows; the very last one cannot be judged yet.
+        returns = codes == RETURN
+        breaks[:-1] |= returns[:-1] & (codes[1:] != NEWLINE)
+        breaks[-1] |= at_end and returns[-1]
+    quotes = np.flatnonzero(codes == QUOTE)
+    bad_lines = _bad_lines(codes, quotes, breaks, at_end) if len(quotes) else {}
+    outside = _outside_quotes(codes, quotes, bad_lines)
+    ends: np.ndarray = np.flatnonzero(breaks & outside) + 1
+    if bad_lines:
+        ends = np.union1d(ends, [end for _, end in bad_lines])
+    if at_end and len(codes) and (not len(ends) or ends[-1] < len(codes)):
+        ends = np.append(ends, len(codes))  # the last row may lack its line break
+    ends = ends.astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else ends
     commas = np.flatnonzero((codes == COMMA) & outside)
     fields: np.ndarray = np.diff(np.searchsorted(commas, ends), prepend=0) + 1
-    first = codes[starts]
-    fields[(first == NEWLINE) | (first == RETURN)] = 0
-    return fields
+    fields[(codes[starts] == NEWLINE) | (codes[starts] == RETURN)] = 0  # a blank line
+    bad_starts = np.array([start for start, _ in bad_lines], np.int64)
+    bad_rows: list[int] = np.asarray(np.searchsorted(starts, bad_starts)).tolist()
+    reasons = dict(zip(bad_rows, bad_lines.values(), strict=True))
+    fields[bad_rows] = -1
 
-
-def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -> Block:
-    length = int(rows.ends[-1]) if len(rows.ends) else 0
+    length = int(ends[-1]) if len(ends) else 0
     # In a file of one column a blank line is a row whose value is missing.
-    blank = (rows.fields == 0) & (columns > 1)
+    blank = (fields == 0) & (columns > 1)
     numbers = np.cumsum(~blank) + first_row - 1
-    reasons: dict[int, str] = dict(rows.broken)
-    for row in np.flatnonzero(~blank & (np.maximum(rows.fields, 1) != columns) & (rows.fields != -1)).tolist():
-        reasons[row] = f"found {rows.fields[row]} fields, expected {columns}"
+    for row in np.flatnonzero(~blank & (np.maximum(fields, 1) != columns) & (fields != -1)).tolist():
+        reasons[row] = f"found {fields[row]} fields, expected {columns}"
     body = data[:length]
 
     def text(row: int) -> bytes:
-        return body[rows.starts[row] : rows.ends[row]]
+        return body[starts[row] : ends[row]]
 
     try:
         body.decode("utf-8")
     except UnicodeDecodeError:
         for row in np.flatnonzero(~blank).tolist():
-            if row not in reasons and (reason := _not_utf8(text(row))):
-                reasons[row] = reason
+            try:
+                text(row).decode("utf-8")
+            except UnicodeDecodeError as error:
+                column, byte = text(row)[: error.start].count(b",") + 1, text(row)[error.start]
+                reasons.setdefault(
+                    row,
+                    f"field {column}: found the byte 0x{byte:02x}, which is not UTF-8 "
+                    f"({text(row).decode('latin-1').strip()[:40]!r} if it is Latin-1); expected UTF-8, write the file "
+                    "in it",
+                )
 
     bad = [
         (int(numbers[row]), reason, text(row).decode("utf-8", "backslashreplace").rstrip("\r\n"))
@@ -225,15 +194,3 @@ def _block(data: bytes, rows: _Rows, columns: int, start: int, first_row: int) -
     if not good.all():
         body = b"".join(map(text, np.flatnonzero(good).tolist()))
     return Block(body, numbers[good].astype(np.int64), start, length, bad)
-
-
-def _not_utf8(row: bytes) -> str | None:
-    try:
-        row.decode("utf-8")
-    except UnicodeDecodeError as error:
-        column = row[: error.start].count(b",") + 1
-        return (
-            f"field {column}: found the byte 0x{row[error.start]:02x}, which is not UTF-8 "
-            f"({row.decode('latin-1').strip()[:40]!r} if it is Latin-1); expected UTF-8, write the file in it"
-        )
-    return None

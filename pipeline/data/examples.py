@@ -1,22 +1,9 @@
 """Convert tables to serialized tf.Examples, a whole column at a time, always the same bytes for the same row.
 
-| column | in the example |
-|---|---|
-| integers, booleans | int64; True is 1 |
-| floats, decimals | float32 |
-| text, bytes | bytes, text as UTF-8 |
-| timestamps | int64: microseconds since 1970-01-01 UTC; without a time zone, taken as UTC |
-| dates | int64: days since 1970-01-01 |
-| times of day, durations | int64: microseconds |
-| lists of these | several values |
-
-A null is a missing value and nothing else is.
-
-tfx_bsl's C++ encoder writes the features of an example in another order in every process, so that equal rows differ in
-their bytes and their hashes. Here features are sorted by name, and it takes half of the C++ encoder's time
-(benchmarks/example_gen.py). An example is
-``features { feature { key: name value { int64_list | float_list | bytes_list } } ... }``; in the wire format each of
-these is a tag byte, a length and the content.
+docs/data.md has the table of types. tfx_bsl's C++ encoder orders features randomly, so that the bytes and hashes of
+equal rows differ; here they are sorted by name, in half the time (benchmarks/example_gen.py). An example is ``features
+{ feature { key: name value { int64_list | float_list | bytes_list } } ... }``; in the wire format each of these is a
+tag byte, a length and the content.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,13 +32,7 @@ _NO_SEPARATOR = pa.scalar(b"", pa.large_binary())
 
 
 def as_lists(rows: Rows, file: str) -> pa.Table:
-    """Return the table with its columns sorted by name, each of type list<int64>, list<float> or list<large_binary>.
-
-    A column of nothing but nulls stays of type null.
-
-    Raises:
-        UserError: a column's type has no place in a tf.Example, or a value does not fit.
-    """
+    """Return the table with columns sorted by name, each list<int64>, list<float>, list<large_binary> or null."""
     columns = {}
     for name in sorted(rows.table.column_names):
         column = rows.table.column(name)
@@ -113,10 +94,7 @@ def _values(values: pa.Array) -> pa.Array:
 
 
 def serialize(table: pa.Table) -> list[bytes]:
-    """Serialize every row of a table of list<int64>, list<float> and list<large_binary> columns, sorted by name.
-
-    A null list is a feature without a value; so is every row of a column of type null.
-    """
+    """Serialize every row of ``as_lists``; a null list, as every row of type null, is a feature without a value."""
     if not table.num_columns:
         return [b"\x0a\x00"] * table.num_rows
     records: list[bytes] = []
@@ -138,7 +116,7 @@ def feature(value: int | float | bytes) -> bytes:
 
 
 def _heads(features: pa.Array) -> pa.Array:
-    """Return what stands before the features of each example: a tag and their length."""
+    """Return the tag and length in front of each example's features."""
     lengths = pc.binary_length(features).dictionary_encode()
     heads = pa.array([FIELD_1 + _varint(length) for length in lengths.dictionary.to_pylist()], pa.large_binary())
     return heads.take(lengths.indices)

@@ -1,4 +1,4 @@
-"""Find the files that hold the rows, on this machine or in a bucket, and open them."""
+"""Find and open the files that hold the rows, on this machine or in a bucket."""
 
 import bz2
 import gzip
@@ -21,7 +21,7 @@ EXPECTED = (
 # A folder of image files, where the settings say that rows are images.
 IMAGES = "images"
 EXPECTED_IMAGES = f"expected images ({', '.join(ENDINGS)}), or .csv, .parquet or .tfrecord files"
-# Written beside images by Windows itself.
+# Written by Windows into folders of images.
 _BY_WINDOWS = ("thumbs.db", "desktop.ini")
 SPAN = "{SPAN}"
 _DECOMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -29,23 +29,14 @@ _DECOMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma
 
 @dataclass(frozen=True)
 class Files:
-    """The files of every split.
-
-    Attributes:
-        folder: That the patterns start at.
-        patterns: File pattern by split.
-        by_split: Sorted paths by split; one split "all" where rows are dealt to splits by what is in them.
-        format: A key of ``FORMATS``, or ``IMAGES``.
-        span: The newest span read; 0 where the patterns have no ``{SPAN}``.
-        spans: Span by path; empty where the patterns have no ``{SPAN}``.
-    """
+    """The files of every split."""
 
     folder: str
-    patterns: Mapping[str, str]
-    by_split: dict[str, tuple[str, ...]]
-    format: str
-    span: int = 0
-    spans: Mapping[str, int] = field(default_factory=dict)
+    patterns: Mapping[str, str]  # by split, relative to the folder
+    by_split: dict[str, tuple[str, ...]]  # sorted; one split "all" if rows are assigned by content
+    format: str  # a key of FORMATS, or IMAGES
+    span: int = 0  # the newest one; 0 without {SPAN}
+    spans: Mapping[str, int] = field(default_factory=dict)  # by path
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -62,20 +53,11 @@ def find(
     until_span: int | None = None,
     test_newest: bool = False,
 ) -> Files:
-    """Find the files of every split.
+    """Find the files of every split; raise a UserError for missing or mixed files and spans.
 
-    Args:
-        folder: That the patterns start at.
-        patterns: File pattern by split, with "*" for any text in one name, "**" for any folders and "{SPAN}" for the
-            number of a span.
-        last_spans: How many of the newest spans are read; None reads all.
-        images: Rows are images: the files may be images, at any depth.
-        until_span: Newer spans do not count; None: all count.
-        test_newest: Test on the newest span: files of the test split are of it, all others of the other spans.
-
-    Raises:
-        UserError: a split has no files, the splits have other spans, or files are of an unknown or of several formats;
-            or there is one span only, and it is for the test.
+    Patterns: "*" is any text in one name, "**" any folders, "{SPAN}" the number of a span. Of the spans up to
+    ``until_span`` the ``last_spans`` newest are read (None: all); ``test_newest`` makes the newest one the test split.
+    With ``images``, files may be images at any depth.
     """
     expected = EXPECTED_IMAGES if images else EXPECTED
     found = {split: _matching(folder, pattern, images) for split, pattern in patterns.items()}
@@ -155,7 +137,7 @@ def wildcard(pattern: str) -> str:
 
 
 def open_decompressed(file: str) -> IO[bytes]:
-    """Open a file for reading bytes; seekable only where its name does not say that it is compressed."""
+    """Open a file for reading bytes; not seekable if it is compressed."""
     stream = filesystem.open_file(file)
     if is_compressed(file):
         return cast(IO[bytes], _DECOMPRESSED[os.path.splitext(file.lower())[1]](stream))
@@ -163,10 +145,7 @@ def open_decompressed(file: str) -> IO[bytes]:
 
 
 def _matching(folder: str, pattern: str, images: bool) -> dict[str, int | None]:
-    """Return the files that match, each with its span; those whose name starts with "." or "_" are left out.
-
-    Of images, also those in folders with such names, which editors and archives write.
-    """
+    """Return the matching files, each with its span, except those (of images, also folders) named ".*" or "_*"."""
     # The standard library takes "**" at the end for folders, before Python 3.13.
     any_depth = pattern.endswith("**") and not filesystem.is_remote(folder)
     start = len(prefix_of(folder))
@@ -183,7 +162,7 @@ def _matching(folder: str, pattern: str, images: bool) -> dict[str, int | None]:
 
 
 def prefix_of(folder: str) -> str:
-    """Return what the names of the files that were found in a folder begin with."""
+    """Return the prefix of the names of the files that were found in a folder."""
     folder = folder if filesystem.is_remote(folder) else str(Path(folder))
     return "" if folder == "." else f"{folder.rstrip('/')}/"
 
@@ -193,7 +172,7 @@ def _beside_images(path: str) -> bool:
 
 
 def regular_expression(glob: str) -> str:
-    """Return what a pattern means: "*" and "?" stand for text within one name, "**" for any folders and names."""
+    """Return a pattern as a regular expression: "*" and "?" within one name, "**" for any folders and names."""
     parts = {r"\*\*/": "(?:.*/)?", r"\*\*": ".*", r"\*": "[^/]*", r"\?": "[^/]"}
     return re.sub(r"\\\*\\\*/|\\\*\\\*|\\\*|\\\?", lambda match: parts[match[0]], re.escape(glob))
 

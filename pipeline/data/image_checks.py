@@ -22,41 +22,29 @@ _large = threading.Lock()
 
 
 class BadImage(ValueError):
-    """Bytes that are no image to train on; says why, without the path, which only the caller knows."""
+    """Bytes that are not a usable image; says why, without the path, which only the caller knows."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of one image.
+    """Facts of one image."""
 
-    Attributes:
-        format: One of ``pipeline.settings.image_data.FORMATS``, by the content.
-        width: In pixels, as people see it.
-        height: The same.
-        orientation: Of a JPEG file's EXIF data, 1 to 8; 1 without one.
-        brightness: Mean grey, 0 to 255; of an animated GIF, its first frame's.
-    """
-
-    format: str
-    width: int
+    format: str  # by content
+    width: int  # after rotation
     height: int
-    orientation: int
-    brightness: float
+    orientation: int  # EXIF of a JPEG, 1 to 8
+    brightness: float  # mean grey, 0 to 255; of the first frame of a GIF
 
 
 def facts_of(data: bytes, limits: Images) -> Facts:
-    """Return the facts of an image: by its header first, then by decoding it once as training will, JPEG at 1/8.
-
-    Raises:
-        BadImage: it is empty, broken, cut short, no image, of an unsupported format or over the limits.
-    """
+    """Return the facts of an image: by its header first, then by decoding it as training does (JPEG at 1/8)."""
     facts = _by_header(data, limits)
     with _large if facts.width * facts.height > LARGE_PIXELS else contextlib.nullcontext():
         return _with_brightness(data, facts)
 
 
 def _by_header(data: bytes, limits: Images) -> Facts:
-    """Return the facts but the brightness, without decoding a pixel."""
+    """Return the facts except the brightness, without decoding."""
     if not data:
         raise BadImage("it is empty; expected an image")
     if len(data) > limits.max_bytes:
@@ -88,7 +76,7 @@ def _by_header(data: bytes, limits: Images) -> Facts:
 
 
 def too_many_bytes(number: int, limits: Images) -> str:
-    """Return the reason why an image of this size is refused."""
+    """Return the reason why an image of this size is rejected."""
     return f"it has {number:,} bytes; expected at most {limits.max_bytes:,} (data.images.max_bytes)"
 
 
@@ -131,6 +119,6 @@ def _with_brightness(data: bytes, facts: Facts) -> Facts:
 
 
 def _short(error: Exception) -> str:
-    """Return the first line of an error, without what TensorFlow says about its own graph."""
+    """Return the first line of an error, without TensorFlow's words about its graph."""
     words = first_line(error).rpartition("}} ")[2].partition(" [Op:")[0].rstrip(". ")
     return words if len(words) <= LONGEST_REASON else words[:LONGEST_REASON] + "..."

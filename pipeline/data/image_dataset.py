@@ -1,8 +1,4 @@
-"""Read image datasets: a folder for each class, a table of paths, or encoded images in a column of a table.
-
-A listing holds the paths and is small: some hundred bytes for each image. It is assigned to shards before an image is
-read.
-"""
+"""Read image datasets: a folder for each class, a table of paths, or encoded images in a column of a table."""
 
 import hashlib
 import posixpath
@@ -14,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from pipeline import filesystem
 from pipeline.data import csv_files, files, labels, parquet_files
@@ -35,30 +30,18 @@ _TYPES = (pa.large_binary(), pa.string(), pa.string(), pa.string(), pa.int64(), 
 
 @dataclass(frozen=True)
 class Listing(Unit):
-    """Rows with paths of images, of a folder or from one file of a table.
-
-    Attributes:
-        folder: Folder that the paths are relative to.
-        rows: Paths, other columns, and bad rows of the table.
-    """
+    """Rows with paths of images, from a folder or from one file of a table; bad rows of the table too."""
 
     folder: str = ""
     rows: Any = None  # Rows
 
 
 def holds_paths(file: str, format: str, images: Images) -> bool:
-    """Return whether a column of images holds paths, and not the encoded images themselves.
-
-    Raises:
-        UserError: a Parquet file has no such column, or one that holds neither.
-    """
+    """Return whether a column of images holds paths, not the encoded images; UserError: it holds neither."""
     if format != "parquet":
         return format in ("csv", files.IMAGES)
-    try:
-        with filesystem.open_file(file) as stream:
-            schema = parquet.read_schema(stream)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{file} is not a Parquet file, or is cut short: {first_line(error)}") from error
+    with filesystem.open_file(file) as stream:
+        schema = parquet_files.open_parquet(stream, file).schema_arrow
     check_columns(schema.names, file, images)
     kind = schema.field(images.column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) or is_list(kind) else kind
@@ -72,11 +55,7 @@ def holds_paths(file: str, format: str, images: Images) -> bool:
 
 
 def check_columns(names: Sequence[str], file: str, images: Images) -> None:
-    """Check the names of a table's columns.
-
-    Raises:
-        UserError: the column of images is missing, or a column has the name of a fact.
-    """
+    """Raise a UserError if the column of images is missing, or a column has the name of a fact."""
     if images.column not in names:
         raise UserError(
             f"{file} has no column {images.column!r}, the images; it has {', '.join(names) or 'no columns'}; name "
@@ -88,17 +67,7 @@ def check_columns(names: Sequence[str], file: str, images: Images) -> None:
 
 
 def classes_of(paths: Sequence[str], folder: str, pattern: str, numbers: Mapping[str, int]) -> list[str]:
-    """Return the class of every image file: the name of the first folder below the pattern's fixed part.
-
-    Args:
-        paths: Paths of the files that were found.
-        folder: Folder that they were found in.
-        pattern: Pattern that they match; a "{SPAN}" in it counts as fixed.
-        numbers: Numbers of the classes by name.
-
-    Raises:
-        UserError: an image is in the folder of no class, or the label has no classes.
-    """
+    """Return the class of every image file: the name of the first folder below the pattern's fixed part."""
     if not numbers:
         raise UserError(
             f"{folder}: folders name classes, and the label is a number; give a table of paths and labels as data.path"
@@ -121,11 +90,7 @@ def classes_of(paths: Sequence[str], folder: str, pattern: str, numbers: Mapping
 def list_folder(
     folder: str, pattern: str, paths: Sequence[str], images: Images, label: str, numbers: Mapping[str, int]
 ) -> Listing:
-    """Return the listing of a folder: paths relative to it, and the name of the class.
-
-    Raises:
-        UserError: see ``classes_of``.
-    """
+    """Return the listing of a folder: relative paths and class names."""
     prefix = len(files.prefix_of(folder))
     classes = pa.array(classes_of(paths, folder, pattern, numbers), pa.string())
     try:
@@ -137,11 +102,7 @@ def list_folder(
 
 
 def list_table(file: str, format: str, batches: Sequence[Rows], images: Images) -> Listing:
-    """Return the listing of one file of a table, whose paths are relative to its folder.
-
-    Raises:
-        UserError: the column of paths is missing, or a column has the name of a fact.
-    """
+    """Return the listing of one file of a table, whose paths are relative to its folder."""
     table = pa.concat_tables([rows.table for rows in batches], promote_options="default")
     check_columns(table.column_names, file, images)
     at = table.column_names.index(images.column)
@@ -173,7 +134,7 @@ def mean_bytes(listings: Sequence[Listing], images: Images) -> float:
 
 
 def deal(listings: Sequence[Listing], number: int) -> Iterator[tuple[Listing, ...]]:
-    """Assign the rows of listings to shards, each with every n-th of them in a random order that is always the same."""
+    """Assign the rows of listings to shards, each with every n-th of them in a reproducible random order."""
     orders, before = [], 0
     for place, listing in enumerate(listings):
         # The legacy generator, whose numbers no release of NumPy may change.
@@ -200,10 +161,7 @@ def address_of(folder: str, path: str | None) -> str | None:
 
 
 def in_tables(found: files.Files, images: Images) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield file and row, path, and address of every image that tables name; none where rows hold the images.
-
-    The address is None if the path is missing or leaves the table's folder.
-    """
+    """Yield file and row, path, and address (None: no valid path) of every image that tables name."""
     for file in dict.fromkeys(found.all):
         if found.format == files.IMAGES or not holds_paths(file, found.format, images):
             continue
@@ -229,11 +187,7 @@ def fingerprint(found: files.Files, images: Images) -> str:
 
 
 def read(listing: Listing, images: Images) -> Iterator[Rows]:
-    """Read the images of a listing, some megabytes at a time; images replace their paths, and their facts are added.
-
-    Yields:
-        Rows whose images TensorFlow decodes; bad ones, of a missing or broken image, with path and reason.
-    """
+    """Read the images of a listing, some megabytes at a time; images replace their paths, and facts are added."""
     paths = listing.rows.table.column(images.column).to_pylist()
 
     def load(at: int) -> tuple[str, bytes]:
@@ -252,17 +206,7 @@ def read(listing: Listing, images: Images) -> Iterator[Rows]:
 
 
 def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[Rows]:
-    """Add their facts to rows with encoded images; the path is the file's, relative to the folder, and the row.
-
-    Args:
-        rows: Rows of one file, with the images as bytes or lists of one.
-        file: File that they are from.
-        folder: Folder of the data.
-        images: Limits, and the name of the column.
-
-    Raises:
-        UserError: the column of images is missing or holds no bytes, or a column has the name of a fact.
-    """
+    """Add facts to rows of a file with encoded images (bytes or lists of one); paths are relative to ``folder``."""
     check_columns(rows.table.column_names, file, images)
     column = single_values(rows.table.column(images.column))
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_null(column.type)):
@@ -284,14 +228,7 @@ def with_facts(rows: Rows, file: str, folder: str, images: Images) -> Iterator[R
 def _loaded(
     rows: Rows, images: Images, load: Callable[[int], tuple[str, bytes]], bad_row: Callable[[int, str], BadRow]
 ) -> Iterator[Rows]:
-    """Load image by image, and yield rows when their images take some megabytes, and at the end.
-
-    Args:
-        rows: Rows of one file.
-        images: Limits, and the name of the column.
-        load: Returns path and content of the image of a row, or raises BadImage.
-        bad_row: Returns the bad row with a reason.
-    """
+    """Load images, and yield rows each time these take some megabytes; ``load`` returns path and content."""
 
     def values_of(at: int) -> tuple[Any, ...] | BadRow:
         try:
@@ -330,11 +267,7 @@ def _loaded(
 
 
 def read_file(address: str, images: Images) -> bytes:
-    """Return the content of an image file.
-
-    Raises:
-        BadImage: it cannot be read, or is larger than allowed; not more than that is read.
-    """
+    """Return the content of an image file, of which not more than the allowed bytes are read; raise BadImage."""
     try:
         with filesystem.open_file(address) as stream:
             content = stream.read(images.max_bytes + 1)

@@ -15,20 +15,7 @@ SHOWN = 8
 
 
 def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit) -> Rows:
-    """Return the rows with the label's values replaced by numbers; a missing one stays missing.
-
-    Args:
-        rows: Of one file.
-        label: The column; without it, rows stay as they are.
-        numbers: By value.
-        unit: Where the rows are from.
-
-    Returns:
-        The rows; a CSV row with another value is among the bad ones.
-
-    Raises:
-        UserError: a row of another format has another value.
-    """
+    """Replace the label's values by numbers; rows with another value are bad rows, see ``without``."""
     table = rows.table
     if label not in table.column_names:
         return rows
@@ -42,19 +29,7 @@ def with_numbers(rows: Rows, label: str, numbers: Mapping[str, int], unit: Unit)
 
 
 def with_weights(rows: Rows, weight: str, unit: Unit) -> Rows:
-    """Return the rows with their weights as float64, in a column of scalars.
-
-    Args:
-        rows: Of one file.
-        weight: The column.
-        unit: Where the rows are from.
-
-    Returns:
-        The rows; a CSV row whose weight is missing, negative or not finite is among the bad ones.
-
-    Raises:
-        UserError: there is no such column, or it holds no numbers; or a row of another format has such a weight.
-    """
+    """Convert the weights to float64 scalars; rows with a missing, negative or infinite one are bad rows."""
     table = rows.table
     if weight not in table.column_names:
         raise UserError(
@@ -76,32 +51,19 @@ def with_weights(rows: Rows, weight: str, unit: Unit) -> Rows:
 
 
 def without(rows: Rows, reasons: Mapping[int, str], unit: Unit) -> Rows:
-    """Return the rows of a CSV file with some of them among the bad ones.
-
-    Args:
-        rows: Of one file.
-        reasons: What is wrong by the place of a row, from 0.
-        unit: Where the rows are from.
-
-    Raises:
-        UserError: there are such rows, in a file of another format.
-    """
+    """Move rows of a CSV file to the bad ones, by place from 0 and reason; raise a UserError for other formats."""
     if not reasons:
         return rows
-    bad = [BadRow(unit.file, int(rows.numbers[at]), reason, "") for at, reason in reasons.items()]
+    bad = {at: BadRow(unit.file, int(rows.numbers[at]), reason, "") for at, reason in reasons.items()}
     if unit.format != "csv":
-        raise UserError(str(bad[0]))
-    good: np.ndarray = np.ones(len(rows.numbers), bool)
-    good[list(reasons)] = False
-    return Rows(
-        rows.table.filter(pa.array(good)), rows.numbers[good], sorted([*rows.bad, *bad], key=lambda row: row.row)
-    )
+        raise UserError(str(next(iter(bad.values()))))
+    return rows.without(bad)
 
 
 def encode(column: pa.Array, numbers: Mapping[str, int]) -> tuple[pa.Array, np.ndarray]:
-    """Return values as int64, null where one is no class; and a mask of those, missing values not among them.
+    """Return values as int64, null where one is not a class; and a mask of those, without missing values.
 
-    Integers that the classes' numbers can be are not looked at: what is out of range there is the data gate's to say.
+    Integers in the range of class numbers are not checked: the data gate does that.
     """
     column = one_array(column)
     if pa.types.is_null(column.type):

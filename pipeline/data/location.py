@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,10 @@ from pipeline.data import files
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import BIGQUERY, SPLITS, Data, PipelineConfig
-from pipeline.settings.image_data import Images
 
 
 def find_files(data: Data) -> files.Files:
-    """Find the files of every split.
-
-    Raises:
-        UserError: the path does not exist, a split has no files, or the files are of an unknown or of several formats.
-    """
+    """Find the files of every split."""
     folder, patterns = locate(data)
     return files.find(
         folder,
@@ -31,13 +26,7 @@ def find_files(data: Data) -> files.Files:
 
 
 def locate(data: Data) -> tuple[str, dict[str, str]]:
-    """Return the folder of the data and the file pattern by split, without a look at what is there.
-
-    One pattern "all" stands for files whose rows are assigned to splits by their content.
-
-    Raises:
-        UserError: the path is on this machine and does not exist.
-    """
+    """Return the folder of the data and the file pattern by split ("all": rows are assigned by their content)."""
     path = data.path
     if not is_remote(path) and not Path(path).exists():
         images = "images, or of " if data.images else ""
@@ -53,11 +42,7 @@ def locate(data: Data) -> tuple[str, dict[str, str]]:
 
 
 def query_of(data: Data) -> str:
-    """Return the query whose answer is the data.
-
-    Raises:
-        UserError: the .sql file is missing or empty.
-    """
+    """Return the query of the data; UserError: the .sql file is missing or empty."""
     if data.path.startswith(BIGQUERY):
         return f"SELECT * FROM `{data.path[len(BIGQUERY) :]}`"
     if not Path(data.path).is_file():
@@ -69,11 +54,7 @@ def query_of(data: Data) -> str:
 
 
 def prepare(config: PipelineConfig) -> None:
-    """Make the data on first use, if the config says how.
-
-    Raises:
-        UserError: the script failed.
-    """
+    """Create the data on first use, if the config says how."""
     if config.data.prepare and not Path(config.data.path).exists():
         command = [sys.executable, config.data.prepare, "--output", config.data.path]
         # Standard output is the command's own; whoever reads it may have closed it.
@@ -82,13 +63,7 @@ def prepare(config: PipelineConfig) -> None:
 
 
 def check_data(config: PipelineConfig) -> None:
-    """Find the files and check their label column; of CSV files, also the form of every row.
-
-    TFRecords and BigQuery are checked by ExampleGen, for reading them takes TensorFlow or a cloud.
-
-    Raises:
-        UserError: a file is not what its name says, lacks the label, or has a label that is none of the classes.
-    """
+    """Find the files and check the label in CSV and Parquet files, and the form of every CSV row."""
     if config.data.query_source:
         query_of(config.data)
         return
@@ -98,22 +73,17 @@ def check_data(config: PipelineConfig) -> None:
     if found.format in ("tfrecord", files.IMAGES):
         return
     for split, paths in found.by_split.items():
-        if config.data.images:
-            _check_image_column(paths, found.format, config.data.images)
+        if images := config.data.images:
+            from pipeline.data import csv_files, image_dataset
+
+            for file in paths:
+                image_dataset.holds_paths(file, found.format, images)  # checks the columns of a Parquet file
+                if found.format == "csv":
+                    image_dataset.check_columns(csv_files.read_header(file), file, images)
         rows = sum(_check_label(file, found.format, config) for file in paths)
         if not rows:
             which = "the files" if split == "all" else f"the files of the {split} split"
             raise UserError(f"{which} have no rows: {', '.join(paths)}; expected at least one row")
-
-
-def _check_image_column(paths: Sequence[str], format: str, images: Images) -> None:
-    """Check that every file of a table has the column of images and none of their facts."""
-    from pipeline.data import csv_files, image_dataset
-
-    for file in paths:
-        image_dataset.holds_paths(file, format, images)
-        if format == "csv":
-            image_dataset.check_columns(csv_files.read_header(file), file, images)
 
 
 def _check_classes(found: files.Files, config: PipelineConfig) -> None:
@@ -135,7 +105,7 @@ def _check_classes(found: files.Files, config: PipelineConfig) -> None:
 
 def _check_label(file: str, format: str, config: PipelineConfig) -> int:
     """Check the label in every row; return the number of rows."""
-    # Imported here: the command line must answer --help and a wrong setting at once.
+    # Imported here: --help and setting errors must not wait for it.
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -20,14 +20,13 @@ from pipeline.data.table import (
     check_decoded,
     has_place,
     is_list,
-    is_text,
     rows_at_once,
     type_name,
 )
 from pipeline.errors import UserError, first_line
 
 BATCH_ROWS = 16_384
-# Bytes of a value in memory, by its type in the file; of text, those of its place in the dictionary.
+# Bytes of a value in memory, by its type in the file; of text, its index into the dictionary.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "INT96": 8, "DOUBLE": 8, "BYTE_ARRAY": 4}
 _DECIMAL_WIDTH = 32
 # pyarrow's words for a delta encoding, which it does not read as a dictionary.
@@ -35,24 +34,20 @@ _NO_DICTIONARY = "DecodeArrow of DictAccumulator"
 
 
 def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
-    """Read the footer: types by column, and one unit for each row group.
-
-    Raises:
-        UserError: it is not a Parquet file, is cut short, or names a column twice; or a row or the whole is too large.
-    """
+    """Read the footer: types by column, and one unit for each row group."""
     with filesystem.open_file(file) as stream:
-        opened = _open(stream, file)
+        opened = open_parquet(stream, file)
         types: dict[str, str] = {}
         for column in opened.schema_arrow:
             if column.name in types:
                 raise UserError(f"{file}: the column name {column.name!r} occurs twice; expected different names")
             types[column.name] = type_name(column.type)
-        units, row, decoded = [], 1, 0
+        units, row, decoded, stored = [], 1, 0, filesystem.size(file)
         for group in range(opened.metadata.num_row_groups):
             rows, values = opened.metadata.row_group(group).num_rows, _bytes(opened, group)
             size = max(opened.metadata.row_group(group).total_byte_size, 8 * rows * len(types))
             decoded += values
-            _check(file, decoded)
+            check_decoded(file, decoded, stored)
             if values > MOST_ROW_BYTES * max(1, rows):
                 raise UserError(_too_large(file, row, values // max(1, rows)))
             units.append(Unit(file, "parquet", group, 1, row, size))
@@ -61,28 +56,24 @@ def scan(file: str) -> tuple[dict[str, str], list[Unit]]:
 
 
 def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read the rows of a unit in batches.
-
-    Raises:
-        UserError: a column is of a type that has no place in a tf.Example, or the file is damaged.
-    """
+    """Read the rows of a unit in batches; UserError: a type does not fit a tf.Example, or the file is damaged."""
     with filesystem.open_file(unit.file) as stream:
-        opened = _open(stream, unit.file)
+        opened = open_parquet(stream, unit.file)
         names = opened.schema_arrow.names if columns is None else columns
         _check_types(opened, names, unit.file)
-        opened = _open(stream, unit.file, _text_paths(opened))
+        opened = open_parquet(stream, unit.file, _text_paths(opened))
         groups = range(unit.start, opened.metadata.num_row_groups if unit.length is None else unit.start + unit.length)
         first = unit.first_row
         rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
         at_once = rows_at_once(BATCH_ROWS, rows, sum(_bytes(opened, group) for group in groups))
-        decoded = 0
+        decoded, stored = 0, filesystem.size(unit.file)
         try:
             for batch in opened.iter_batches(at_once, row_groups=list(groups), columns=columns, use_threads=False):
                 # pyarrow takes "a" for "a.b", too.
                 wanted = batch.select([name for name in batch.schema.names if name in names])
                 for part in _in_parts(wanted, unit.file, first):
                     decoded += part.nbytes
-                    _check(unit.file, decoded)
+                    check_decoded(unit.file, decoded, stored)
                     yield Rows(part, np.arange(first, first + part.num_rows))
                     first += part.num_rows
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -98,16 +89,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None) -> Iterator[Rows]:
 
 
 def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
-    """Return the rows with columns of floats as integers, so that large ones keep their last digits.
-
-    Args:
-        rows: Of the file.
-        names: Columns that hold integers, whatever their type in the file.
-        file: For the message.
-
-    Raises:
-        UserError: a value is no whole number.
-    """
+    """Convert columns of floats to integers, so that large ones keep their last digits; UserError: one is not whole."""
     table = rows.table
     for name in names:
         if name not in table.column_names or not pa.types.is_floating(table.column(name).type):
@@ -127,10 +109,9 @@ def with_integers(rows: Rows, names: Sequence[str], file: str) -> Rows:
 
 
 def _bytes(opened: parquet.ParquetFile, group: int) -> int:
-    """Return the bytes of a row group's values by its metadata, where a text that is repeated counts once.
+    """Return the bytes of a row group's values by its metadata; a repeated text counts once.
 
-    Its ``total_byte_size`` does not tell: a run of a million equal numbers is stored in some bytes, and so is one of
-    values of a fixed size, of which each takes its own in memory.
+    Its ``total_byte_size`` does not help: a run of a million equal numbers is stored in some bytes.
     """
     metadata = opened.metadata.row_group(group)
     columns = [metadata.column(at) for at in range(metadata.num_columns)]
@@ -146,31 +127,20 @@ def _width(column: Any) -> int:
     return int(column.length) if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[column.physical_type]
 
 
-def _check(file: str, decoded: int) -> None:
-    try:
-        check_decoded(decoded, filesystem.size(file))
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
-
-
 def _check_types(opened: parquet.ParquetFile, names: Sequence[str], file: str) -> None:
-    """Refuse what has no place in a tf.Example before any of its values is read, whose bytes nothing limits."""
+    """Reject types without an equivalent in a tf.Example before their values, of unlimited size, are read."""
     for field in opened.schema_arrow:
         # pyarrow takes "a" for "a.b", too.
         asked = any(field.name == name or field.name.startswith(f"{name}.") for name in names)
         if asked and not has_place(field.type):
             raise UserError(
                 f"{file}, column {field.name!r}: of type {str(field.type)[:200]}; expected {IN_AN_EXAMPLE}; "
-                "leave the column out, or write its parts as columns of their own"
+                "leave the column out, or write its parts as separate columns"
             )
 
 
 def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
-    """Yield the rows in parts that stay small when each text, which the file may hold once for all, is written out.
-
-    Raises:
-        UserError: a row takes more than ``MOST_ROW_BYTES``.
-    """
+    """Yield the rows in parts that stay small when repeated texts are expanded; UserError: a row is too large."""
     sizes: np.ndarray = sum((_row_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
     if len(sizes) and sizes.max() > MOST_ROW_BYTES:
         raise UserError(_too_large(file, row + int(sizes.argmax()), int(sizes.max())))
@@ -181,7 +151,7 @@ def _in_parts(batch: pa.RecordBatch, file: str, row: int) -> Iterator[pa.Table]:
 
 
 def _written_out(column: pa.Array) -> pa.Array:
-    """Return a column with each text written out, of a part's rows only."""
+    """Return a column with each text expanded, of a part's rows only."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if is_list(column.type) and pa.types.is_dictionary(column.type.value_type):
@@ -192,7 +162,7 @@ def _written_out(column: pa.Array) -> pa.Array:
 
 
 def _row_bytes(column: pa.Array) -> np.ndarray:
-    """Return the bytes that each row takes once text is written out, int64 [rows]."""
+    """Return the bytes of each row with expanded texts, int64 [rows]."""
     if is_list(column.type):
         ends = np.concatenate([[0], np.cumsum(_row_bytes(column.flatten()))])
         return np.asarray(np.diff(ends[_offsets(column)]))
@@ -208,28 +178,21 @@ def _offsets(lists: pa.Array) -> np.ndarray:
 
 
 def _text_paths(opened: parquet.ParquetFile) -> list[str]:
-    """Return the paths of columns of text, whose values the file may hold once for many rows."""
-    types = [leaf for field in opened.schema_arrow for leaf in _leaves(field.type)]
-    return [opened.schema.column(at).path for at, type_ in enumerate(types) if is_text(type_)]
-
-
-def _leaves(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the types of the columns in which a Parquet file holds the parts of a column."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _leaves(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return _leaves(type_.value_type)
-    return [leaf for at in range(type_.num_fields) for leaf in _leaves(type_.field(at).type)] or [type_]
+    """Return the paths of columns of text or bytes, which the file may store once for many rows."""
+    columns = map(opened.schema.column, range(len(opened.schema)))
+    texts = (column for column in columns if column.physical_type == "BYTE_ARRAY")
+    return [column.path for column in texts if column.logical_type.type != "DECIMAL"]
 
 
 def _too_large(file: str, row: int, size: int) -> str:
     return f"{file}, row {row}: found {size >> 20:,} MB in a row; expected at most {MOST_ROW_BYTES >> 20}"
 
 
-def _open(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
+def open_parquet(stream: object, file: str, repeating: Sequence[str] | None = None) -> parquet.ParquetFile:
+    """Open a Parquet file, with columns of repeating text as dictionaries."""
     try:
         opened = parquet.ParquetFile(stream, read_dictionary=repeating)
-        _ = opened.schema_arrow.names  # a name that is no text is found when it is asked for
+        _ = opened.schema_arrow.names  # raises for a name that is not text
         return opened
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Take a sample of the examples that a step has written, evenly from each split."""
+"""Sample the examples that a step has written, evenly from each split."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,7 @@ BLOCK = 1_000
 
 @dataclass(frozen=True)
 class Sample:
-    """A number of rows of the examples in a folder.
-
-    Attributes:
-        examples: Folder of the examples.
-        rows: Number of rows to take; all rows if there are fewer.
-        made: When the examples were written, if a later run can write others into the same folder.
-    """
+    """A number of rows (or all) of the examples in a folder; ``made`` tells later examples in that folder apart."""
 
     examples: str
     rows: int
@@ -28,7 +22,7 @@ class Sample:
 
 
 def count(examples: str) -> dict[str, int]:
-    """Return the number of rows by split; of transformed examples, only the splits that were transformed."""
+    """Return the number of rows by split; of transformed examples, only of the transformed splits."""
     if filesystem.exists(f"{examples}/{shard_files.SUMMARY}"):
         return dict(shard_files.read_summary(examples)["rows"])
     # Neither Transform nor TFX's ExampleGen for BigQuery writes a summary.
@@ -46,7 +40,7 @@ def shares(there: Mapping[str, int], rows: int) -> dict[str, int]:
 
 
 def write(sample: Sample, to: str) -> dict[str, int]:
-    """Write a sample as ExampleGen writes examples, one file for each split; return the rows taken by split."""
+    """Write a sample as ExampleGen does, one file for each split; return the rows by split."""
     there = count(sample.examples)
     taken = shares(there, sample.rows)
     for split, number in taken.items():
@@ -62,6 +56,6 @@ def _files(examples: str, split: str) -> list[str]:
 
 
 def _evenly(files: Sequence[str], number: int, total: int) -> Iterator[bytes]:
-    """Yield a number of the records of files that have ``total`` records."""
+    """Yield ``number`` records of files that have ``total``."""
     records = (record for file in files for block in read_records(file, BLOCK) for record in block)
     return (record for place, record in enumerate(records) if place * number % total < number)

@@ -1,7 +1,4 @@
-"""Write shards of examples as TFRecord files, and a summary of all of them.
-
-Functions on plain values, as in ``shards``.
-"""
+"""Write shards of examples as TFRecord files, and a summary of all of them."""
 
 import contextlib
 import csv
@@ -26,11 +23,11 @@ from pipeline.data.shards import FileScan, Job, Shard, merge_types, out_of_memor
 from pipeline.data.table import BadRow, Rows, Unit, type_name
 from pipeline.errors import UserError
 
-# A shard whose parts turn out so many times as large as planned is written in several files.
+# A shard this many times as large as planned is written in several files.
 FULL = 2
 # Level 1 writes four times as fast as the usual 6, for files half as large again (benchmarks/example_gen.py).
 COMPRESSION_LEVEL = 1
-# Of images less is mixed, and in memory several times, at once; and a file goes on until it is full.
+# Images are mixed in smaller parts, because memory holds several copies, and a file continues until it is full.
 IMAGE_PART_BYTES = 16 << 20
 FULL_OF_IMAGES = 1.5
 # Images are compressed already.
@@ -46,7 +43,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """Rows, types and files of a shard that was written, or the problem with it; and the folder where it is kept."""
+    """Rows, types and files of a written shard, or its problem; and the folder where it is kept."""
 
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, dict[str, str]] = field(default_factory=dict)  # by file
@@ -58,7 +55,7 @@ class WrittenShard:
 
 
 def write(shard: Shard, job: Job) -> WrittenShard:
-    """Write a shard's examples, or take those that an earlier run has made of the same rows."""
+    """Write a shard's examples, or reuse an earlier run's files of the same rows."""
     if shard.problem:
         return WrittenShard(problem=shard.problem)
     if not job.kept:
@@ -81,7 +78,7 @@ def write(shard: Shard, job: Job) -> WrittenShard:
 
 
 def _write(shard: Shard, job: Job) -> WrittenShard:
-    """Write a shard's examples, one file for each output split it has rows for, each whole or not at all."""
+    """Write a shard's examples, one complete file for each output split that it has rows for."""
     pending: list[tuple[pa.Table, np.ndarray | None]] = []
     rows: dict[str, int] = dict.fromkeys(job.output_splits, 0)
     types: dict[str, dict[str, str]] = {}
@@ -119,10 +116,7 @@ def _write(shard: Shard, job: Job) -> WrittenShard:
 
 
 class _ShardFiles(contextlib.ExitStack):
-    """Open files of a shard, one for each output split.
-
-    Every part of a table has its own; those of images are left when they are full.
-    """
+    """Open files of a shard, one for each output split and part of a table, or for as many images as fill it."""
 
     def __init__(self, shard: Shard, job: Job):
         super().__init__()
@@ -162,7 +156,7 @@ class _ShardFiles(contextlib.ExitStack):
 
 
 def _prefix(shard: Shard) -> str:
-    """Return what the names of its files begin with, so that those of a window lie in the order of its spans."""
+    """Return the prefix of a shard's file names, which sorts the files of a window by span."""
     return "" if shard.span is None else f"{SPAN_PREFIX}{shard.span:020d}_"
 
 
@@ -182,7 +176,7 @@ def _write_part(
 
 
 def write_records(records: Iterable[bytes], path: str, uri: str) -> None:
-    """Write gzipped TFRecords whole or not at all; ``uri`` is a folder above them on the same filesystem."""
+    """Write gzipped TFRecords atomically; ``uri`` is a folder above them on the same filesystem."""
     with _record_writer(path, uri) as writer:
         for record in records:
             writer.write(record)
@@ -216,11 +210,8 @@ def _assign(
         return splits.places_of(records, job.shares)
     if hash_column not in table.column_names:
         raise UserError(f"no column {hash_column!r}, by which rows are assigned to splits, in {shard.units[0].file}")
-    try:
-        keys, rows = splits.value_keys(table.column(hash_column), hash_column)
-    except UserError as error:
-        names = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
-        raise UserError(f"{names}: {error}") from error
+    where = ", ".join(dict.fromkeys(unit.file for unit in shard.units))
+    keys, rows = splits.value_keys(table.column(hash_column), hash_column, where)
     return splits.places_of(keys, job.shares)[rows]
 
 
@@ -236,7 +227,7 @@ def _batches(unit: Unit, types: Mapping[str, str], job: Job) -> Iterator[Rows]:
 
 
 def finish(job: Job, scans: Sequence[FileScan], written: Sequence[WrittenShard]) -> dict[str, Any]:
-    """Write summary.json beside the splits; its "problems" are empty when all is well."""
+    """Write summary.json next to the splits; its "problems" are empty if all is well."""
     problems = [file.problem for file in scans if file.problem] or [shard.problem for shard in written if shard.problem]
     rows = {split: sum(shard.rows.get(split, 0) for shard in written) for split in job.output_splits}
     bad = sum(shard.bad_rows for shard in written)

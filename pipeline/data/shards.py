@@ -1,7 +1,7 @@
 """Plan shards of examples by the files alone; ``shard_files`` writes them.
 
-Functions on plain values, so that any Beam runner can carry them to any worker. A ``UserError`` travels as a value too:
-Beam would retry it and bury its message.
+These are functions on plain values, so that any Beam runner can pass them to workers. A ``UserError`` is passed as a
+value too: Beam would retry it and bury its message.
 """
 
 import itertools
@@ -25,70 +25,42 @@ IMAGE_SHARD_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """Files to read and examples to write.
+    """Files to read and examples to write."""
 
-    Attributes:
-        files: (input split, path) of every file; none where the files are images, which may be millions: each step of a
-            job carries the job.
-        format: A key of ``files.FORMATS``, or ``files.IMAGES``.
-        output_splits: Names of the splits to write.
-        shares: Of the output splits, when rows are assigned to them; empty when the input splits are the output splits.
-        hash_column: Assign by the hash of this column; None assigns by the hash of the whole row.
-        time_column: Assign by the order of this column instead.
-        types: Types of columns that are decided already; of Parquet columns, those of floats that are integers.
-        max_bad_rows: Share of CSV rows that may be bad.
-        uri: Of the examples.
-        label: Column whose values become the numbers of classes.
-        classes: Those numbers by value; empty leaves the column as it is.
-        weight: Column of how much each row counts; None where all count the same.
-        images: The rows are images, with these limits; None: they are rows of tables.
-        paths: The column of images holds paths.
-        folder: Of the data.
-        patterns: File pattern by input split.
-        last_spans: How many of the newest spans are read; None reads all.
-        shard_mb: About the megabytes of a shard, as its rows lie in memory; None: by the bytes of its split.
-        spans: Span by path, of a window of spans: each of its shards is of one span.
-        test_span: All of whose rows are the test split; None: it is no other than the others.
-        kept: Folder of the scans and shards that are kept for later runs; or "".
-        code: Fingerprint of the code that makes them.
-        stamps: Size and time of change by path, of files whose shards are kept.
-        blocks: Also write the decoded rows of each file, see ``pipeline.data.blocks``; on this machine only.
-    """
-
-    files: tuple[tuple[str, str], ...]
-    format: str
+    files: tuple[tuple[str, str], ...]  # (input split, path); none if the files are images, which may be millions
+    format: str  # a key of files.FORMATS, or files.IMAGES
     output_splits: tuple[str, ...]
-    uri: str
-    shares: tuple[int, ...] = ()
-    hash_column: str | None = None
-    time_column: str | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
-    max_bad_rows: float = 0.0
+    uri: str  # of the examples
+    shares: tuple[int, ...] = ()  # of the output splits; empty: the input splits are the output splits
+    hash_column: str | None = None  # assign rows to splits by its hash; None: by the hash of the whole row
+    time_column: str | None = None  # assign rows by the order of this column instead
+    types: Mapping[str, str] = field(default_factory=dict)  # decided types; of Parquet: floats that are integers
+    max_bad_rows: float = 0.0  # share of CSV rows
     label: str = ""
-    classes: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)  # numbers by label value; empty: keep the label
     weight: str | None = None
-    images: Images | None = None
-    paths: bool = False
-    folder: str = ""
-    patterns: Mapping[str, str] = field(default_factory=dict)
-    last_spans: int | None = 1
-    shard_mb: int | None = None
-    spans: Mapping[str, int] = field(default_factory=dict)
-    test_span: int | None = None
-    kept: str = ""
-    code: str = ""
-    stamps: Mapping[str, tuple[int, float] | None] = field(default_factory=dict)
-    blocks: bool = False
+    images: Images | None = None  # rows are images with these limits
+    paths: bool = False  # the column of images holds paths
+    folder: str = ""  # of the data
+    patterns: Mapping[str, str] = field(default_factory=dict)  # by input split
+    last_spans: int | None = 1  # None: all
+    shard_mb: int | None = None  # in memory; None: by the size of the split
+    spans: Mapping[str, int] = field(default_factory=dict)  # by path, of a window: each shard is of one span
+    test_span: int | None = None  # whose rows are the test split
+    kept: str = ""  # folder of scans and shards kept for later runs
+    code: str = ""  # fingerprint of the code that creates them
+    stamps: Mapping[str, tuple[int, float] | None] = field(default_factory=dict)  # size and mtime of kept files
+    blocks: bool = False  # also write the decoded rows of each file, see pipeline.data.blocks; on this machine only
 
     @property
     def lasting(self) -> "Job":
-        """Return all that the shards of a span depend on beside its files, the same in later runs."""
+        """Return everything that the shards of a span depend on besides its files, the same in later runs."""
         return replace(self, files=(), uri="", spans={}, test_span=None, stamps={}, last_spans=None, max_bad_rows=0.0)
 
 
 @dataclass(frozen=True)
 class FileScan:
-    """Types and parts of a file, or the problem with it; and the folder where it is kept."""
+    """Types and parts of a file, or its problem; and the folder where it is kept."""
 
     split: str
     file: str
@@ -101,28 +73,18 @@ class FileScan:
 
 @dataclass(frozen=True)
 class Shard:
-    """Parts of files whose rows are mixed and written together.
+    """Parts of files whose rows are mixed and written together."""
 
-    Attributes:
-        split: Input split.
-        number: From 0, of ``of`` in its input split, or in its span of that.
-        bytes: About what its rows take in memory.
-        types: Type by column of all files.
-        cuts: Times at which the second and every later output split begins.
-        span: Of its parts, in a window of spans.
-        output: The output split of all its rows; None: they are assigned one by one.
-    """
-
-    split: str
-    number: int
-    of: int
-    bytes: int
+    split: str  # input split
+    number: int  # from 0
+    of: int  # shards in the input split, or in its span
+    bytes: int  # about what its rows take in memory
     units: tuple[Unit, ...]
-    types: dict[str, str]
-    cuts: tuple[float, ...] = ()
+    types: dict[str, str]  # by column of all files
+    cuts: tuple[float, ...] = ()  # times at which the second and later output splits begin
     problem: str | None = None
     span: int | None = None
-    output: str | None = None
+    output: str | None = None  # split of all its rows; None: each row is assigned
 
 
 # An input split, a span of it, the number of its shards, about the bytes of each, and the parts of each.
@@ -145,14 +107,14 @@ def scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
 
 
 def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
-    """Scan one file; all of it only where there is no other way to know its types and parts."""
+    """Scan one file; all of it only if its types and parts cannot be known otherwise."""
     split, file = split_and_file
     try:
         if job.format == "csv":
             types, units = csv_files.scan(file, job.types)
         elif job.format == "parquet":
             types, units = parquet_files.scan(file)
-            # pandas writes integers with gaps as floats; those of a schema that says integers keep every digit.
+            # pandas writes integers with gaps as floats; with a schema that says integers, they keep every digit.
             types |= {
                 name: csv_files.INTEGERS
                 for name, kind in types.items()
@@ -175,7 +137,7 @@ def _scan(split_and_file: tuple[str, str], job: Job) -> FileScan:
 def plan(job: Job, scans: Sequence[FileScan]) -> Iterator[Shard]:
     """Assign the parts of all files to shards; every n-th part of a split goes to the same one of its n shards.
 
-    In a window of spans, every n-th part of a span of it, so that a shard stays the same when the window moves on.
+    In a window of spans, every n-th part of a span, so that a shard stays the same when the window moves on.
     """
     places = {pair: place for place, pair in enumerate(job.files)}
     in_order = list(dict.fromkeys(split for split, _ in job.files))
@@ -209,7 +171,7 @@ def _is_test(job: Job, span: int | None) -> bool:
 
 
 def _deal_units(job: Job, scans: Sequence[FileScan]) -> Iterator[Dealt]:
-    """Yield input splits, or spans of them, with the parts of their files, dealt to shards."""
+    """Yield input splits, or spans of them, with the parts of their files assigned to shards."""
     for (split, span), several in itertools.groupby(scans, key=lambda scan: (scan.split, job.spans.get(scan.file))):
         units = [unit for scan in several for unit in scan.units]
         total = sum(unit.bytes for unit in units)
@@ -219,14 +181,7 @@ def _deal_units(job: Job, scans: Sequence[FileScan]) -> Iterator[Dealt]:
 
 
 def shard_bytes(job: Job, total: float) -> int:
-    """Return about the bytes of each shard of a split.
-
-    By the data alone, not by how many workers there are: the same data give the same files anywhere.
-
-    Args:
-        job: With the setting, if there is one.
-        total: Bytes of the split, as its rows lie in memory.
-    """
+    """Return about the bytes of each shard of a split, by the data alone, so that files are the same anywhere."""
     if job.shard_mb:
         return job.shard_mb << 20
     if job.images:
@@ -235,9 +190,19 @@ def shard_bytes(job: Job, total: float) -> int:
 
 
 def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> Iterator[Dealt]:
-    """Yield input splits with the paths of their images, dealt to shards."""
+    """Yield input splits with the paths of their images assigned to shards."""
     assert job.images is not None
-    for split, listings in _list_images(job, scans, types).items():
+    by_split: dict[str, list[Listing]] = {}
+    if job.format == files.IMAGES:
+        # Found here and not in the job: their names would not pass through Beam with it.
+        for split, paths in files.find(job.folder, job.patterns, job.last_spans, images=True).by_split.items():
+            listing = list_folder(job.folder, job.patterns[split], paths, job.images, job.label, job.classes)
+            by_split[split] = [listing]
+    for scan in scans:  # of tables of paths
+        listings = by_split.setdefault(scan.split, [])
+        if batches := [rows for unit in scan.units for rows in read(unit, types)]:
+            listings.append(list_table(scan.file, job.format, batches, job.images))
+    for split, listings in by_split.items():
         rows = sum(len(listing.rows.table) for listing in listings)
         total = rows * mean_bytes(listings, job.images)
         size = shard_bytes(job, total)
@@ -245,32 +210,8 @@ def _deal_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) 
         yield split, None, number, size, deal(listings, number)
 
 
-def _list_images(job: Job, scans: Sequence[FileScan], types: Mapping[str, str]) -> dict[str, list[Listing]]:
-    """Return the rows with the paths of the images, by input split."""
-    assert job.images is not None
-    listings: dict[str, list[Listing]] = {}
-    if job.format == files.IMAGES:
-        # Found here and not in the job: their names would not pass through Beam with it.
-        found = files.find(job.folder, job.patterns, job.last_spans, images=True)
-        for split, paths in found.by_split.items():
-            pattern = job.patterns[split]
-            listing = list_folder(job.folder, pattern, paths, job.images, job.label, job.classes)
-            listings[split] = [listing]
-        return listings
-    for scan in scans:
-        batches = [rows for unit in scan.units for rows in read(unit, types)]
-        listings.setdefault(scan.split, [])
-        if batches:
-            listings[scan.split].append(list_table(scan.file, job.format, batches, job.images))
-    return listings
-
-
 def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = None) -> Iterator[Rows]:
-    """Read a part of a file of any format.
-
-    Raises:
-        UserError: see the readers; or memory does not suffice.
-    """
+    """Read a part of a file of any format."""
     try:
         if unit.format == "csv":
             yield from csv_files.read(unit, types, columns)
@@ -285,16 +226,12 @@ def read(unit: Unit, types: Mapping[str, str], columns: Sequence[str] | None = N
 
 
 def out_of_memory(file: str) -> str:
-    """Return the problem with a file whose rows do not fit into the memory of this process."""
+    """Return the problem of a file whose rows do not fit into this process's memory."""
     return f"{file}: its rows take more memory than this process may have; give it more, or write smaller row groups"
 
 
 def merge_types(types_by_file: Iterable[tuple[str, Mapping[str, str]]], job: Job) -> dict[str, str]:
-    """Return one type by column for all files.
-
-    Raises:
-        UserError: two files have other columns, or a column is of different types in them.
-    """
+    """Return one type by column for all files; UserError: columns or types differ."""
     merged: dict[str, tuple[str, str]] = {}
     first: tuple[str, set[str]] | None = None
     for file, types in types_by_file:

@@ -17,7 +17,7 @@ POINTS = 1_000
 
 
 def buckets_of(keys: Sequence[bytes], buckets: int) -> np.ndarray:
-    """Return the hash bucket of every key: SHA-256, read as a big-endian number, modulo ``buckets``. as TFX does."""
+    """Return the hash bucket of every key as TFX does: SHA-256, read as a big-endian number, modulo ``buckets``."""
     return np.array([int.from_bytes(hashlib.sha256(key).digest(), "big") % buckets for key in keys], np.int64)
 
 
@@ -26,25 +26,22 @@ def places_of(keys: Sequence[bytes], shares: Sequence[int]) -> np.ndarray:
     return np.asarray(np.searchsorted(np.cumsum(shares), buckets_of(keys, sum(shares)), side="right"))
 
 
-def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndarray]:
-    """Return the distinct values of a column of lists as hash keys, and for each row the place of its value among them.
+def value_keys(column: pa.ChunkedArray, name: str, where: str) -> tuple[list[bytes], np.ndarray]:
+    """Return the distinct values of a column of lists as hash keys, and each row's place among them.
 
     A key is the value's serialized ``tf.train.Feature``, the same for the integer 7 of a CSV and of a Parquet file.
-
-    Raises:
-        UserError: a row has no value or several, or the values are floats.
     """
     array = column.combine_chunks()
     if pa.types.is_null(array.type) or pc.any(pc.not_equal(pc.fill_null(pc.list_value_length(array), 0), 1)).as_py():
         raise UserError(
-            f"the column {name!r}, by which rows are assigned to splits, has no value or several in some row; expected "
-            "exactly one in every row"
+            f"{where}: the column {name!r}, by which rows are assigned to splits, has no value or several in some row; "
+            "expected exactly one in every row"
         )
     values = array.flatten()
     if pa.types.is_floating(values.type):
         raise UserError(
-            f"the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or text, "
-            "whose equality is certain"
+            f"{where}: the column {name!r}, by which rows are assigned to splits, holds floats; expected integers or "
+            "text, whose equality is certain"
         )
     coded = values.dictionary_encode()
     return [feature(value) for value in coded.dictionary.to_pylist()], np.asarray(coded.indices)
@@ -52,7 +49,7 @@ def value_keys(column: pa.ChunkedArray, name: str) -> tuple[list[bytes], np.ndar
 
 @dataclass(frozen=True)
 class Points:
-    """Evenly spaced order statistics of some rows of a time column, each standing for ``weight`` rows."""
+    """Evenly spaced order statistics of some rows of a time column, each of which stands for ``weight`` rows."""
 
     values: np.ndarray
     weight: float
@@ -66,7 +63,7 @@ class Points:
 
 
 def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
-    """Return the times at which the second and later splits begin, which then have about these shares of rows."""
+    """Return the times at which the second and later splits begin, for about these shares of rows."""
     values = np.concatenate([part.values for part in points])
     weights = np.concatenate([np.full(len(part.values), part.weight) for part in points])
     order = np.argsort(values, kind="stable")
@@ -76,13 +73,7 @@ def cuts(points: Sequence[Points], shares: Sequence[int]) -> np.ndarray:
 
 
 def times_of(rows: Rows, name: str, file: str) -> np.ndarray:
-    """Return the time of every row as a number that grows with it: int64 or float64 [rows].
-
-    Timestamps and dates count from 1970, text must be ISO 8601, and a number is taken as it is.
-
-    Raises:
-        UserError: a row has no time, or it is of no such type.
-    """
+    """Return the time of every row as an increasing number, int64 or float64 [rows]; text must be ISO 8601."""
     if name not in rows.table.column_names:
         raise UserError(f"{file} has no column {name!r}, by whose order rows are assigned to splits")
     column = one_array(rows.table.column(name))

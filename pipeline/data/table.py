@@ -1,6 +1,6 @@
-"""Hold what every reader yields: typed rows with their numbers, and rejected rows."""
+"""Typed rows with their numbers, and rejected rows, as every reader yields them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 BYTES_AT_ONCE = 64 << 20
 # Of a Parquet or TFRecord file; of an image, data.images.max_bytes decides below that.
 MOST_ROW_BYTES = 256 << 20
-# No data that anyone can learn from become so many times larger when they are decoded; small files may.
+# No useful data expand that much when decoded, except small files.
 MOST_EXPANSION = 1_000
 ALWAYS_DECODED = 256 << 20
 # Of a tf.Example's floats, which have 32 bits.
@@ -26,36 +26,22 @@ def too_large(numbers: np.ndarray) -> np.ndarray:
         return np.asarray(np.isfinite(numbers) & np.isinf(numbers.astype(np.float32)))
 
 
-def check_decoded(decoded: int, stored: int) -> None:
-    """Refuse a file made to fill memory or disk: few bytes that become very many.
-
-    Args:
-        decoded: Bytes so far.
-        stored: Bytes of the file.
-
-    Raises:
-        UserError: they are too many; without the file's name.
-    """
+def check_decoded(file: str, decoded: int, stored: int) -> None:
+    """Raise a UserError for a file whose stored bytes expand to very many when decoded."""
     if decoded > max(ALWAYS_DECODED, MOST_EXPANSION * stored):
         raise UserError(
-            f"its {stored:,} bytes hold more than {decoded >> 20:,} MB once decoded, over {MOST_EXPANSION:,} times as "
-            "many, as a bomb does; if they are data, write them as CSV without compression"
+            f"{file}: its {stored:,} bytes hold more than {decoded >> 20:,} MB once decoded, over {MOST_EXPANSION:,} "
+            "times as many, as a bomb does; if they are data, write them as CSV without compression"
         )
 
 
 def rows_at_once(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read together: ``most``, or fewer where these take more than ``BYTES_AT_ONCE``.
-
-    Args:
-        most: For rows of a usual size.
-        rows: Number of some of them, to go by.
-        size: Bytes of these.
-    """
+    """Return how many rows to read together, if ``rows`` take ``size`` bytes: ``most``, or fewer large ones."""
     return max(1, min(most, BYTES_AT_ONCE * rows // max(1, size)))
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, its values themselves where they are dictionary-encoded."""
+    """Return a column as one array, with dictionary-encoded values decoded."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if isinstance(column, pa.ChunkedArray):
@@ -65,39 +51,23 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a file that can be read on its own, by any worker.
-
-    Attributes:
-        file: Path or address.
-        format: A key of ``files.FORMATS``.
-        start: First byte of a CSV part (the header is not part of one); first row group of a Parquet part.
-        length: Bytes or row groups; None reads to the end.
-        first_row: Number of its first row in the file, from 1.
-        bytes: About what its rows take in memory.
-    """
+    """A part of a file that any worker can read separately."""
 
     file: str
-    format: str
-    start: int = 0
-    length: int | None = None
-    first_row: int = 1
-    bytes: int = 0
+    format: str  # a key of files.FORMATS
+    start: int = 0  # first byte of a CSV part (0: the whole file), or first row group of Parquet
+    length: int | None = None  # bytes or row groups; None: to the end
+    first_row: int = 1  # in the file
+    bytes: int = 0  # about what its rows take in memory
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A CSV row that does not fit the table, or an image that cannot be decoded.
-
-    Attributes:
-        file: Path or address.
-        row: From 1, without header and blank lines; 0 where the file itself is the row.
-        reason: The value or form found and the one expected, with the column where there is one.
-        text: The row as in the file.
-    """
+    """A CSV row that does not fit the table, or an image that cannot be decoded."""
 
     file: str
-    row: int
-    reason: str
+    row: int  # from 1, without header and blank lines; 0: the file itself is the row
+    reason: str  # found and expected, with the column
     text: str
 
     def __str__(self) -> str:
@@ -106,21 +76,22 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a file.
+    """Some rows of a file."""
 
-    Attributes:
-        table: One column a feature, one row an example.
-        numbers: The rows' numbers in the file, int64 [rows].
-        bad: Rejected rows between them.
-    """
-
-    table: Any  # pa.Table
-    numbers: np.ndarray
+    table: Any  # pa.Table: one column a feature, one row an example
+    numbers: np.ndarray  # of the rows in the file, int64 [rows]
     bad: list[BadRow] = field(default_factory=list)
+
+    def without(self, bad: Mapping[int, BadRow]) -> "Rows":
+        """Return the rows with some of them, by place from 0, moved to the bad ones."""
+        good: np.ndarray = np.ones(len(self.numbers), bool)
+        good[list(bad)] = False
+        rejected = sorted([*self.bad, *bad.values()], key=lambda row: row.row)
+        return Rows(self.table.filter(pa.array(good)), self.numbers[good], rejected)
 
 
 def type_name(type_: pa.DataType) -> str:
-    """Return the type in the words of the types table in docs/data.md; "nothing" for a column without any value."""
+    """Return the type as in the types table of docs/data.md; "nothing" for a column without any value."""
     if pa.types.is_dictionary(type_):
         return type_name(type_.value_type)
     if is_list(type_):
@@ -129,7 +100,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def as_integers(times: Any) -> Any:
-    """Convert times: dates to days, all others to microseconds, of which finer parts are cut off; int64."""
+    """Convert dates to days, other times to microseconds, without finer parts; int64."""
     if pa.types.is_date(times.type):
         return times.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     if pa.types.is_timestamp(times.type):
@@ -144,14 +115,8 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
-def is_text(type_: pa.DataType) -> bool:
-    """Return whether a value is text or bytes of any length."""
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(kind(type_) for kind in kinds)
-
-
 def has_place(type_: pa.DataType) -> bool:
-    """Return whether values of a type have a place in a tf.Example; see ``pipeline.data.examples``."""
+    """Return whether values of a type fit a tf.Example; see ``pipeline.data.examples``."""
     if pa.types.is_dictionary(type_):
         return has_place(type_.value_type)
     value = type_.value_type if is_list(type_) else type_
@@ -159,7 +124,7 @@ def has_place(type_: pa.DataType) -> bool:
 
 
 def single_values(column: pa.ChunkedArray) -> Any:
-    """Return the one value of every row; null where there is none, or several, which is as wrong."""
+    """Return the one value of every row; null for none or several, which is as wrong."""
     values = one_array(column)
     if not is_list(values.type):
         return values

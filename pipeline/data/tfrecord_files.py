@@ -31,11 +31,7 @@ _HEADER_BYTES, _CHECKSUM_BYTES = 12, 4
 
 
 def scan(file: str) -> list[Unit]:
-    """Return one unit: records can only be found one after the other. Their types are known when they are read.
-
-    Raises:
-        UserError: a record is longer than ``MOST_ROW_BYTES``, or the file decodes to too many bytes.
-    """
+    """Return one unit, because records are found only sequentially; their types are known when they are read."""
     _check_lengths(file)
     # A gzipped record takes about six times its bytes once it is a row.
     size = filesystem.size(file) * (6 if files.is_compressed(file) else 1)
@@ -43,11 +39,7 @@ def scan(file: str) -> list[Unit]:
 
 
 def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_ROWS) -> Iterator[Rows]:
-    """Read the records in batches, as columns of lists of int64, float32 or binary.
-
-    Raises:
-        UserError: see ``scan`` and ``read_records``; or a record is no tf.Example, or has too many features.
-    """
+    """Read the records in batches, as columns of lists of int64, float32 or binary."""
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
@@ -69,11 +61,7 @@ def read(unit: Unit, columns: Sequence[str] | None = None, at_once: int = BATCH_
 
 
 def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
-    """Refuse large examples that would take far more memory as columns, before they become some.
-
-    Raises:
-        UserError: an example has more than ``MOST_FEATURES``, or takes more than ``MOST_ROW_BYTES`` as a row.
-    """
+    """Reject examples with too many features or bytes before they become columns, which take far more memory."""
     for number, record in enumerate(records, row):
         if len(record) < _SMALL:
             continue
@@ -96,9 +84,9 @@ def _check_examples(records: Sequence[bytes], file: str, row: int) -> None:
 
 
 def _features(record: bytes) -> Iterator[int]:
-    """Yield for each feature of a serialized tf.Example about the bytes that its values take as a column.
+    """Yield for each feature of a serialized tf.Example about the bytes of its values as a column.
 
-    Of a column each integer takes 8 bytes, of which the record has at least one; each text 4 bytes beside its own.
+    There each integer takes 8 bytes, of which the record has at least one; each text 4 bytes and its content.
     """
     for start, end in _fields(record, 0, len(record)):  # Example.features
         for entry, entry_end in _fields(record, start, end):  # Features.feature, by name
@@ -112,11 +100,7 @@ def _features(record: bytes) -> Iterator[int]:
 
 
 def _fields(record: bytes, at: int, end: int, number: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the fields of a message that have a number and a length, in the wire format.
-
-    Raises:
-        ValueError: another field than those of a tf.Example.
-    """
+    """Yield start and end of the fields with a number and a length, in the wire format; else raise a ValueError."""
     while at < end:
         tag = record[at]
         if tag & 7 != 2 or tag >> 3 > 3:
@@ -139,15 +123,7 @@ def _varint(record: bytes, at: int) -> tuple[int, int]:
 
 
 def read_records(file: str, at_once: int) -> Iterator[list[bytes]]:
-    """Read the records of a file, plain or gzipped, in blocks.
-
-    Args:
-        file: TFRecords of any content, local or remote.
-        at_once: Most records of a block; see ``rows_at_once``.
-
-    Raises:
-        UserError: a checksum is wrong, or the file is cut short.
-    """
+    """Read a local or remote TFRecord file, plain or gzipped, in blocks; UserError: it is damaged or cut short."""
     import tensorflow as tf
 
     with _local(file) as path:
@@ -178,10 +154,7 @@ def _whole_records(path: str, kind: str) -> int:
 
 
 def _check_lengths(file: str) -> int:
-    """Refuse a length that TensorFlow would take memory for at once, or end the process on; return the greatest.
-
-    Whatever else is wrong, such as a checksum or the end, is left to ``read_records``.
-    """
+    """Reject a length that would exhaust memory or crash TensorFlow; return the greatest length."""
     row, decoded, longest, stored = 1, 0, 0, filesystem.size(file)
     with filesystem.open_file(file) as stored_stream:
         is_gzip = stored_stream.read(2) == _GZIP
@@ -197,10 +170,7 @@ def _check_lengths(file: str) -> int:
                     )
                 decoded += len(header) + length
                 longest = max(longest, length)
-                try:
-                    check_decoded(decoded, stored)
-                except UserError as error:
-                    raise UserError(f"{file}: {error}") from error
+                check_decoded(file, decoded, stored)
                 stream.seek(length + _CHECKSUM_BYTES, io.SEEK_CUR)
                 row += 1
     return longest
@@ -208,7 +178,7 @@ def _check_lengths(file: str) -> int:
 
 @contextlib.contextmanager
 def _local(file: str) -> Iterator[str]:
-    """Yield a path that TensorFlow can read: of a remote file, a copy on local disk."""
+    """Yield a path that TensorFlow can read: a local copy of a remote file."""
     if not filesystem.is_remote(file):
         yield file
         return

@@ -1,4 +1,1 @@
-"""The model contract: what training exports, and what checks, predictions and the server rely on.
-
-Export format, columns of rows, answers, explanations, and pushed versions on disk. Needs no trainer and no server.
-"""
+"""The model contract between training, checks, predictions and the server."""

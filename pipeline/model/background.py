@@ -1,8 +1,4 @@
-"""Raw rows of the train split, evenly picked by Transform on its way, that explanations begin from.
-
-The Trainer gets transformed examples only, so they lie in the transform graph's artifact, a file for each file of the
-split.
-"""
+"""Rows of the train split from which explanations begin; Transform samples them into the transform graph's folder."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +10,7 @@ import tensorflow as tf
 FOLDER = "background"
 # Rows kept of a file: this number at least, if it has them, and fewer than twice as many.
 KEPT = 128
-# Larger rows hold what nobody explains by columns.
+# Larger rows are not explained by columns.
 MOST_BYTES = 64 << 10
 # Rows that have a length and can be sliced.
 Block = TypeVar("Block", bound=Any)
@@ -22,11 +18,7 @@ logger = logging.getLogger("pipeline.training")
 
 
 class Picked:
-    """Picks rows of one file, evenly, while they pass by.
-
-    Args:
-        records_of: Makes the rows of a part of a block serialized tf.Examples; they are some already if not given.
-    """
+    """Sample rows of one file evenly as they pass; ``records_of`` serializes rows of a block as tf.Examples."""
 
     def __init__(self, records_of: Callable[[Any], Iterable[bytes]] = list) -> None:
         self._records_of = records_of
@@ -43,7 +35,7 @@ class Picked:
             yield block
 
     def write(self, graph: str, file: int) -> None:
-        """Write the rows below a transform graph; the name has the number of the file's rows."""
+        """Write the rows below a transform graph; the name contains the number of the file's rows."""
         tf.io.gfile.makedirs(f"{graph}/{FOLDER}")
         with tf.io.TFRecordWriter(f"{graph}/{FOLDER}/{file:05d}-{self._seen}") as writer:
             for row in self._rows:
@@ -52,12 +44,7 @@ class Picked:
 
 
 def read(graph: str, most: int) -> list[bytes]:
-    """Return up to so many rows, evenly from all files by the number of their rows, as serialized tf.Examples.
-
-    Args:
-        graph: Folder of the transform graph; of one that an earlier release has written there are none.
-        most: 0 for none.
-    """
+    """Return up to ``most`` rows, evenly from all files, as serialized tf.Examples; an older graph has none."""
     rows: list[bytes] = []
     shares: list[float] = []  # of all rows, that each stands for
     for path in sorted(tf.io.gfile.glob(f"{graph}/{FOLDER}/*")) if most else ():

@@ -1,4 +1,4 @@
-"""Explanations as people get them: a value for each column."""
+"""Explanations of answers: a contribution for each column."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ PREFIXES = {"contribution": CONTRIBUTIONS, "error": ERRORS}
 
 
 def why_none(model: Model) -> str:
-    """Return why a model does not explain its answers; empty where it does."""
+    """Return why a model does not explain its answers; empty if it does."""
     if model.explains:
         return ""
     if EXPLAIN_SIGNATURE in model.signatures:
@@ -34,7 +34,7 @@ def why_none(model: Model) -> str:
 
 
 def split(outputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the answers among the outputs of the signature, and what explains them."""
+    """Return the answers among the outputs of the signature, and the explanations."""
     answers = {name: values for name, values in outputs.items() if name not in EXPLAINING}
     return answers, {name: outputs[name] for name in EXPLAINING}
 
@@ -61,7 +61,7 @@ def by_row(outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def written(signature: Signature) -> list[str]:
-    """Return the names that ``by_column`` gives."""
+    """Return the names that ``by_column`` returns."""
     answers = sorted(signature.outputs.keys() - {*EXPLAINING})
     return [*answers, AVERAGE, *(f"{prefix}_{name}" for prefix in PREFIXES for name in signature.inputs)]
 

@@ -1,15 +1,14 @@
 """Names in an exported model: its signatures, their inputs, and the files in which it describes itself.
 
 ``INPUTS``: ``{"mean radius": {"input": "mean_radius", "type": "floats", "required": true}, ...}``, by raw feature name
-without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which
-is an encoded one and has its limits beside: ``"max_pixels": 50000000, "max_bytes": 52428800``. Text that holds times
-or amounts has its ``"notation"``: "%d.%m.%Y", or "amount: ,".
+without the label. ``input`` is the name in the signature; types are integers, floats, text and image, which is an
+encoded one with ``"max_pixels"`` and ``"max_bytes"``. Text with times or amounts has a ``"notation"``: "%d.%m.%Y", or
+"amount: ,".
 
-``CLASSES``: ``["setosa", "versicolor", "virginica"]``, in the order of the probabilities; empty where the label is a
-number.
+``CLASSES``: ``["setosa", ...]``, in the order of the probabilities; empty if the label is a number.
 
-``FITTED``: what the eval split has decided about the answers, where the config asks for it: ``{"threshold": 0.27,
-"coverage": 0.9, "rows": 1200, "found": [...]}``, with the sentences for reports and the rows that decided the coverage.
+``FITTED``: what the eval split decided about the answers, if the config requests it: ``{"threshold": 0.27, "coverage":
+0.9, "rows": 1200, "found": [...]}``, with sentences for reports and the rows that decided the coverage.
 """
 
 import json
@@ -25,7 +24,7 @@ ROWS_SIGNATURE = "serving_default"
 # Serialized tf.Examples, in one input: what TFMA looks for first. Models of stock TFX have only the one above.
 EXAMPLES_SIGNATURE = "predict"
 EXAMPLES_INPUT = "examples"
-# Rows as for ROWS_SIGNATURE; beside the same answers, [batch, columns]: the contribution of each column, its standard
+# Rows as for ROWS_SIGNATURE. The same answers and, [batch, columns], the contribution of each column, its standard
 # error and the columns' names; and the answer that contributions start from, [batch].
 EXPLAIN_SIGNATURE = "explain"
 CONTRIBUTIONS, ERRORS, COLUMNS, AVERAGE = "contributions", "errors", "columns", "average"
@@ -48,12 +47,8 @@ def examples_signature(signatures: Mapping[str, Any]) -> Any:
 def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
     """Read the description of the raw features, by their names in the signature.
 
-    Returns:
-        {"mean_radius": {"name": "mean radius", "type": "floats", "required": True}, ...}; empty for a model that was
-        not exported by ``pipeline.training``.
-
-    Raises:
-        UserError: it is damaged.
+    {"mean_radius": {"name": "mean radius", "type": "floats", "required": True}, ...}; empty for a model that was not
+    exported by ``pipeline.training``.
     """
     described: Mapping[str, Mapping[str, Any]] = _read(folder, INPUTS, dict) or {}
     for name, item in described.items():
@@ -64,11 +59,7 @@ def read_inputs(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def read_classes(folder: str) -> tuple[str, ...]:
-    """Read the classes in words; empty where there are none or the model does not say.
-
-    Raises:
-        UserError: they are damaged.
-    """
+    """Read the class names; empty if there are none or the model does not say."""
     classes = tuple(_read(folder, CLASSES, list) or ())
     if not all(isinstance(name, str) for name in classes):
         raise _damaged(folder, CLASSES, "not every class is text")
@@ -76,19 +67,15 @@ def read_classes(folder: str) -> tuple[str, ...]:
 
 
 def read_fitted(folder: str) -> dict[str, Any]:
-    """Read what the eval split has decided about the answers; empty where the config asks for nothing."""
+    """Read what the eval split decided about the answers; empty if the config requests nothing."""
     return dict(_read(folder, FITTED, dict) or {})
 
 
 def threshold_of(folder: str, asked: Any) -> float:
-    """Return the probability from which a model answers the second of two classes.
+    """Return the probability from which a model in a folder predicts the second of two classes.
 
-    Args:
-        folder: Of the SavedModel.
-        asked: ``settings.gates.Threshold`` of the config, also as JSON has it.
-
-    Raises:
-        UserError: it is to be chosen, and the model has none.
+    ``asked`` is the config's ``settings.gates.Threshold``, also as JSON has it. UserError: it is to be chosen, and the
+    model has none.
     """
     chosen = read_fitted(folder).get("threshold")
     if chosen is not None:
@@ -118,7 +105,7 @@ def _read(folder: str, name: str, kind: type) -> Any:
 
 
 def _problem(described: Any) -> str:
-    """Return what is wrong with the description of a raw feature; or nothing."""
+    """Return what is wrong with the description of a raw feature, or ""."""
     if not isinstance(described, dict):
         return "no object"
     if described.get("type") not in ("integers", "floats", "text", "image"):
@@ -126,7 +113,7 @@ def _problem(described: Any) -> str:
     if not isinstance(described.get("required"), bool):
         return 'no "required" that is true or false'
     if not isinstance(described.get("input", ""), str):
-        return 'an "input" that is no text'
+        return 'an "input" that is not text'
     if not is_notation(described.get("notation", DATES[0])):
         return 'a "notation" that is unknown'
     wrong = [limit for limit in ("max_pixels", "max_bytes") if not isinstance(described.get(limit, 1), int)]

@@ -1,11 +1,13 @@
-"""Convert raw features, from JSON or from files, to the columns that a signature takes, and check every value.
+"""Convert raw features, from JSON or from files, to checked columns of a signature.
 
 A missing value is ``null`` or left out; a signature takes NaN for it or, for text, "".
 """
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,19 +18,17 @@ from pipeline.data.csv_files import separator_hint
 from pipeline.data.examples import as_lists, serialize
 from pipeline.data.table import Rows, one_array
 from pipeline.errors import UserError
-from pipeline.model.inputs import ANY, Input, quoted, take_examples
+from pipeline.model.inputs import ANY, INT64, Input, quoted, take_examples
 from pipeline.settings.names import shortened
 
 Columns: TypeAlias = Mapping[str, np.ndarray]
+Converter: TypeAlias = Callable[[Sequence[Any]], dict[str, np.ndarray] | None]
+# Of values from JSON that need no conversion.
+PLAIN: dict[str, set[type]] = {"floats": {float, int}, "integers": {int}, "text": {str}}
 
 
 class Refused(Exception):
-    """A row or a column that the model cannot be asked.
-
-    Attributes:
-        row: From 0; None where it is about all of them.
-        reason: Names the feature, what was expected and what was found.
-    """
+    """An invalid row (counted from 0) or, with row None, an invalid column or request."""
 
     def __init__(self, row: int | None, reason: str):
         super().__init__(reason if row is None else f"instances[{row}]: {reason}")
@@ -43,20 +43,7 @@ def from_instances(
     ignore_others: bool = False,
     most_cells: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Convert rows from JSON to columns.
-
-    Args:
-        instances: Objects of feature and value; for a signature of one input, bare values too.
-        inputs: Of the signature.
-        ignore_others: Whether to ignore features that are no input, instead of refusing the row.
-        most_cells: Values of all columns together, with those that fill rows up; None: any number.
-
-    Returns:
-        By input, [rows] or [rows, values].
-
-    Raises:
-        Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
-    """
+    """Convert rows from JSON to columns by input, [rows] or [rows, values]; ``most_cells`` limits all values."""
     if len(inputs) == 1:
         (only,) = inputs
         instances = [row if isinstance(row, dict) and only in row else {only: row} for row in instances]
@@ -70,20 +57,67 @@ def from_instances(
     return {name: _column(column, [row.get(name) for row in instances]) for name, column in inputs.items()}
 
 
+def plain_rows(inputs: Mapping[str, Input]) -> Converter:
+    """Return a replacement of ``from_instances``, in a third of its time; it returns None for rows with other types."""
+    if any(column.kind not in PLAIN or column.values is not None for column in inputs.values()):
+        return lambda rows: None
+    names_of: dict[tuple[str, bool, np.dtype], list[str]] = {}
+    for name, column in inputs.items():
+        names_of.setdefault((column.kind, column.required, column.dtype), []).append(name)
+    blocks = [(names, _block(names, *alike)) for alike, names in names_of.items()]
+    # With a single input, an object without it is its value.
+    absent = {name: None for name, column in inputs.items() if len(inputs) > 1 and not column.required}
+
+    def convert(rows: Sequence[Any]) -> dict[str, np.ndarray] | None:
+        if not all(type(row) is dict for row in rows):
+            return None
+        filled = [row if len(row) == len(inputs) else absent | row for row in rows]
+        if not all(len(row) == len(inputs) for row in filled):
+            return None
+        columns: dict[str, np.ndarray] = {}
+        for names, block in blocks:
+            try:
+                values = block(filled)
+            except (KeyError, OverflowError, UnicodeEncodeError):
+                return None
+            if values is None:
+                return None
+            columns.update(zip(names, values.T, strict=True))
+        return {name: columns[name] for name in inputs}
+
+    return convert
+
+
+def _block(
+    names: Sequence[str], kind: str, required: bool, dtype: np.dtype
+) -> Callable[[Sequence[dict[str, Any]]], np.ndarray | None]:
+    """Return a converter of columns of one kind, to [rows, columns]."""
+    types = PLAIN[kind] if required else PLAIN[kind] | {type(None)}
+    # Of a single name it would give the value alone.
+    pick = operator.itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
+
+    def block(rows: Sequence[dict[str, Any]]) -> np.ndarray | None:
+        values = [pick(row) for row in rows]
+        if not types.issuperset(map(type, chain.from_iterable(values))):
+            return None
+        if kind == "text":
+            texts = [[b"" if text is None else text.encode() for text in row] for row in values]
+            return np.array(texts, object).reshape(len(rows), len(names))
+        with np.errstate(over="ignore"):  # found below
+            numbers = np.array(values, dtype).reshape(len(rows), len(names))
+        if dtype.kind == "f":
+            in_range = np.isfinite(numbers) if required else ~np.isinf(numbers)
+            if kind == "integers":
+                in_range &= ~(np.abs(numbers) >= INT64)
+            if not in_range.all():
+                return None
+        return numbers
+
+    return block
+
+
 def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | None = None) -> dict[str, np.ndarray]:
-    """Convert columns from JSON, TensorFlow Serving's "inputs".
-
-    Args:
-        values: Lists of values by feature; for a signature of one input, a bare list, too.
-        inputs: Of the signature.
-        most_cells: See ``from_instances``.
-
-    Returns:
-        By input, [rows] or [rows, values].
-
-    Raises:
-        Refused: see ``from_instances``; or the columns are of different length.
-    """
+    """Convert columns from JSON, TensorFlow Serving's "inputs", as ``from_instances`` converts rows."""
     if len(inputs) == 1 and not (isinstance(values, dict) and values.keys() == inputs.keys()):
         values = {next(iter(inputs)): values}
     if not isinstance(values, dict):
@@ -100,11 +134,7 @@ def from_columns(values: Any, inputs: Mapping[str, Input], *, most_cells: int | 
 
 
 def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, np.ndarray]:
-    """Convert rows of a file to columns of the same values that ExampleGen writes into tf.Examples.
-
-    Raises:
-        UserError: a column is missing or of another type, or a row lacks a required value.
-    """
+    """Convert rows of a file to columns of the values that ExampleGen writes into tf.Examples."""
     if take_examples(inputs):
         records = serialize(as_lists(rows, file))
         return {name: np.array(records, object) for name in inputs}
@@ -119,11 +149,7 @@ def from_table(rows: Rows, file: str, inputs: Mapping[str, Input]) -> dict[str, 
 
 
 def check_columns(file: str, columns: Sequence[str], inputs: Mapping[str, Input]) -> list[str]:
-    """Return the optional features that a file lacks.
-
-    Raises:
-        UserError: it lacks a required feature, or all of them.
-    """
+    """Return the optional features that a file lacks; raise a UserError if it lacks a required one, or all."""
     absent = [name for name in inputs if name not in columns]
     required = [repr(name) for name in absent if inputs[name].required]
     if required:
@@ -211,7 +237,7 @@ def _column(column: Input, values: Sequence[Any]) -> np.ndarray:
 
 
 def _unknown(row: Collection[str], inputs: Mapping[str, Input]) -> str:
-    """Say which name of a row is no feature, and what to write instead: nothing that the row has already."""
+    """Say which name of a row is not a feature, and suggest one that the row lacks."""
     name = next(name for name in row if name not in inputs)
     absent = [feature for feature in inputs if feature not in row]
     close = difflib.get_close_matches(name[:100], absent, 1)
@@ -252,7 +278,7 @@ def _from_lists(column: Input, lists: Any, numbers: np.ndarray, file: str) -> np
 
 
 def _filled_up(column: Input, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the values of all rows, one after the other, as [rows, most values], filled up with the missing value."""
+    """Return the concatenated values of all rows as [rows, most values], padded with the missing value."""
     tensor = np.full((len(lengths), max(1, lengths.max(initial=0))), column.missing, column.dtype)
     tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
     return tensor

@@ -20,7 +20,7 @@ INT64 = 2**63
 
 
 def quoted(value: Any) -> str:
-    """Return a value from JSON for a message, with no more than 40 characters."""
+    """Return a value from JSON for a message, in at most 40 characters."""
     words = {dict: "an object", list: "a list", bool: str(value).lower(), type(None): "null"}
     text = words.get(type(value)) or repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
@@ -74,15 +74,7 @@ def _base64(value: Any, dtype: np.dtype) -> bytes:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of value.
-
-    Attributes:
-        expected: For messages.
-        zero: A value that is always valid, as JSON has it.
-        schema: JSON schema of a value.
-        convert: Maps a value from JSON and the tensor's dtype to the tensor's value; raises a ValueError that says
-            what was found instead.
-    """
+    """One kind of value; ``convert`` raises a ValueError that says what was found instead."""
 
     expected: str
     zero: Any
@@ -108,29 +100,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a signature.
+    """One input of a signature."""
 
-    Attributes:
-        name: Raw feature, as people and files name it.
-        kind: A key of ``KINDS``: "integers", "floats", "text", "image" for encoded images, or "examples" for serialized
-            tf.Examples.
-        required: Whether every row must have it.
-        dtype: Of the tensor; optional integers come as float64, to have a NaN.
-        values: Number of values in a row; None: one, in a tensor [rows]; ``ANY``: any number, in a tensor [rows, most
-            values], filled up with what stands for a missing one.
-        tensor: Name in the signature, which takes fewer characters than a column's; empty where it is ``name``.
-        limits: Of an image; None of any other kind.
-        notation: Of times or amounts in text, as ``settings.notations`` has it; empty of any other text.
-    """
-
-    name: str
-    kind: str
+    name: str  # of the raw feature
+    kind: str  # a key of KINDS
     required: bool
-    dtype: np.dtype
-    values: int | None = None
-    tensor: str = ""
-    limits: Images | None = None
-    notation: str = ""
+    dtype: np.dtype  # of the tensor; optional integers come as float64, to have a NaN
+    values: int | None = None  # in a row; None: the tensor is [rows]; ANY: [rows, most values], padded
+    tensor: str = ""  # name in the signature, if it differs
+    limits: Images | None = None  # of an image
+    notation: str = ""  # of times or amounts in text, see settings.notations
 
     @property
     def expected(self) -> str:

@@ -1,10 +1,11 @@
-"""Operations of a SavedModel that reach out of it: to files, to Python, to other machines.
+"""Find operations of a SavedModel that access files, Python or other machines.
 
 A SavedModel is a program, and a model server runs it with its own rights
 (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md). A model computes answers from rows and its own
-variables and vocabularies; what reads or writes other files is a mistake, or worse.
+variables and vocabularies; reading or writing other files is a mistake, or an attack.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,28 +24,20 @@ CHECKPOINTS = RESTORING | {"MergeV2Checkpoints", "SaveV2"}
 # (tensorflow/compiler/tf2tensorrt/ops/trt_engine_resource_ops.cc); an engine itself is code for the GPU.
 TENSORRT_FILES = {"InitializeTRTResource", "SerializeTRTResource"}
 TENSORRT_CODE = {"TRTEngineOp"}
+# Without the prefix and the versions that ``_plain`` removes.
 FILES = {
-    *CHECKPOINTS,
     *TENSORRT_FILES,
     "CSVDataset",
-    "CSVDatasetV2",
     "CacheDataset",
-    "CacheDatasetV2",
     "CalibrationStatisticsSaver",
     "CreateSummaryDbWriter",
     "CreateSummaryFileWriter",
-    "DTensorRestoreV2",
+    "DTensorRestore",
     "DatasetToTFRecord",
     "DumpTensor",
-    "ExperimentalCSVDataset",
-    "ExperimentalDatasetToTFRecord",
-    "ExperimentalLMDBDataset",
-    "ExperimentalMatchingFilesDataset",
     "FileSystemSetConfiguration",
     "FixedLengthRecordDataset",
-    "FixedLengthRecordDatasetV2",
     "FixedLengthRecordReader",
-    "FixedLengthRecordReaderV2",
     "GenerateVocabRemapping",
     "LMDBDataset",
     "LMDBReader",
@@ -53,42 +46,32 @@ FILES = {
     "LoadDataset",
     "MatchingFiles",
     "MatchingFilesDataset",
+    "MergeV2Checkpoints",
     "ReadFile",
     "RecordInput",
     "Restore",
     "RestoreSlice",
     "Save",
     "SaveDataset",
-    "SaveDatasetV2",
     "SaveSlices",
     "SnapshotChunkDataset",
     "SnapshotDataset",
     "SnapshotDatasetReader",
-    "SnapshotDatasetV2",
     "SnapshotNestedDatasetReader",
     "SqlDataset",
-    "ExperimentalSqlDataset",
     "SummaryWriter",
     "TFRecordDataset",
-    "TFRecordDatasetV2",
     "TFRecordReader",
-    "TFRecordReaderV2",
     "TextLineDataset",
     "TextLineReader",
-    "TextLineReaderV2",
     "WholeFileReader",
-    "WholeFileReaderV2",
     "WriteFile",
 }
 PYTHON = {"EagerPyFunc", "PyFunc", "PyFuncStateless"}
 MACHINES = {
     "DataServiceDataset",
-    "DataServiceDatasetV2",
-    "DataServiceDatasetV3",
-    "DataServiceDatasetV4",
     "DistributedSave",
     "RegisterDataset",
-    "RegisterDatasetV2",
     "RemoteCall",
     "RpcCall",
     "RpcClient",
@@ -97,30 +80,21 @@ MACHINES = {
 # Harmless unless this attribute names a file or an address.
 ONLY_WITH = {
     "DebugIdentity": "debug_urls",
-    "DebugIdentityV2": "debug_urls",
-    "DebugIdentityV3": "debug_urls",
     "DebugNanCount": "debug_urls",
     "DebugNumericSummary": "debug_urls",
     "FixedUnigramCandidateSampler": "vocab_file",
     "Skipgram": "filename",
 }
-# Of these two, what does not begin so is the name of a file
+# Of these two, a value without such a beginning is the name of a file
 # (https://www.tensorflow.org/api_docs/python/tf/io/decode_proto).
-DESCRIPTORS = {"DecodeProtoV2": "descriptor_source", "EncodeProto": "descriptor_source"}
-INNER_DESCRIPTORS = ("local://", "bytes://")
-PRINTING = {"Print", "PrintV2"}
+DESCRIPTORS = {"DecodeProto": "descriptor_source", "EncodeProto": "descriptor_source"}
+INNER_DESCRIPTORS = (b"local://", b"bytes://")
 # TensorFlow's own loader in C++ takes it for the graph; our export never writes one.
 CHUNKED = "saved_model.cpb"
 
 
 def outside_operations(model: str) -> tuple[list[str], list[str]]:
-    """Return what a SavedModel does beyond computing answers, without loading it.
-
-    One that cannot be read does nothing: it does not load either.
-
-    Returns:
-        What must not be, each as a verb and its object, with the operations; and notes, as sentences.
-    """
+    """Return forbidden operations of a SavedModel, each as a verb and its object, and notes; without loading it."""
     try:
         graphs = _read(model).meta_graphs
     except (OSError, ValueError, text_format.ParseError, DecodeError):
@@ -131,9 +105,10 @@ def outside_operations(model: str) -> tuple[list[str], list[str]]:
         for node in _called(graph):
             if reached := _reaches(node):
                 found.setdefault(reached, set()).add(node.op)
-            prints |= node.op in PRINTING
-        for name in filter(_leads_out, (asset.filename for asset in graph.asset_file_def)):
-            found.setdefault("reads or writes files", set()).add(f"the vocabulary {name[:100]!r}")
+            prints |= _plain(node.op) == "Print"
+        for name in (asset.filename for asset in graph.asset_file_def):
+            if name.startswith("/") or "://" in name or ".." in name.split("/"):
+                found.setdefault("reads or writes files", set()).add(f"the vocabulary {name[:100]!r}")
     problems = [f"{reached} ({shortened(sorted(names), 5)})" for reached, names in sorted(found.items())]
     if filesystem.exists(f"{model}/{CHUNKED}"):
         problems.append(f"has a second graph ({CHUNKED}), which is not looked into")
@@ -142,20 +117,12 @@ def outside_operations(model: str) -> tuple[list[str], list[str]]:
 
 
 def check_inward(model: str) -> None:
-    """Refuse a SavedModel that does more than compute answers, before it is loaded.
-
-    Raises:
-        UserError: it does.
-    """
+    """Raise a UserError if a SavedModel does more than compute answers, before it is loaded."""
     if reached := outside_operations(model)[0]:
         raise UserError(
             f"the model in {model} is not loaded: it {' and '.join(reached)}; expected one that computes from its "
             "rows, variables and vocabularies only, as ModelCheck lets pass. Take the call out and export it again"
         )
-
-
-def _leads_out(asset: str) -> bool:
-    return asset.startswith("/") or "://" in asset or ".." in asset.split("/")
 
 
 def _read(model: str) -> Any:
@@ -166,36 +133,40 @@ def _read(model: str) -> Any:
     return text_format.Parse(filesystem.read_text(f"{model}/saved_model.pbtxt"), saved)
 
 
+def _plain(operation: str) -> str:
+    """Return the name of an operation without its version, or that it is experimental."""
+    return re.sub(r"^Experimental|V\d+$", "", operation)
+
+
 def _reaches(node: Any) -> str:
-    """Return what a node does outside of its model, as a verb and its object; or nothing."""
-    if node.op in FILES or _names_a_file(node):
+    """Return what a node does outside of its model, as a verb and its object, or ""."""
+    name = _plain(node.op)
+    if name in FILES or _names_a_file(node, name):
         return "reads or writes files"
-    if node.op in PYTHON:
+    if name in PYTHON:
         return "runs Python"
-    if node.op in TENSORRT_CODE:
+    if name in TENSORRT_CODE:
         return "runs code that TensorFlow has not compiled"
-    return "speaks to other machines" if node.op in MACHINES else ""
+    return "speaks to other machines" if name in MACHINES else ""
 
 
-def _names_a_file(node: Any) -> bool:
-    """Return whether a node that may be harmless has an attribute that names a file or an address, or may name one."""
-    names = {**ONLY_WITH, **DESCRIPTORS, "PrintV2": "output_stream"}
-    if node.op not in names:
+def _names_a_file(node: Any, name: str) -> bool:
+    """Return whether an attribute of a node names, or may name, a file or an address."""
+    attributes = {**ONLY_WITH, **DESCRIPTORS, "Print": "output_stream"}
+    if name not in attributes:
         return False
-    value = node.attr[names[node.op]]
+    value = node.attr[attributes[name]]
     if value.placeholder:
-        return True  # whoever calls the function says it
-    if node.op in DESCRIPTORS:
-        return bool(value.s) and not value.s.startswith(tuple(start.encode() for start in INNER_DESCRIPTORS))
-    if node.op == "PrintV2":
-        return bool(value.s.startswith(b"file://"))
-    return bool(value.s or value.list.s)
+        return True  # the caller of the function decides
+    if name in DESCRIPTORS:
+        return bool(value.s) and not value.s.startswith(INNER_DESCRIPTORS)
+    return bool(value.s.startswith(b"file://") if name == "Print" else value.s or value.list.s)
 
 
 def _called(meta_graph: Any) -> Iterable[Any]:
-    """Return the nodes of a graph and of its functions, but the operations by which its checkpoints are handled.
+    """Return the nodes of a graph and its functions, without the operations that handle its checkpoints.
 
-    These are left out only where nothing but the saver leads to them; whatever else the saver leads to is there, for
+    These are left out only if nothing but the saver leads to them; what else the saver leads to is included, because
     loading a model runs what restores it.
     """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
@@ -228,7 +199,7 @@ def _called(meta_graph: Any) -> Iterable[Any]:
 
 
 def _before(nodes: Mapping[str, Any], names: Iterable[str]) -> set[str]:
-    """Return the names of nodes and of all that they are computed from."""
+    """Return the names of nodes and of everything that they are computed from."""
     found: set[str] = set()
     pending = [name for name in names if name in nodes]
     while pending:
@@ -246,15 +217,12 @@ def _functions_of(nodes: Iterable[Any], functions: Mapping[str, Any]) -> set[str
     while pending:
         node = pending.pop()
         # By an attribute, as PartitionedCall has it; or as an operation of that name.
-        called = (_names_in(node.attr.values()) | {node.op}) & functions.keys() - found
+        attributes = node.attr.values()
+        names = {one.func.name for one in attributes} | {one.name for many in attributes for one in many.list.func}
+        called = (names | {node.op}) & functions.keys() - found
         found |= called
         pending += [inner for name in called for inner in functions[name].node_def]
     return found
-
-
-def _names_in(attributes: Iterable[Any]) -> set[str]:
-    values = list(attributes)
-    return {one.func.name for one in values} | {function.name for one in values for function in one.list.func}
 
 
 def _node_of(tensor: str) -> str:

@@ -19,26 +19,16 @@ from pipeline.model.export_format import (
     read_classes,
     read_inputs,
 )
-from pipeline.model.features import Columns, from_instances
+from pipeline.model.features import Columns, Converter, from_instances, plain_rows
 from pipeline.model.inputs import ANY, EXAMPLES, IMAGE, Input, take_examples
 from pipeline.model.outside_operations import check_inward
-from pipeline.model.packing import packed
-from pipeline.model.plain_rows import Converter, plain_rows
 from pipeline.model.versions import changed_since_push, not_signed
 from pipeline.settings.image_data import Images
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One signature of a model.
-
-    Attributes:
-        name: In the SavedModel.
-        inputs: By raw feature name.
-        outputs: Their dtype by name.
-        definition: TensorFlow's SignatureDef, as JSON has it.
-        function: Maps arrays to arrays, by the names in the SavedModel.
-    """
+    """One signature of a model: inputs by raw feature name, dtypes of outputs by name, SignatureDef as JSON."""
 
     name: str
     inputs: dict[str, Input]
@@ -52,11 +42,7 @@ class Signature:
         return {name: column.example for name, column in self.inputs.items()}
 
     def columns(self, instances: Sequence[Any], most_cells: int | None = None) -> Columns:
-        """Convert rows from JSON; see ``features.from_instances``.
-
-        Raises:
-            Refused: a row has an unknown, missing or mistyped feature; or there are too many cells.
-        """
+        """Convert rows from JSON; see ``features.from_instances``."""
         few = most_cells is None or len(instances) * len(self.inputs) <= most_cells
         columns = self._plain_rows(instances) if few else None
         return from_instances(instances, self.inputs, most_cells=most_cells) if columns is None else columns
@@ -75,30 +61,13 @@ class Signature:
         self.predict(self.columns([self.example]))
 
     def predict(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Call the signature.
-
-        Args:
-            columns: By raw feature, [rows] or [rows, values]; text as bytes.
-
-        Returns:
-            By output, [rows, ...].
-
-        Raises:
-            tf.errors.OpError: the model refuses a row.
-        """
+        """Return the outputs, [rows, ...] by name, of columns [rows] or [rows, values]; may raise tf.errors.OpError."""
         return self.function({self.inputs[name].tensor or name: values for name, values in columns.items()})
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded version.
-
-    Attributes:
-        number: Its version; 0 for a SavedModel that lies in no folder of versions.
-        signatures: By name.
-        manifest: Of the version; empty without one.
-        classes: In words, in the order of the probabilities; empty where there are none or the model does not say.
-    """
+    """A loaded version (0 for a SavedModel outside a folder of versions), with its manifest and class names, if any."""
 
     number: int
     signatures: dict[str, Signature]
@@ -108,27 +77,23 @@ class Model:
 
     @property
     def rows(self) -> Signature:
-        """Return the signature for rows of raw features; of a model that has none, the one for tf.Examples."""
+        """Return the signature for rows of raw features, or for tf.Examples if the model has no other."""
         return self.signatures[ROWS_SIGNATURE]
 
     @property
     def explains(self) -> Signature | None:
-        """Return the signature that explains answers; None of a model that has none, or another's of that name."""
+        """Return the signature that explains answers, if there is one in our format."""
         signature = self.signatures.get(EXPLAIN_SIGNATURE)
         return signature if signature and signature.outputs.keys() >= {*EXPLAINING} else None
 
     def warm_up(self) -> None:
-        """Predict one row, so that the first request does not wait for what TensorFlow does only then."""
+        """Predict one row, so that the first request does not wait for TensorFlow's preparations."""
         if not take_examples(self.rows.inputs):
             self.rows.predict_example()
 
 
 def load(folder: str, number: int = 0, manifest: Mapping[str, Any] | None = None) -> Model:
-    """Load a SavedModel, here or gs://bucket/folder.
-
-    Raises:
-        UserError: it is not what was pushed, reaches out of itself, does not load, or has no signature to call.
-    """
+    """Load a SavedModel, here or gs://bucket/folder; raise a UserError if it is unusable, unsafe or was changed."""
     if changed := changed_since_push(folder):
         raise UserError(f"the model in {folder} is not the one that was pushed: {changed}; push another one")
     if why := not_signed(folder):
@@ -197,3 +162,33 @@ def _signature(
         inputs[column] = Input(column, kind, required, dtype, values, key, limits, notation)
     outputs = {key: spec.dtype.name for key, spec in function.structured_outputs.items()}
     return Signature(name, dict(sorted(inputs.items())), outputs, definition, packed(function))
+
+
+def packed(signature: Any) -> Callable[[Columns], dict[str, np.ndarray]]:
+    """Return a signature as a function that passes one tensor of each dtype: one for each column takes longer."""
+    specs: dict[str, tf.TensorSpec] = signature.structured_input_signature[1]
+    packs: dict[tf.DType, list[str]] = {}
+    apart: list[str] = []
+    for name, spec in specs.items():
+        of_one_value = spec.shape.rank == 1 and spec.shape[0] is None
+        (packs.setdefault(spec.dtype, []) if of_one_value else apart).append(name)
+    rows = [tf.TensorSpec([len(names), None], dtype) for dtype, names in packs.items()]
+
+    @tf.function(input_signature=[*rows, *(specs[name] for name in apart)], autograph=False)
+    def unpacked(*tensors: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        columns = dict(zip(apart, tensors[len(packs) :], strict=True))
+        for names, pack in zip(packs.values(), tensors, strict=False):
+            columns.update(zip(names, tf.unstack(pack), strict=True))
+        return signature(**columns)
+
+    traced = unpacked.get_concrete_function()
+
+    def answer(columns: Columns) -> dict[str, np.ndarray]:
+        tensors = [
+            tf.constant(np.array([columns[name] for name in names], dtype.as_numpy_dtype), dtype)
+            for dtype, names in packs.items()
+        ]
+        tensors += [tf.constant(columns[name], specs[name].dtype) for name in apart]
+        return {name: value.numpy() for name, value in traced(*tensors).items()}
+
+    return answer

@@ -1,7 +1,7 @@
 """Folder of pushed versions, as TensorFlow Serving watches one: ``<folder>/<number>/``, the greatest is served.
 
-A version appears whole or not at all. A rollback takes the newest out of the folder, so that every server that watches
-it, TensorFlow Serving or ours, changes over: nothing but the folder decides what is served.
+A version appears completely or not at all. A rollback moves the newest out of the folder, so that every server that
+watches it changes over: only the folder decides what is served.
 """
 
 import contextlib
@@ -29,17 +29,13 @@ STAGING, WITHDRAWN, LOCK = ".being-pushed", ".withdrawn", ".lock"
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of one model.
-
-    Attributes:
-        folder: Holds ``<number>/``; need not exist yet.
-    """
+    """Versions of one model; the folder need not exist yet."""
 
     folder: Path
 
     @property
     def withdrawn(self) -> "Versions":
-        """Return the versions that were taken back by rollbacks."""
+        """Return the versions withdrawn by rollbacks."""
         return Versions(self.folder / WITHDRAWN)
 
     def path(self, number: int) -> Path:
@@ -47,15 +43,11 @@ class Versions:
         return self.folder / str(number)
 
     def numbers(self) -> list[int]:
-        """Return the complete versions, oldest first; a folder without a SavedModel is none, nor is a link."""
+        """Return the complete versions, oldest first; folders without a SavedModel and links do not count."""
         return [number for number in self._folders() if is_saved_model(self.path(number))]
 
     def resolve(self, version: str = "latest") -> int:
-        """Return the number of "latest", "previous" or a number as text.
-
-        Raises:
-            UserError: there is no such version.
-        """
+        """Return the number of "latest", "previous" or a number as text."""
         numbers, where = self.numbers(), shown(self.folder)
         if not numbers:
             incomplete = ", ".join(map(str, self._folders()))
@@ -75,11 +67,7 @@ class Versions:
         return int(version)
 
     def manifest(self, number: int) -> dict[str, Any]:
-        """Return the manifest of a version; empty for one that our Pusher has not written.
-
-        Raises:
-            UserError: it cannot be read.
-        """
+        """Return the manifest of a version; empty for one that our Pusher has not written."""
         try:
             return _manifest(self.path(number))
         except ValueError as error:
@@ -87,11 +75,7 @@ class Versions:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """Yield an empty folder to gather a version in, on the same filesystem; what it holds at the end is deleted.
-
-        Raises:
-            UserError: another push is at work.
-        """
+        """Yield an empty folder on the same filesystem to gather a version in; UserError: another push is running."""
         with self._locked():
             staging = self.folder / STAGING
             shutil.rmtree(staging, ignore_errors=True)  # of a push that was killed
@@ -102,20 +86,10 @@ class Versions:
                 shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staged: Path, number: int, manifest: Mapping[str, Any], keep: int) -> Path:
-        """Make a gathered model a version, on the disk first and then visible at once; delete the oldest ones.
+        """Make a gathered model a version, synced to disk and then visible in one step; delete the oldest ones.
 
-        Args:
-            staged: Below ``staging``.
-            number: At least; it becomes greater than all that is there, or was withdrawn.
-            manifest: "version", "files", the SHA-256 of each by its path, and "signature", an HMAC-SHA256 of all of it
-                with the key in the environment variable MANIFEST_KEY or null, are added.
-            keep: Newest versions that stay, and as many withdrawn ones.
-
-        Returns:
-            The version's folder.
-
-        Raises:
-            UserError: the key is too short.
+        The number becomes greater than every existing or withdrawn one. The manifest gets "version", "files" (SHA-256
+        by path) and "signature", an HMAC-SHA256 of all of it with the key in MANIFEST_KEY, or null.
         """
         taken = (*_numbered(self.folder), *_numbered(self.withdrawn.folder))
         number = max([number, *(int(path.name) + 1 for path in taken)])
@@ -129,21 +103,14 @@ class Versions:
         staged.rename(self.path(number))
         _sync(self.folder)
         for old in self.numbers()[:-keep]:
-            # Out of sight at once: deleted file by file, a server could find half of it.
+            # Moved first: deleted file by file, a server could find half of it.
             self.path(old).rename(self.folder / STAGING / str(old))
         for old in self.withdrawn.numbers()[:-keep]:
             shutil.rmtree(self.withdrawn.path(old))
         return self.path(number)
 
     def roll_back(self, dry_run: bool = False) -> tuple[int, int]:
-        """Take the newest version out of the folder, to ``withdrawn``, so that the previous one is served again.
-
-        Returns:
-            The version that is no longer served, and the one that is served instead.
-
-        Raises:
-            UserError: there is no previous version, or a push is at work.
-        """
+        """Withdraw the newest version; return it and the previous one, which is then served."""
         self.resolve("previous")  # before a lock is made in a folder without versions
         with self._locked():
             latest, previous = self.resolve("latest"), self.resolve("previous")
@@ -155,11 +122,7 @@ class Versions:
             return latest, previous
 
     def restore(self) -> int:
-        """Put the version that was withdrawn last back; it is served again if it is the greatest.
-
-        Raises:
-            UserError: there is none.
-        """
+        """Put the version that was withdrawn last back; it is served again if it is the greatest."""
         if not self.withdrawn.numbers():
             raise UserError(f"nothing to restore in {shown(self.folder)}: no version was taken back by a rollback")
         with self._locked():
@@ -205,10 +168,7 @@ def model_at(address: str) -> Versions | str:
 
 
 def changed_since_push(version: str | Path) -> str:
-    """Return how the files of a version differ from those that were pushed, for the end of a message; or nothing.
-
-    Of a folder that our Pusher has not written nothing is known. Files that were added are none of the model's.
-    """
+    """Return how the files of a version, if our Pusher wrote it, differ from those pushed, for a message, or ""."""
     try:
         pushed: dict[str, str] = _manifest(version).get("files", {})
     except ValueError as error:
@@ -229,13 +189,10 @@ def _one_line(name: str) -> str:
 
 
 def not_signed(version: str | Path) -> str:
-    """Return why a version's files are not those that were signed with our key, for the end of a message; or nothing.
+    """Return why a version's files do not match their signature, for the end of a message, or "".
 
-    Without a key nothing is asked for. Files that were added are not signed. A folder whose name is a number must be
-    the version that was signed: an older one that was copied there would be served as the newest.
-
-    Raises:
-        UserError: the key is too short.
+    Nothing is checked without a key. Files that were added are not signed. A folder whose name is a number must be the
+    version that was signed: a copied older one would be served as the newest.
     """
     key = manifest_key()
     if not key:
@@ -257,11 +214,7 @@ def not_signed(version: str | Path) -> str:
 
 
 def manifest_key() -> bytes | None:
-    """Return the key that manifests are signed with; None if none is set.
-
-    Raises:
-        UserError: it is too short to be a secret.
-    """
+    """Return the key that signs manifests, if one is set; raise a UserError if it is short."""
     key = os.environ.get(MANIFEST_KEY, "").strip().encode()
     if key and len(key) < 16:
         raise UserError(f"the key in ${MANIFEST_KEY} has {len(key)} bytes, expected 16 or more: openssl rand -hex 32")
@@ -269,12 +222,12 @@ def manifest_key() -> bytes | None:
 
 
 def _signature(manifest: Mapping[str, Any], key: bytes) -> str:
-    """Return the HMAC-SHA256 (RFC 2104) of a manifest, written in one way only."""
+    """Return the HMAC-SHA256 (RFC 2104) of a manifest in canonical form."""
     return hmac.digest(key, json.dumps(manifest, sort_keys=True).encode(), "sha256").hex()
 
 
 def _manifest(version: str | Path) -> dict[str, Any]:
-    """Return a version's manifest; ValueError if it cannot be read. Empty if it has none, as every one in a bucket."""
+    """Return a version's manifest, empty without one (always in a bucket); ValueError: it is damaged."""
     file = Path(version) / MANIFEST
     if filesystem.is_remote(version) or not file.exists():
         return {}

@@ -1,4 +1,1 @@
-"""Serve pushed models over HTTP and gRPC.
-
-Needs neither TFX nor a cloud.
-"""
+"""Serve pushed models over HTTP and gRPC, without TFX and without a cloud."""

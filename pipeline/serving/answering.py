@@ -1,4 +1,4 @@
-"""Answer rows: what HTTP and gRPC share, from checked columns to outputs, with the request log and the metrics."""
+"""Answer rows over HTTP and gRPC: from checked columns to outputs, with the request log and the metrics."""
 
 import base64
 import time
@@ -17,24 +17,16 @@ from pipeline.model.features import Columns, row_count
 from pipeline.model.inputs import EXAMPLES, IMAGE, Input
 from pipeline.model.signatures import Signature
 from pipeline.serving.batching import Overloaded
-from pipeline.serving.bodies import RETRY, Limits
+from pipeline.serving.bodies import EXPECTED, RETRY, Limits
 from pipeline.serving.current import Current, Served
 from pipeline.serving.image_inputs import facts_by_row, with_checked_images, without_images
 from pipeline.serving.metrics import Metrics
 from pipeline.serving.request_log import RequestLog
 
-EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
-
 
 @dataclass(frozen=True)
 class Call:
-    """Rows that a signature is asked about, checked.
-
-    Attributes:
-        signature: To call.
-        columns: Of the signature.
-        instances: The rows for the log, with facts in place of images; None where they are not logged.
-    """
+    """Checked rows for a signature; ``instances`` are for the log, if any, with facts in place of images."""
 
     signature: str
     columns: Mapping[str, np.ndarray]
@@ -43,14 +35,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of a server; errors have the status that HTTP gives them.
-
-    Attributes:
-        current: The version that answers.
-        metrics: Of the server.
-        limits: Of requests.
-        request_log: Gets a sample of requests and answers.
-    """
+    """Answer the requests of a server; errors have an HTTP status."""
 
     current: Current
     metrics: Metrics
@@ -58,11 +43,7 @@ class Answering:
     request_log: RequestLog | None = None
 
     def served(self, name: str | None = None, version: str | None = None) -> Served:
-        """Return the version that answers, if it is the one that is named.
-
-        Raises:
-            HTTPException: it is another, or none is loaded.
-        """
+        """Return the loaded version; raise an HTTPException unless it is the requested one."""
         served = self.current.served
         if served is None:
             raise HTTPException(503, "no version is loaded yet")
@@ -74,16 +55,7 @@ class Answering:
         return served
 
     def signature(self, served: Served, name: Any, *, explained: bool = False) -> Signature:
-        """Return the signature of a name, which is the one for rows where it is empty.
-
-        Args:
-            served: The version that is asked.
-            name: As the request has it.
-            explained: Whether the one is meant that explains answers.
-
-        Raises:
-            HTTPException: there is none.
-        """
+        """Return a signature by name: "" is the one for rows; with ``explained``, the one that explains answers."""
         if explained:
             if reason := explanations.why_none(served.model):
                 raise HTTPException(400, reason)
@@ -106,17 +78,7 @@ class Answering:
             )
 
     def call(self, served: Served, signature: Signature, columns: Columns, instances: Sequence[Any] | None) -> Call:
-        """Return a call, its images checked.
-
-        Args:
-            served: The version that is asked.
-            signature: Of it.
-            columns: Of the signature.
-            instances: The rows as they came; None where columns came.
-
-        Raises:
-            Refused: an image is broken or over its limits.
-        """
+        """Return a call with checked images; ``instances`` are the rows as received, None if columns were received."""
         inputs = signature.inputs
         if self.request_log is None:
             instances = None
@@ -132,16 +94,10 @@ class Answering:
     async def outputs(
         self, served: Served, call: Call, started: float, *, in_loop: bool = True
     ) -> dict[str, np.ndarray]:
-        """Return what the model answers, [rows, ...] by output; log and count it.
+        """Return the model's outputs by name, [rows, ...]; log and count them.
 
-        Args:
-            served: The version that is asked.
-            call: Checked.
-            started: When the request was whole, by ``time.monotonic()``.
-            in_loop: Whether the event loop may ask the model itself if that is short.
-
-        Raises:
-            HTTPException: the model refuses a row, or too many wait.
+        ``started`` is the time by ``time.monotonic()`` when the request was complete; ``in_loop`` allows a short call
+        in the event loop itself.
         """
         try:
             outputs = await served.batchers[call.signature].predict(call.columns, in_loop=in_loop)
@@ -162,7 +118,7 @@ class Answering:
 
 
 def instances_of(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:
-    """Return the rows in columns as JSON has them, None where a value is missing; images are left out."""
+    """Return the rows in columns as in JSON, None where a value is missing; images are left out."""
     shown = {name: columns[name] for name, column in inputs.items() if column.kind != IMAGE}
     values = orjson.loads(as_json(shown))  # with the digits that tell a float32 apart
     rows = zip(*values.values(), strict=True) if shown else [()] * row_count(columns)
@@ -170,7 +126,7 @@ def instances_of(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str
 
 
 def by_row(outputs: Mapping[str, np.ndarray]) -> Any:
-    """Return outputs by name for each row; of a model with one output the values alone, as TensorFlow Serving does."""
+    """Return the outputs of each row by name; with one output the values alone, as TensorFlow Serving does."""
     if len(outputs) == 1:
         return next(iter(outputs.values()))
     return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
@@ -182,7 +138,7 @@ def as_json(content: Any) -> bytes:
 
 
 def _to_json(value: np.ndarray | bytes) -> Any:
-    """Return an array of texts as lists; bytes that are no text in TensorFlow Serving's way."""
+    """Return an array of texts as lists; bytes that are not text as TensorFlow Serving does."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     try:

@@ -1,13 +1,9 @@
-"""Put requests that wait at the same time to the model in one call.
+"""Combine waiting requests into one call of the model.
 
-Nobody waits for company: while the model is busy others come together by themselves. A call costs 1.4 ms for one row,
-1.9 ms for sixteen and 4 ms for a hundred (flights, 2 cores), so under load the answers per second grow and the delay
-hardly does.
+No request waits for others: they collect while the model is busy. A call takes 1.4 ms for one row, 1.9 ms for sixteen
+and 4 ms for a hundred (flights, 2 cores), so under load throughput grows and the delay hardly does.
 
-A short call is made in the event loop itself: when it is handed to a thread, and its answers back, both wait for the
-interpreter's lock, by 16 connections for a quarter of a request's processor time. A call that may take longer is left
-to a thread, so that health checks and other requests do not wait; so is one for gRPC, whose own thread reads the next
-requests meanwhile.
+Short calls run in the event loop, longer and gRPC calls in a thread (docs/decisions/0011-serving.md).
 """
 
 import asyncio
@@ -30,18 +26,12 @@ SHORT_SECONDS = 0.01  # of a call, for which the event loop may stand still
 
 
 class Overloaded(Exception):
-    """More rows wait than may."""
+    """Too many rows wait."""
 
 
 @dataclass(frozen=True)
 class _Size:
-    """Size of the columns of one request, or of several that are joined.
-
-    Attributes:
-        rows: Of the columns.
-        widths: Of the inputs that take lists, which are filled up to the longest.
-        encoded_bytes: Of images and tf.Examples.
-    """
+    """Size of one request or of several joined ones; ``widths`` are those of list inputs, padded to the longest."""
 
     rows: int
     widths: tuple[int, ...]
@@ -67,13 +57,8 @@ class _Request:
 class Batcher:
     """Queue in front of one signature.
 
-    Args:
-        signature: To call.
-        pool: Of one thread: TensorFlow uses all cores for a call.
-        max_waiting: Rows that may wait, to refuse at once what would be answered too late; a KiB of lists, images and
-            tf.Examples counts as a row, there and in a call, in which lists are as long as the longest of all.
-        on_call: Called with the rows of each call.
-        most_rows: Of a call, but for a single request of more.
+    A KiB of lists, images and tf.Examples counts as a row, both in ``max_waiting`` and ``most_rows``. ``pool`` has one
+    thread, because TensorFlow uses all cores for a call; ``on_call`` gets the rows of each call.
     """
 
     def __init__(
@@ -97,16 +82,7 @@ class Batcher:
         self._worker: asyncio.Task[None] | None = None
 
     async def predict(self, columns: Columns, *, in_loop: bool = True) -> dict[str, np.ndarray]:
-        """Return the model's answers, [rows, ...] by output.
-
-        Args:
-            columns: Of the signature.
-            in_loop: Whether the event loop may make the call itself if it is short.
-
-        Raises:
-            Overloaded: too many rows wait.
-            tf.errors.OpError: the model refuses a row.
-        """
+        """Return the model's answers, [rows, ...] by output; raise Overloaded or tf.errors.OpError."""
         size = _Size(
             row_count(columns),
             tuple(columns[name].shape[1] for name in self._lists),

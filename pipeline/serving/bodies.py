@@ -1,4 +1,4 @@
-"""Read bodies within one budget of bytes, and parse large ones one at a time, so that others are answered meanwhile."""
+"""Read bodies within a budget of bytes; parse large ones sequentially, so that small ones are answered meanwhile."""
 
 import asyncio
 import contextlib
@@ -19,6 +19,7 @@ from pipeline.model.features import Refused
 Parsed = TypeVar("Parsed")
 # A larger body is parsed in a thread.
 LARGE = 64 << 10
+EXPECTED = 'expected {"instances": [{"feature": value, ...}, ...]}'
 RETRY = {"Retry-After": "1"}
 # So that what looks like NaN in a string is left alone. Possessive: nothing is tried twice, in a string without an end
 # neither.
@@ -28,23 +29,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of requests.
-
-    Attributes:
-        body_bytes: Size of its body.
-        instances: Rows in it.
-        rows_waiting: Rows of all requests that may wait for the model.
-        bytes_under_way: Bytes of all bodies that are being read or answered.
-        bytes_to_parse: Bytes of all large bodies that may wait to be parsed.
-        body_seconds: Until a body is whole.
-    """
+    """Limits of requests."""
 
     body_bytes: int
     instances: int
-    rows_waiting: int = 50_000
-    bytes_under_way: int = 256 << 20
-    bytes_to_parse: int = 64 << 20
-    body_seconds: float = 60.0
+    rows_waiting: int = 50_000  # of all requests
+    bytes_under_way: int = 256 << 20  # of bodies that are being read or answered
+    bytes_to_parse: int = 64 << 20  # of large bodies that wait
+    body_seconds: float = 60.0  # until a body is complete
 
     @property
     def cells(self) -> int:
@@ -53,11 +45,7 @@ class Limits:
 
 
 class Bodies:
-    """Bodies of all requests under way.
-
-    Args:
-        limits: Of them.
-    """
+    """Bodies of all current requests."""
 
     def __init__(self, limits: Limits):
         self._limits = limits
@@ -68,11 +56,7 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytearray]:
-        """Yield a whole body; it is to be answered in the block, for its bytes count until the end of it.
-
-        Raises:
-            HTTPException: it is too large, too slow, or not all of it came; or there are too many.
-        """
+        """Yield a whole body, whose bytes count until the block ends; HTTPException: it is too large or slow."""
         body = bytearray()
         seconds = self._limits.body_seconds
         try:
@@ -88,19 +72,20 @@ class Bodies:
             self._under_way -= len(body)
 
     async def parse(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Return what a check makes of the JSON in a body.
-
-        Raises:
-            HTTPException: it is no JSON, or too many large bodies wait.
-            Refused: by the check.
-        """
+        """Return the result of a check of the JSON in a body; raise what the check raises, or an HTTPException."""
         if len(body) <= LARGE:
             return check(_from_json(body))
         if self._to_parse and self._to_parse + len(body) > self._limits.bytes_to_parse:
             raise HTTPException(503, "too many large bodies wait to be parsed; try again", RETRY)
         self._to_parse += len(body)
+        loop = asyncio.get_running_loop()
         try:
-            return await self._in_turn(body, check)
+            await self._turn.acquire()
+            try:
+                return await loop.run_in_executor(self._thread, self._parse_large, body, check)
+            finally:
+                # The event loop takes the interpreter's lock several times in one answer: each time it may wait.
+                loop.call_later(2 * self._locked_seconds, self._turn.release)
         finally:
             self._to_parse -= len(body)
 
@@ -108,26 +93,20 @@ class Bodies:
         """Shut the thread down."""
         self._thread.shutdown(cancel_futures=True)
 
-    async def _in_turn(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Parse a large body in the thread, behind others."""
-        loop = asyncio.get_running_loop()
-        await self._turn.acquire()
-        try:
-            return await loop.run_in_executor(self._thread, self._parse_large, body, check)
-        finally:
-            # The event loop asks for the lock several times in one answer: each time it may wait for a body.
-            loop.call_later(2 * self._locked_seconds, self._turn.release)
-
     def _parse_large(self, body: bytearray, check: Callable[[Any], Parsed]) -> Parsed:
-        """Parse a body while Python's collector of reference cycles rests.
+        """Parse a body with Python's garbage collector off.
 
-        10 MiB of ``[],[],...`` are 3.3 million lists. The collector looks through all of them, and all that TensorFlow
-        has made, again and again, and holds the interpreter's lock meanwhile: 5 s instead of 0.5 s.
+        10 MiB of ``[],[],...`` are 3.3 million lists. The collector would search them and TensorFlow's objects
+        repeatedly and hold the interpreter's lock meanwhile: 5 s instead of 0.5 s.
         """
-        collecting = gc.isenabled()
+        collecting, started = gc.isenabled(), time.monotonic()
         gc.disable()
         try:
-            return check(self._load(body))
+            try:
+                content = _from_json(body)
+            finally:
+                self._locked_seconds = time.monotonic() - started
+            return check(content)
         except (HTTPException, Refused) as error:
             # Frames of the traceback and of the causes have the content, which is to go before the collector is back.
             error.__context__ = None
@@ -135,14 +114,6 @@ class Bodies:
         finally:
             if collecting:
                 gc.enable()
-
-    def _load(self, body: bytearray) -> Any:
-        """Return the content of JSON, and measure for how long the interpreter's lock was held."""
-        started = time.monotonic()
-        try:
-            return _from_json(body)
-        finally:
-            self._locked_seconds = time.monotonic() - started
 
     async def _fill(self, body: bytearray, request: Request) -> None:
         limit = self._limits.body_bytes
@@ -158,11 +129,7 @@ class Bodies:
 
 
 def _from_json(body: bytearray) -> Any:
-    """Return the content of JSON, in which NaN is null, and a byte order mark is passed over.
-
-    Raises:
-        HTTPException: it is none.
-    """
+    """Return the content of JSON; NaN becomes null, and a byte order mark is ignored."""
     try:
         try:
             return orjson.loads(body)
@@ -172,5 +139,4 @@ def _from_json(body: bytearray) -> Any:
             plain = body.removeprefix(_BYTE_ORDER_MARK)
             return orjson.loads(_STRING_OR_NAN.sub(lambda found: b"null" if found[0] == b"NaN" else found[0], plain))
     except orjson.JSONDecodeError as error:
-        expected = 'expected {"instances": [{"feature": value, ...}, ...]}'
-        raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {expected}") from error
+        raise HTTPException(400, f"the body is no JSON: {str(error)[:200]}; {EXPECTED}") from error

@@ -1,4 +1,4 @@
-"""Keep the version that answers; a newer one takes its place when it is loaded, without losing a request."""
+"""Hold the loaded version; replace it with a newer one without losing a request."""
 
 import asyncio
 import gc
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from pipeline import filesystem
 from pipeline.errors import UserError, first_line
 from pipeline.model.explanations import MOST_WAITING
 from pipeline.model.export_format import EXPLAIN_SIGNATURE
@@ -25,25 +26,18 @@ FAILURES = (UserError, OSError, tf.errors.OpError, RuntimeError)
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded version and the queues in front of its signatures; a request keeps the one that it began with."""
+    """A loaded version and the queues of its signatures; a request keeps the version it began with."""
 
     model: Model
     batchers: dict[str, Batcher] = field(repr=False)
 
     def explains(self, signature: str) -> bool:
-        """Return whether a signature is the one that explains answers, and takes long."""
+        """Return whether a signature is the one that explains answers, which takes long."""
         return signature == EXPLAIN_SIGNATURE and self.model.explains is not None
 
 
 class Current:
-    """Version that is served, from a folder of versions or from one SavedModel.
-
-    Args:
-        model: Folder of versions, followed as they come and go; or of a SavedModel, here or gs://bucket/folder.
-        name: Of the model, in the server's addresses.
-        metrics: Of the server.
-        max_waiting: Rows that may wait for an answer.
-    """
+    """The served version of a watched folder of versions, or one SavedModel (also gs://bucket/folder)."""
 
     def __init__(self, model: Versions | str, name: str, metrics: Metrics, max_waiting: int):
         self.name = name
@@ -51,7 +45,7 @@ class Current:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._predicting = ThreadPoolExecutor(1, thread_name_prefix="predict")
-        # Of its own: an explanation takes as long as some thousand answers, and these do not wait for it.
+        # An explanation takes as long as a thousand answers, which must not wait for it.
         self._explaining = ThreadPoolExecutor(1, thread_name_prefix="explain")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         # Versions that do not load, with names, sizes and times of their files: a copy may not yet be whole.
@@ -60,11 +54,7 @@ class Current:
         self.served: Served | None = None
 
     def start(self) -> Served:
-        """Load the newest version that loads.
-
-        Raises:
-            UserError: there is none.
-        """
+        """Load the newest version that loads; raise a UserError if none does."""
         if isinstance(self._model, str):
             try:
                 self._switch_to(load(self._model))
@@ -79,7 +69,7 @@ class Current:
         return self.served
 
     async def follow(self, every: float) -> None:
-        """Switch to the newest version in the folder, and look again every so many seconds."""
+        """Switch to the newest version in the folder, every few seconds."""
         if isinstance(self._model, str):
             return
         loop = asyncio.get_running_loop()
@@ -126,7 +116,7 @@ class Current:
         }
         if model.explains:
             most = min(self._max_waiting, MOST_WAITING)
-            # Rows are explained one after the other: together, each request would wait for the last.
+            # Rows are explained singly: in a batch, each request would wait for the last.
             explaining = Batcher(model.explains, self._explaining, most, on_call, most_rows=1)
             batchers[EXPLAIN_SIGNATURE] = explaining
         before, self.served = self.served, Served(model, batchers)
@@ -154,16 +144,8 @@ def _problem(folder: str, error: Exception) -> str:
 
 
 def _state(folder: Path) -> object:
-    """Return what changes when a file in a folder does; an error's number for what cannot be looked at."""
+    """Return a value that changes when a file in a folder does; an error number if the folder cannot be read."""
     try:
-        return [(path, _facts(path)) for path in sorted(folder.rglob("*"))]
+        return list(filesystem.stamps(folder, sorted(map(str, folder.rglob("*")))))
     except OSError as error:
         return error.errno
-
-
-def _facts(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return error.errno
-    return status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC calls beside HTTP: Predict, GetModelMetadata and GetModelStatus.
+"""TensorFlow Serving's gRPC calls: Predict, GetModelMetadata and GetModelStatus.
 
 https://github.com/tensorflow/serving/blob/master/tensorflow_serving/apis/prediction_service.proto
 """
@@ -62,19 +62,7 @@ FIELDS = {
 async def grpc_server(
     answering: Answering, address: str, token: str | None, grace: float, *, shared: bool = False
 ) -> AsyncIterator[int]:
-    """Answer calls while the block runs; yield the port.
-
-    Args:
-        answering: What answers HTTP, too.
-        address: "host:port".
-        token: Expected as metadata ``authorization: Bearer <token>``; None: none is.
-        grace: Seconds for the calls that have begun, when the block ends.
-        shared: Whether other processes of this server answer there too; without, a second server would take half of
-            the first one's calls.
-
-    Raises:
-        RuntimeError: the port is taken.
-    """
+    """Answer gRPC calls while the block runs; yield the port, which other processes use too if it is ``shared``."""
     server = grpc.aio.server(
         interceptors=[] if token is None else [_Guard(token)],
         options=[
@@ -83,8 +71,9 @@ async def grpc_server(
         ],
         maximum_concurrent_rpcs=CALLS,
     )
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Predictions(answering), server)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Status(answering), server)
+    services = _Services(answering)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(services, server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(services, server)
     port = server.add_insecure_port(address)
     await server.start()
     try:
@@ -94,7 +83,7 @@ async def grpc_server(
 
 
 class _Guard(grpc.aio.ServerInterceptor):
-    """Lets whoever knows the token ask."""
+    """Require a token."""
 
     def __init__(self, token: str):
         self._expected = f"Bearer {token}".encode()
@@ -114,7 +103,7 @@ class _Guard(grpc.aio.ServerInterceptor):
 
 
 def _left_out(call: str, instead: str) -> Callable[[Any, Any, Any], Awaitable[None]]:
-    """Return a call that is refused with what to do instead."""
+    """Return the handler of an unsupported call, whose error says what to use instead."""
 
     async def refuse(self: Any, request: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{call} is left out; {instead}")
@@ -122,10 +111,14 @@ def _left_out(call: str, instead: str) -> Callable[[Any, Any, Any], Awaitable[No
     return refuse
 
 
-class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
+class _Services(prediction_service_pb2_grpc.PredictionServiceServicer, model_service_pb2_grpc.ModelServiceServicer):
     # Of models exported with the signatures of Estimators.
     Classify, Regress, MultiInference = (
         _left_out(call, "ask the same with Predict") for call in ("Classify", "Regress", "MultiInference")
+    )
+    HandleReloadConfigRequest = _left_out(
+        "HandleReloadConfigRequest",
+        "push another version, or take the newest back with: python -m pipeline serve --rollback",
     )
 
     def __init__(self, answering: Answering):
@@ -155,6 +148,15 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
             response.metadata[SIGNATURES].Pack(signatures)
             return response
 
+    async def GetModelStatus(self, request: Any, context: Any) -> Any:
+        """Return that the version is available."""
+        async with _refusing(context):
+            served = _served(self._answering, request)
+            response = get_model_status_pb2.GetModelStatusResponse()
+            available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+            response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
+            return response
+
     async def _predict(self, request: Any) -> Any:
         started = time.monotonic()
         served = _served(self._answering, request)
@@ -176,7 +178,7 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
         return response
 
     def _check(self, request: Any, served: Served, signature: Signature) -> Call:
-        """Return the rows of a request; raise an HTTPException where they are not valid."""
+        """Return the rows of a request; raise an HTTPException if they are invalid."""
         try:
             columns = _columns(request.inputs, signature.inputs, self._answering.limits.cells)
             self._answering.check_number(row_count(columns), served, signature)
@@ -185,28 +187,9 @@ class _Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
             raise HTTPException(400, str(refused)) from refused
 
 
-class _Status(model_service_pb2_grpc.ModelServiceServicer):
-    HandleReloadConfigRequest = _left_out(
-        "HandleReloadConfigRequest",
-        "push another version, or take the newest back with: python -m pipeline serve --rollback",
-    )
-
-    def __init__(self, answering: Answering):
-        self._answering = answering
-
-    async def GetModelStatus(self, request: Any, context: Any) -> Any:
-        """Return that the version is available."""
-        async with _refusing(context):
-            served = _served(self._answering, request)
-            response = get_model_status_pb2.GetModelStatusResponse()
-            available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
-            response.model_version_status.add(version=served.model.number, state=available).status.error_code = 0
-            return response
-
-
 @contextlib.asynccontextmanager
 async def _refusing(context: Any, counter: Counter | None = None) -> AsyncIterator[None]:
-    """End a call with the code that its error means, and count it by that."""
+    """Convert an error to a gRPC status, and count the call by it."""
     code = grpc.StatusCode.CANCELLED
     try:
         yield
@@ -224,7 +207,7 @@ async def _refusing(context: Any, counter: Counter | None = None) -> AsyncIterat
 
 
 def _served(answering: Answering, request: Any) -> Served:
-    """Return the version that answers, if it is the one that a request names."""
+    """Return the loaded version if it is the requested one."""
     spec = request.model_spec
     if spec.WhichOneof("version_choice") == "version_label":
         raise HTTPException(501, "labels of versions are left out; ask a version by its number, or the newest")
@@ -232,17 +215,13 @@ def _served(answering: Answering, request: Any) -> Served:
 
 
 def _name(spec: Any, request: Any, served: Served, signature: str = "") -> None:
-    """Write into a response which model and version answers."""
+    """Write the model and the version into a response."""
     spec.name, spec.signature_name = request.model_spec.name, signature
     spec.version.value = served.model.number
 
 
 def _columns(tensors: Mapping[str, Any], inputs: Mapping[str, Input], most_cells: int) -> dict[str, np.ndarray]:
-    """Convert tensors to the columns of a signature, whose names they have.
-
-    Raises:
-        Refused: one is missing, unknown, of another type or shape, or has a value that the model cannot be asked.
-    """
+    """Convert tensors to columns; raise Refused for a missing, unknown or invalid one."""
     names = {column.tensor or name: name for name, column in inputs.items()}
     if unknown := sorted(tensors.keys() - names.keys()):
         raise Refused(None, f"no input {unknown[0][:100]!r}; the signature has {shortened(names)}")
@@ -259,7 +238,7 @@ def _columns(tensors: Mapping[str, Any], inputs: Mapping[str, Input], most_cells
 
 
 def _shape(key: str, tensor: Any, column: Input) -> tuple[int, ...]:
-    """Return the shape that a tensor states; raise Refused where it or the type is another than the signature's."""
+    """Return the shape of a tensor; raise Refused if it or the type does not match the signature."""
     expected = tf.dtypes.as_dtype(column.dtype if column.dtype != object else tf.string).as_datatype_enum
     if tensor.dtype != expected:
         names = types_pb2.DataType.DESCRIPTOR.values_by_number
@@ -283,24 +262,21 @@ def _array(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.n
         if len(tensor.string_val) != math.prod(shape):
             raise Refused(None, f"input {key!r}: expected {math.prod(shape):,} texts, got {len(tensor.string_val):,}")
         return np.array(list(tensor.string_val), object).reshape(shape)
-    values = _numbers(key, tensor, shape, column)
+    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
+    if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
+        values = np.array(written, column.dtype).reshape(shape)
+    else:
+        try:
+            values = tf.make_ndarray(tensor)  # accepts every way of writing, and takes ten times as long
+        except ValueError as error:
+            raise Refused(None, f"input {key!r}: its values do not match its shape: {str(error)[:200]}") from error
     if values.dtype.kind == "f":
         _check_numbers(values, column)
     return values
 
 
-def _numbers(key: str, tensor: Any, shape: tuple[int, ...], column: Input) -> np.ndarray:
-    written = getattr(tensor, FIELDS.get(tensor.dtype, ""), ())
-    if len(written) == math.prod(shape) and not tensor.tensor_content:  # as clients write a row
-        return np.array(written, column.dtype).reshape(shape)
-    try:
-        return tf.make_ndarray(tensor)  # takes every way of writing, and ten times as long
-    except ValueError as error:
-        raise Refused(None, f"input {key!r}: its values are not those of its shape: {str(error)[:200]}") from error
-
-
 def _check_numbers(values: np.ndarray, column: Input) -> None:
-    """Raise Refused for the first row with a number that is none, where there must be one, or not a whole one."""
+    """Raise Refused for the first row with an invalid, missing or fractional number."""
     missing = np.isnan(values)
     whole = column.kind != "integers" or ((values == np.rint(values)) & (values >= -(2.0**63)) & (values < 2.0**63))
     wrong = ~(missing | (np.isfinite(values) & whole)) | (missing & column.required)

@@ -1,4 +1,4 @@
-"""Refuse images that a model could not decode, and put what is known about the others in their place."""
+"""Reject images that a model could not decode; replace the others by their facts in the request log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,47 +7,28 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from pipeline.data.image_checks import BadImage, Facts, facts_of
-from pipeline.model.features import Columns, Refused
+from pipeline.model.features import Columns, Refused, row_count
 from pipeline.model.inputs import IMAGE, Input
 from pipeline.settings.image_data import Images, facts
 
 
 def facts_by_row(columns: Columns, inputs: Mapping[str, Input]) -> list[dict[str, Any]]:
-    """Return what is known about the images of every row, by the names of the columns that ExampleGen writes.
-
-    Args:
-        columns: By input, [rows].
-        inputs: Of the signature, with images among them.
-
-    Raises:
-        Refused: an image is broken or over its limits, which are checked before it is decoded.
-    """
+    """Return the facts of the images of each row; raise Refused for a broken or too large one, before it is decoded."""
     images = {name: column.limits for name, column in inputs.items() if column.kind == IMAGE and column.limits}
-    known: list[dict[str, Any]] = []
-    for row, encoded in enumerate(zip(*(columns[name] for name in images), strict=True)):
-        of_row: dict[str, Any] = {}
-        for (name, limits), data in zip(images.items(), encoded, strict=True):
+    known: list[dict[str, Any]] = [{} for _ in range(row_count(columns))]
+    for name, limits in images.items():
+        for row, data in enumerate(columns[name]):
             try:
-                of_row |= named(name, facts_of(data, limits))
+                known[row] |= named(name, facts_of(data, limits))
             except BadImage as error:
                 raise Refused(row, f"feature {name!r}: {error}") from error
-        known.append(of_row)
     return known
 
 
 def with_checked_images(columns: Columns, rows: Mapping[str, Input]) -> dict[str, np.ndarray]:
-    """Check the images in serialized tf.Examples.
+    """Check the images in serialized tf.Examples; ``rows`` are the inputs that say which features are images.
 
-    Args:
-        columns: Of a signature that takes tf.Examples.
-        rows: Inputs of the signature for rows, which say which features are images.
-
-    Returns:
-        The columns, with each tf.Example written anew if there are images: of a field that is there twice TensorFlow's
-        parser may take another than protobuf's, which is the one that was checked.
-
-    Raises:
-        Refused: a tf.Example is none, or an image in it is broken or over its limits.
+    Each tf.Example is serialized again: of a duplicate field TensorFlow's parser may use a value that was not checked.
     """
     images = {name: column.limits for name, column in rows.items() if column.kind == IMAGE and column.limits}
     if not images:
@@ -74,7 +55,7 @@ def with_checked_images(columns: Columns, rows: Mapping[str, Input]) -> dict[str
 
 
 def named(column: str, found: Facts) -> dict[str, Any]:
-    """Return the facts of an image by the names of their columns; a request tells no path."""
+    """Return the facts of an image by their column names."""
     _, _, format, width, height, brightness = facts(column)
     return {format: found.format, width: found.width, height: found.height, brightness: found.brightness}
 
@@ -82,7 +63,7 @@ def named(column: str, found: Facts) -> dict[str, Any]:
 def without_images(
     instances: Sequence[Any], inputs: Mapping[str, Input], known: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return rows from JSON with what is known about their images in place of these."""
+    """Return rows from JSON with the facts of their images in place of these."""
     others = {name for name, column in inputs.items() if column.kind != IMAGE}
     return [
         {name: value for name, value in row.items() if name in others} | dict(of_row)
@@ -91,7 +72,7 @@ def without_images(
 
 
 def logged(instance: Mapping[str, Any], images: Images) -> dict[str, Any]:
-    """Return a row of a log that holds whole images as our own log has it; a broken image counts as missing."""
+    """Return a row of a log with whole images as our own log has it; a broken image counts as missing."""
     if "b64" in instance and images.column not in instance:
         instance = {images.column: instance}
     column = Input(images.column, IMAGE, True, np.dtype(object), limits=images)

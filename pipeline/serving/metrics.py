@@ -4,11 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 
 class Metrics:
-    """Metrics of one server.
-
-    Args:
-        shared: Whether it has several processes, of which the text sums up all.
-    """
+    """Metrics of one server; ``shared``: it has several processes, and the text sums up all."""
 
     def __init__(self, *, shared: bool = False) -> None:
         self._shared = shared

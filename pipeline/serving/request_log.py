@@ -19,15 +19,7 @@ logger = logging.getLogger("pipeline.serve")
 
 
 class RequestLog:
-    """Appends to ``requests-<day>.jsonl``, which nobody else may read.
-
-    Args:
-        folder: Created if missing.
-        share: Of the rows that are logged, 0 to 1.
-        days: Days of which the files are kept.
-        day_bytes: Of a day; what is more is not logged.
-        without: Columns that are left out of the instances.
-    """
+    """Append to ``requests-<day>.jsonl``, readable by its owner only, at most ``day_bytes`` a day."""
 
     def __init__(
         self,
@@ -48,7 +40,7 @@ class RequestLog:
         self._failing = False
 
     def add(self, version: int, instances: Sequence[Any], predictions: Sequence[Any]) -> None:
-        """Log a sample of the rows; a full disk costs the log, not the answer."""
+        """Log a sample of the rows; a full disk does not fail the request."""
         pairs = zip(instances, predictions, strict=True)
         chosen = [pair for pair in pairs if self._share >= 1 or random.random() < self._share]
         if not chosen:
@@ -74,7 +66,7 @@ class RequestLog:
             self._failing = True
 
     def _shown(self, row: Any) -> Any:
-        """Return an instance without the columns that are not logged; a bare value is a column, too."""
+        """Return an instance without the columns that are not logged; a bare value is a column too."""
         if not self._without:
             return row
         return {name: row[name] for name in row if name not in self._without} if isinstance(row, dict) else None

@@ -1,4 +1,4 @@
-"""Write tables, one after the other, to one Parquet, CSV or JSON lines file."""
+"""Write tables sequentially to one Parquet, CSV or JSON lines file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,12 +19,8 @@ Names = Mapping[str, Sequence[str]]
 class TableWriter:
     """Write tables of equal columns to a file, in the format of its ending.
 
-    Parquet and JSON lines keep lists. CSV has none: there, a list of fixed size becomes one column for each value
-    (``probabilities_0`` or, with names, ``probabilities_setosa``), and any other nested value becomes JSON.
-
-    Args:
-        file: Whose name ends with .parquet, .csv or .jsonl.
-        names: Of the values of list columns, by column, for CSV; a column that is not in it gets numbers from 0.
+    CSV has no lists: a list of fixed size becomes one column for each value (``probabilities_0`` or, with ``names``,
+    ``probabilities_setosa``), and any other nested value becomes JSON.
     """
 
     def __init__(self, file: Path, names: Names | None = None):
@@ -34,11 +30,7 @@ class TableWriter:
         self._schema: pa.Schema | None = None
 
     def write(self, table: pa.Table) -> None:
-        """Append the rows.
-
-        Raises:
-            UserError: a column changes its type, or CSV would have two of one name.
-        """
+        """Append the rows; raise a UserError if a column changes its type, or CSV would have a duplicate column."""
         if self._file.suffix == ".csv":
             table = flat(table, self._names)
         if self._schema is None:
@@ -68,15 +60,7 @@ class TableWriter:
 
 
 def flat(table: pa.Table, names: Names) -> pa.Table:
-    """Replace nested columns by columns that CSV can hold.
-
-    Args:
-        table: With lists.
-        names: Of the values of list columns, by column.
-
-    Raises:
-        UserError: two columns would have one name.
-    """
+    """Replace nested columns by columns that CSV can hold."""
     columns: list[tuple[str, Any]] = []
     for name in table.column_names:
         columns += _flat(name, one_array(table.column(name)), names.get(name, ()))
@@ -108,13 +92,10 @@ def _flat(name: str, column: Any, names: Sequence[str]) -> list[tuple[str, Any]]
 
 
 def shortest(column: Any) -> Any:
-    """Convert float32 to those float64 numbers that are written with the fewest digits.
+    """Convert float32 to the float64 numbers with the fewest digits.
 
-    The float32 nearest to 0.4267325 is 0.42673251032829285; as a float64 it would be written like that. Arrow writes
-    the shortest text that reads back as the same float32, a hundred times as fast as Python.
-
-    Args:
-        column: An array of Arrow, also of lists; any other type stays as it is.
+    The float32 nearest to 0.4267325 would be written as 0.42673251032829285. Arrow writes the shortest text that reads
+    back as the same float32, a hundred times as fast as Python.
     """
     texts = _replace_float32(column.type, pa.string())
     return column if texts == column.type else column.cast(texts).cast(_replace_float32(column.type, pa.float64()))
@@ -134,7 +115,7 @@ def _json(value: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """Return bytes as the text that they mostly are, and times as ISO 8601."""
+    """Return bytes as text, and times as ISO 8601."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return None if value is None else str(value)

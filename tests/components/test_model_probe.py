@@ -124,7 +124,7 @@ def test_a_model_that_is_right_for_every_dtype_has_no_problem(tmp_path):
     answers = loaded.signatures["predict"](examples=tf.constant(records))["prediction"].numpy()
     assert len(np.unique(answers)) > 30
 
-    report = model_check.probe(
+    report = model_check.run_probe(
         request(
             tmp_path / "model",
             records,
@@ -173,7 +173,7 @@ def ask_stock(folder: Path, classes: list[str], logits: bool = False) -> dict[st
         for x in range(-5, 5)
     ]
     answer = {0: "prediction", 2: "probability"}.get(len(classes), "probabilities")
-    return model_check.probe(request(folder, rows, classes=classes, logits=logits, tolerance=1e-3, answer=answer))
+    return model_check.run_probe(request(folder, rows, classes=classes, logits=logits, tolerance=1e-3, answer=answer))
 
 
 LARGE = 1e7
@@ -308,7 +308,7 @@ def probe_images(folder: Path, tolerant: bool = False, pictures: Sequence[bytes]
         }
         records.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     of_images = {"image": "image", "not_served": ["image_path", "label"], "columns": {"image": "image"}}
-    return model_check.probe(request(folder, records, tolerance=1e-3, **of_images))
+    return model_check.run_probe(request(folder, records, tolerance=1e-3, **of_images))
 
 
 PICTURE = tf.io.encode_png(tf.fill([20, 20, 3], tf.constant(90, tf.uint8))).numpy()

@@ -39,7 +39,7 @@ def report_of(model: Path, timeout: float = 300, row: bytes | None = None) -> di
     row = row or tf.train.Example(features=tf.train.Features(feature={"x": value})).SerializeToString()
     settings = {"label": "y", "classes": [], "threshold": 0.5, "tolerance": 1e-3, "timeout": timeout}
     rows = {"examples": [base64.b64encode(row).decode()], "training": None, "optional": [], "text": [], "columns": {}}
-    return model_check.probe({**settings, **rows, "answer": "prediction", "model": str(model)})
+    return model_check.run_probe({**settings, **rows, "answer": "prediction", "model": str(model)})
 
 
 def ahead() -> psutil.Process:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.model.packing import packed
+from pipeline.model.signatures import packed
 
 SPECS = {
     "a": tf.TensorSpec([None], tf.float32, name="a"),

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.model.features import Refused, from_instances
+from pipeline.model.features import Refused, from_instances, plain_rows
 from pipeline.model.inputs import ANY, Input
-from pipeline.model.plain_rows import plain_rows
 from tests.hostile.mutations import CASES
 
 INPUTS = {

@@ -181,7 +181,10 @@ WRONG = {
     ),
     "one value for a billion rows": (change("temp", tensor(FLOAT, 1 << 30, float_val=[1])), "over 5,242,880 values"),
     "one text for all rows": (change("carrier", tensor(STRING, 3, string_val=[b"UA"])), "expected 3 texts, got 1"),
-    "bytes of other values": (change("temp", tensor(FLOAT, 3, tensor_content=b"12345")), "'temp': its values are not"),
+    "bytes of other values": (
+        change("temp", tensor(FLOAT, 3, tensor_content=b"12345")),
+        "'temp': its values do not match its shape",
+    ),
     "a number that is none": (
         change("temp", tensor(FLOAT, 3, float_val=[1, float("inf"), 2])),
         r"instances\[1\]: feature 'temp': expected a number, or null where it is missing, got inf",

@@ -14,8 +14,8 @@ from pipeline.cli import predict
 from pipeline.model.export_format import INPUTS
 from pipeline.model.features import Refused, from_columns, from_instances, joined
 from pipeline.model.signatures import Model, load
+from pipeline.serving.app import describe
 from pipeline.serving.batching import Batcher
-from pipeline.serving.description import describe
 
 ROWS = [{"ids": [1, 2, 3], "words": ["a", "bcd"]}, {"ids": None, "words": []}, {"ids": [2**40], "words": ["é"]}]
 SUMS = [6 + 4, 0, 2**40 + 2]

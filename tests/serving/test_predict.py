@@ -17,7 +17,7 @@ from pipeline.data.examples import feature
 from pipeline.errors import UserError
 from pipeline.model.export_format import CLASSES, INPUTS
 from pipeline.model.signatures import Model, load
-from pipeline.serving.description import describe
+from pipeline.serving.app import describe
 from tests.serving.conftest import DESCRIBED, ROWS, expected, save
 
 

@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 from pipeline.model.export_format import INPUTS
 from pipeline.model.features import Refused, from_instances
 from pipeline.model.signatures import Model, load
-from pipeline.serving.description import describe
+from pipeline.serving.app import describe
 from pipeline.settings.names import plain_names
 
 NAMES = ["mean radius", "class", "größe", "a-b", "a b", "a_b", "1st", "x" * 200, 'say "hi" \\', "🙂", "A_B"]
