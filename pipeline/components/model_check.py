@@ -34,8 +34,7 @@ from pipeline.processes import add_cpu_seconds
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of
-from pipeline.training.export import not_served
-from pipeline.training.predictions import PREDICTIONS, ROWS
+from pipeline.training.export import PREDICTIONS, ROWS, not_served
 from pipeline.validation.statistics import image_column
 
 # As TFX's InfraValidator names them.

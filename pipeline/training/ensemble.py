@@ -13,12 +13,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.training.balance import class_weights
 from pipeline.training.boosting import Sample, fit, losses_of
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split, each_row
+from pipeline.training.input_pipeline import Split, balanced, each_row
 from pipeline.training.settings import Settings
 from pipeline.training.trees import Columns, Trees
 
@@ -130,7 +129,8 @@ def fit_trees(features: Features, train: Split, evaluate: Split, settings: Setti
     judged = columns.of(collected)
     del collected
     if settings.class_weight:
-        weights = class_weights(labels, weights, classes)[labels.astype(int)] * (1 if weights is None else weights)
+        of_classes = balanced(np.bincount(labels.astype(int), weights, classes))
+        weights = of_classes[labels.astype(int)] * (1 if weights is None else weights)
     if classes:
         counted = with_shares_of(labels, weights, right, counted)
     judging = Sample(judged, right, counted)

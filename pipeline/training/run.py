@@ -19,19 +19,17 @@ import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.model import background
-from pipeline.training import answers, predictions, strategy
+from pipeline.training import answers, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
-from pipeline.training.cache import estimate, find
 from pipeline.training.checkpoint import Checkpoints
-from pipeline.training.conformal import rank_of
 from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
 from pipeline.training.ensemble import FittedTrees, bytes_to_fit, fit_trees, with_trees
-from pipeline.training.export import export
+from pipeline.training.export import ROWS, export, record_predictions
 from pipeline.training.features import Features
 from pipeline.training.history import MEMBERS_FILE
-from pipeline.training.input_pipeline import Split, read
+from pipeline.training.input_pipeline import Split, estimate, find, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
@@ -88,7 +86,9 @@ def run(
     decoder = decoder_of(transform_output, settings, decode)
     train, evaluate = splits(fn_args.train_files, fn_args.eval_files, decoder, settings, distribution)
     if settings.coverage is not None:
-        rank_of(evaluate.examples, settings.coverage, both_sides=not settings.classes)  # rather now than in the end
+        answers.rank_of(
+            evaluate.examples, settings.coverage, both_sides=not settings.classes
+        )  # rather now than in the end
     hyperparameters = (
         keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
         if fn_args.hyperparameters
@@ -160,8 +160,8 @@ def run(
             tf.io.gfile.makedirs(kept)
             with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
                 file.write(members + "\n")
-        at_once = settings.batch_size if decode else predictions.ROWS
-        predictions.record(
+        at_once = settings.batch_size if decode else ROWS
+        record_predictions(
             model,
             decoder,
             fn_args.eval_files,

@@ -15,12 +15,11 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
-from pipeline.training.cache import estimate, find
 from pipeline.training.control_groups import free_memory, usable_cores
 from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split
+from pipeline.training.input_pipeline import Split, estimate, find
 from pipeline.training.loop import Fit
 from pipeline.training.oracle import DefaultsFirst, OracleElsewhere
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
