@@ -75,7 +75,7 @@ class Backbone(keras.layers.Layer):
 
 
 class Preprocess(keras.layers.Layer):
-    """Colours of 0 to 255 → those that a network of keras.applications was trained with."""
+    """Colours of 0 to 255 → the range that a network of keras.applications was trained with."""
 
     def __init__(self, module: str):
         super().__init__(name="preprocess")

@@ -14,23 +14,9 @@ from pipeline.training.trees import Columns, Trees
 
 logger = logging.getLogger("pipeline.training")
 
-
-class Pace(NamedTuple):
-    """Iterations by which the answers for the eval split improve.
-
-    Attributes:
-        rate: Of a step.
-        at_first: Iterations that are tried before any are judged.
-        patience: Iterations without a better answer after which no more are tried.
-    """
-
-    rate: float
-    at_first: int
-    patience: int
-
-
-# Of many rows larger steps: half of them improve the answers as much.
-SLOW, FAST, MANY_ROWS = Pace(0.05, 150, 75), Pace(0.1, 112, 38), 100_000
+# The rate of a step, iterations before any are judged, and iterations without a better answer that end the search. Of
+# many rows larger steps: half of them improve the answers as much.
+SLOW, FAST, MANY_ROWS = (0.05, 150, 75), (0.1, 112, 38), 100_000
 LEAST_ITERATIONS, MOST_ITERATIONS = 25, 500
 # Each iteration grows a tree for each of several classes, and a request waits for all of them.
 MOST_TREES = 2_000
@@ -53,7 +39,7 @@ class Sample(NamedTuple):
 
 
 def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: int) -> tuple[Trees, np.ndarray]:
-    """Fit gradient boosting, as many iterations as improve the answers for the eval split.
+    """Fit as many iterations as improve the answers for the eval split.
 
     Args:
         train: Rows to learn from; of every class.
@@ -69,29 +55,29 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
-    pace = SLOW if len(train.values) < MANY_ROWS else FAST
-    # Of equal columns trees take the first, but would look at all of them.
-    telling = _telling(train.values, columns.categories)
+    rate, at_first, patience = SLOW if len(train.values) < MANY_ROWS else FAST
+    # Of equal columns trees take the first, but would compare all of them.
+    informative = _informative(train.values, columns.categories)
     values, judged = train.values, evaluate.values
-    if len(telling) < columns.count:
+    if len(informative) < columns.count:
         logger.info(
-            "Trees look at %d of %d columns; others equal these or have one value.", len(telling), columns.count
+            "Trees look at %d of %d columns; others equal these or have one value.", len(informative), columns.count
         )
-        values, judged = values[:, telling], judged[:, telling]
+        values, judged = values[:, informative], judged[:, informative]
     booster = (HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor)(
-        learning_rate=pace.rate,
+        learning_rate=rate,
         early_stopping=False,
         warm_start=True,
-        categorical_features=[number for number, place in enumerate(telling) if place < columns.categories] or None,
+        categorical_features=[number for number, place in enumerate(informative) if place < columns.categories] or None,
         random_state=seed,
     )
     progress = Progress("trees")
     most = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, MOST_TREES // max(1, classes - 1)))
-    iterations, tried, best = min(most, pace.at_first), 0, 0
+    iterations, tried, best = min(most, at_first), 0, 0
     lowest = math.inf
     answers: np.ndarray = np.zeros(0)
     while tried < iterations:
-        # All cores but one: OpenMP's threads wait for each other, and one without a core holds up all of them.
+        # All cores but one: OpenMP's threads wait for each other, and a busy core delays all of them.
         with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
             booster.set_params(max_iter=iterations).fit(values, train.labels, sample_weight=train.weights)
         stages = booster.staged_predict_proba if classes else booster.staged_predict
@@ -102,12 +88,12 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
         tried = iterations
         if progress.due():
             progress.tell(f"trees: iteration {tried} of at most {most}, loss on eval {lowest:.4g}")
-        if tried - best < pace.patience:
+        if tried - best < patience:
             # Twice as many, for scikit-learn sorts all rows and answers for them anew whenever it goes on.
             iterations = min(most, 2 * tried)
     logger.info("Trees: %d iterations, loss on the eval split %.4g.", best, lowest)
     answers = answers[:, 1:] if classes == 2 else answers.reshape(len(answers), -1)
-    return Trees(columns, booster, best, telling), answers.astype(np.float64)
+    return Trees(columns, booster, best, informative), answers.astype(np.float64)
 
 
 def losses_of(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
@@ -126,9 +112,9 @@ def losses_of(answers: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarr
     return -np.log(np.clip(right, 1e-7, 1.0))
 
 
-def _telling(values: np.ndarray, categories: int) -> list[int]:
-    """Return the places of the columns, of [rows, columns], by which trees can split rows as by no column before."""
-    # Some rows tell most columns apart; to read one column of a large table takes as long as to read all of them.
+def _informative(values: np.ndarray, categories: int) -> list[int]:
+    """Return the places of the columns, of [rows, columns], that are neither constant nor equal to an earlier one."""
+    # Some rows distinguish most columns; reading one column of a large table takes as long as reading all.
     some = values[:: max(1, len(values) // ROWS_TO_COMPARE)]
     keys = [column.tobytes() for column in some.T]
     times = Counter(keys)

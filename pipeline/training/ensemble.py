@@ -1,4 +1,4 @@
-"""A network and trees that answer together: their mean, weighed by what the eval split says.
+"""A network and trees that answer together: their mean, weighed on the eval split.
 
 Models that err differently err less in the mean: on 51 published tables, ensembles of both families are ahead of either
 (Erickson et al. 2025, "TabArena: A Living Benchmark for Machine Learning on Tabular Data").
@@ -7,7 +7,7 @@ Models that err differently err less in the mean: on 51 published tables, ensemb
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -25,8 +25,8 @@ logger = logging.getLogger("pipeline.training")
 
 # Rows answered at once.
 BATCH = 4096
-# Rows of the train split, and bytes of them, that are unpacked at once: for each batch Python is asked dozens of times,
-# and each time waits for the thread that traces the network.
+# Rows of the train split, and bytes, that are unpacked together: each batch asks Python for its lock dozens of times,
+# and may wait for the thread that traces the network.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 65_536, 64 << 20
 # Values that trees learn from, columns times rows, and bytes for each while scikit-learn fits. Of more values, evenly
 # picked rows.
@@ -34,15 +34,16 @@ MOST_VALUES, BYTES_TO_FIT = 150_000_000, 22
 # Of the trees.
 WEIGHTS = np.linspace(0, 1, 21)
 EVEN_ROWS = 100
+# Trees, and their answers, [rows, 1 or classes], for the rows of the eval split that decide on their weight.
+FittedTrees: TypeAlias = tuple[Trees, Sample]
 
 
 class Ensemble(tf.Module):
-    """The weighted mean of what trees and a network answer.
+    """The weighted mean of the answers of trees and a network.
 
     Attributes:
-        trees: Fitted.
-        weight: Of the trees' answers, 0 to 1; the network's have the rest.
-        found: In words, what the members lose on the eval split.
+        weight: Of the trees' answers, 0 to 1.
+        found: In words, the losses of the members on the eval split.
         alone: Whether there is no network.
     """
 
@@ -56,10 +57,7 @@ def answering(
 ) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
     """Return a function from decoded features, [batch, ...] by name, to answers, [batch, 1 or classes].
 
-    Args:
-        model: Takes the features that a functional model names; all, if it is another.
-        decoder: Of the transformed features.
-        ensemble: Trees that answer with the model; alone, the model is not asked.
+    A functional model takes the features that it names, any other takes all.
     """
     is_functional = getattr(model, "inputs", None) and not isinstance(model, keras.Sequential)
     names = [tensor.name for tensor in model.inputs] if is_functional else list(decoder.specs)
@@ -75,41 +73,16 @@ def answering(
     return lambda features: weight * trees(features) + (1 - weight) * tf.cast(network(features), tf.float32)
 
 
-class FittedTrees(NamedTuple):
-    """Trees that were fitted, and the rows of the eval split by which they and a network are weighed.
-
-    Attributes:
-        trees: Fitted.
-        answers: Theirs, [rows, 1 or classes].
-        labels: Of the rows, [rows].
-        weights: How much each row counts, [rows]; None: all count the same.
-    """
-
-    trees: Trees
-    answers: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None
-
-
 def bytes_to_fit(features: Features, rows: int) -> int:
-    """Return how many bytes of memory ``fit_trees`` takes for so many rows of the train split."""
+    """Return the bytes of memory that ``fit_trees`` takes for this many rows of the train split."""
     return BYTES_TO_FIT * min(MOST_VALUES, rows * Columns(features).count)
 
 
 def fit_trees(features: Features, train: Split, evaluate: Split, settings: Settings) -> FittedTrees | None:
-    """Fit trees; every worker does so.
-
-    Args:
-        features: Of the model.
-        train: The train split.
-        evaluate: The eval split.
-        settings: Of the training.
-
-    Returns:
-        None where trees have nothing to learn from.
+    """Fit trees, in every worker; None if there are no columns or classes to learn from.
 
     Raises:
-        TrainingError: trees are to answer alone, and there is nothing that they could learn from.
+        TrainingError: then, if settings.members is "trees".
     """
     columns, classes = Columns(features), len(settings.classes)
     at_once = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // train.rows.bytes))
@@ -135,7 +108,7 @@ def fit_trees(features: Features, train: Split, evaluate: Split, settings: Setti
         counted = with_shares_of(labels, weights, right, counted)
     judging = Sample(judged, right, counted)
     trees, answers = fit(Sample(learnt, labels, weights), judging, columns, classes, settings.seed or 0)
-    return FittedTrees(trees, answers, right, counted)
+    return trees, judging._replace(values=answers)
 
 
 def with_trees(
@@ -146,17 +119,10 @@ def with_trees(
     evaluate: Split,
     settings: Settings,
 ) -> Ensemble | None:
-    """Weigh trees and a network by what their mean loses on the eval split; None where there are no trees.
+    """Weigh trees and a network by the loss of their mean on the eval split; None if there are no trees.
 
-    Every worker does so, for reading some variables of the network takes all of them.
-
-    Args:
-        model: Trained; it is not asked where settings.members is "trees".
-        decoder: Of the transformed features.
-        fitted: Gives the trees. It is called when the network has answered, for it may wait for them.
-        features: Those that the trees were given.
-        evaluate: The eval split.
-        settings: Of the training.
+    Every worker must call it, to read some variables of the network. ``fitted`` may wait for the trees; it is called
+    when the network has answered.
     """
     others: list[np.ndarray] = []
     if settings.members != "trees":
@@ -165,7 +131,7 @@ def with_trees(
     found = fitted()
     if found is None:
         return None
-    trees, answers, right, counted = found
+    trees, (answers, right, counted) = found
     classes = len(settings.classes)
     if settings.members == "trees":
         return Ensemble(
@@ -187,9 +153,9 @@ def with_trees(
 def with_shares_of(
     train: np.ndarray, train_weights: np.ndarray | None, labels: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray:
-    """Return weights of rows, [rows], by which their classes have the shares that they have in the train split.
+    """Return weights of rows, [rows], by which their classes have the shares of the train split.
 
-    Months with fewer late flights than those of the training would else favour whatever answers with lower
+    Otherwise, months with fewer late flights than those of the training would favour the member with lower
     probabilities, of which months to come know nothing ("label shift", Lipton et al. 2018, "Detecting and Correcting
     for Label Shift with Black Box Predictors").
 
@@ -211,14 +177,14 @@ def with_shares_of(
 def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:
     """Return the weight nearest to a half that loses no more than the best one by a standard error.
 
-    Of few rows it is nearer still. On a small eval split, the best weight is often the one of the member that fits its
-    rows by chance, and without a single wrong answer among them their spread says nothing of what one would cost:
-    ``EVEN_ROWS`` more rows count as if they asked for a half.
+    With few rows it is still nearer: on a small eval split, the best weight is often the one of the member that fits
+    its rows by chance, and without a wrong answer the spread is no measure of what one would cost. ``EVEN_ROWS`` more
+    rows count as if their best weight were a half.
 
     Args:
         losses: Of each row for each weight, [weights, rows].
-        counted: How much each row counts, [rows]; None: all count the same. Chance is that of Kish's effective number
-            of rows (1965, "Survey Sampling"), for a row is no more rows by its weight.
+        counted: How much each row counts, [rows]; None: all count the same. The standard error takes Kish's effective
+            number of rows (1965, "Survey Sampling").
     """
     rows = losses.shape[1] if counted is None else counted.sum() ** 2 / np.square(counted).sum()
     more = losses - losses[np.argmin(np.average(losses, axis=1, weights=counted))]
@@ -230,14 +196,14 @@ def most_even(losses: np.ndarray, counted: np.ndarray | None = None) -> float:
 
 
 def _every(split: Split, columns: Columns) -> int:
-    """Return which of the rows trees are given: one of so many."""
+    """Return n for trees that get every n-th row."""
     return math.ceil(split.examples / (MOST_VALUES // max(1, columns.count)))
 
 
 def _collected(
     split: Split, every: int, columns: Columns, at_once: int = BATCH
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
-    """Return the features that the columns are made of, [rows, values] by name, and labels and any weights, [rows]."""
+    """Return the features of the columns, [rows, values] by name, and labels and any weights, [rows]."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in columns.names}
     labels, weights = [], []
     for features, label, weight in each_row(split, at_once, every):

@@ -1,11 +1,11 @@
 """Explain answers by raw features: Shapley values by sampling, in plain TensorFlow operations.
 
-A walk begins at a background row and puts the values of the explained row into it, one feature after the other in a
+A walk begins at a background row and replaces its values by those of the explained row, one feature at a time in a
 random order; each step's change of the answer is that feature's (Castro, Gomez & Tejada 2009, "Polynomial calculation
 of the Shapley value based on sampling"; Strumbelj & Kononenko 2014, "Explaining prediction models and individual
-predictions with feature contributions"). The changes of a walk sum up to the difference of its two ends, and so do
-their means. Each order is walked backwards too, which cancels much of the chance (Mitchell, Cooper, Frank & Holmes
-2022, "Sampling Permutations for Shapley Value Estimation").
+predictions with feature contributions"). The changes of a walk sum up to the difference of its ends, and so do their
+means. Each order is walked backwards too, which cancels much of the chance (Mitchell, Cooper, Frank & Holmes 2022,
+"Sampling Permutations for Shapley Value Estimation").
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger("pipeline.training")
 
 
 def affordable(background: Sequence[bytes], columns: int) -> list[bytes]:
-    """Return background rows, of many columns fewer and evenly taken: a walk asks the model once for each column."""
+    """Return the background rows, evenly reduced if there are many columns: a walk asks the model once for each."""
     count = min(len(background), max(LEAST_BACKGROUND, MOST_ASKED // (2 * max(1, columns))))
     if count < len(background):
         logger.info("Explanations begin from %d rows, not %d: there are %d columns.", count, len(background), columns)
@@ -36,13 +36,13 @@ class Explainer(tf.Module):
     """Explains the answers of a function.
 
     Args:
-        answer: From tensors [batch] or [batch, values] by name to outputs [batch, ...]; a ``tf.function`` that is
-            traced for any batch.
-        output: What is explained, [batch], or [batch, classes]: there, the most probable class of each row.
+        answer: From tensors [batch] or [batch, values] by name to outputs [batch, ...]; a ``tf.function`` traced for
+            any batch.
+        output: Name of the explained output, [batch], or [batch, classes]: there, the most probable class of each row.
         background: Two rows or more, [rows, ...] by name, as ``answer`` takes them.
-        columns: What people call each tensor, in the order in which contributions are to stand.
-        read: Names of the tensors that answers come of. The others contribute nothing, and no walk takes them; of the
-            background their values are not kept.
+        columns: Column name of each tensor, in the order of the contributions.
+        read: Names of the tensors that answers depend on. The others contribute 0, no walk takes them, and their
+            background values are not kept.
     """
 
     def __init__(
@@ -69,15 +69,12 @@ class Explainer(tf.Module):
         self._places = np.concatenate([there, features - 1 - there]).astype(np.int32)
 
     def __call__(self, rows: Rows) -> dict[str, Any]:
-        """Explain rows, one after the other.
-
-        Args:
-            rows: [batch, ...] by name, as ``answer`` takes them.
+        """Explain rows, [batch, ...] by name, sequentially.
 
         Returns:
-            What ``answer`` returns, and, float32, ``contributions`` and ``errors``, their standard errors, both
-            [batch, columns], and ``average``, the mean answer to the background rows, [batch]: contributions and
-            average sum up to the answer. ``columns`` are their names, [batch, columns].
+            The outputs of ``answer``; ``contributions`` and their standard errors ``errors``, float32 [batch, columns];
+            ``average``, the mean answer to the background rows, [batch]: contributions and average sum up to the
+            answer; and ``columns``, their names, [batch, columns].
         """
         answers = self._answer(dict(rows))
         end = answers[self._output]

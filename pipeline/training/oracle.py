@@ -19,11 +19,9 @@ ASKED = ("create_trial", "end_trial", "get_best_trials", "get_space", "get_trial
 
 
 class OracleElsewhere:
-    """The oracle of another process, for a search that trains what is handed out there.
+    """The oracle of another process, for a search that trains the trials that it hands out.
 
-    Args:
-        oracle: Of the same search space, here.
-        ask: Sends (method, arguments, named arguments), and returns the answer.
+    ``ask`` sends (method, arguments, named arguments), and returns the answer.
     """
 
     def __init__(self, oracle: keras_tuner.Oracle, ask: Callable[[Any], Any]):
@@ -36,22 +34,22 @@ class OracleElsewhere:
         return lambda *arguments, **named: self._ask((name, arguments, named))
 
     def save(self, *_: Any) -> None:
-        """Do nothing: there is nothing here to go on from."""
+        """Do nothing: the other process saves the state."""
 
 
 class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
     """Random search whose first trial takes the defaults, so that a search never ends below them by bad luck.
 
-    Trials report the objective after every epoch, ``update_trial(id, {objective: value}, step=epoch from 1)``. One that
-    is to stop gets the status "STOPPED" in answer, also in another process; when it ends it counts with its best epoch.
-    The first trial is never stopped.
+    Trials report the objective after every epoch, ``update_trial(id, {objective: value}, step=epoch from 1)``. The
+    answer "STOPPED" stops a trial, also in another process; when it ends it counts with its best epoch. The first trial
+    is never stopped.
 
     Args:
         epochs: Longest training of a trial; after the last epoch none is stopped.
         head_epochs: Epochs by which no trial is judged, for the whole model learns only afterwards.
-        minutes: Time of the search from the start of the first trial; None: as long as it takes. No trial starts that
-            would not end by then, by the mean time of those before it, and one that runs stops after its epoch.
-        arguments: Those of RandomSearchOracle.
+        minutes: Time of the search from the start of the first trial; None: no limit. No trial starts that would end
+            later, by the mean time of earlier trials, and a running one stops after its epoch.
+        arguments: Of RandomSearchOracle.
 
     Attributes:
         stopped: Why a trial was stopped early, by its id.
@@ -76,7 +74,7 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id: str) -> Trial:
-        """Start the next trial and report how far the search has come."""
+        """Start the next trial and report the progress of the search."""
         trial = super().create_trial(tuner_id)
         if trial.status == TrialStatus.RUNNING:
             self._started.setdefault(trial.trial_id, time.monotonic())
@@ -138,8 +136,8 @@ def is_below_median(curve: Sequence[float], ended: Iterable[Sequence[float]], di
 
     It does when the best value of the trial is worse than the median of the running averages, up to the same epoch, of
     the trials that have ended (Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section
-    3.2.2, and ``StudySpec.MedianAutomatedStoppingSpec`` of Vertex AI). The trial that is the best in the end is none
-    that was stopped: the running average of a trial is never better than its best value.
+    3.2.2, and ``StudySpec.MedianAutomatedStoppingSpec`` of Vertex AI). The best trial of all is never one that was
+    stopped: the running average of a trial is never better than its best value.
 
     Args:
         curve: The objective after each epoch of the trial.

@@ -45,8 +45,8 @@ class Search(keras_tuner.Tuner):
     """Trains every trial in the same loop as the final model.
 
     With KERASTUNER_TUNER_ID, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process with "chief" in its id
-    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). Nothing
-    is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
+    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). No data
+    is read before the first trial.
     """
 
     oracle: Any  # KerasTuner's, or that of another process
@@ -141,12 +141,12 @@ class Search(keras_tuner.Tuner):
         self.search()
 
     def answer(self, question: Any) -> Any:
-        """Return what the oracle says to a process that trains, by its ``OracleElsewhere``."""
+        """Return the oracle's answer to a process that trains, asked by its ``OracleElsewhere``."""
         method, arguments, named = question
         return getattr(self.oracle, method)(*arguments, **named)
 
     def give_up(self, number: int, error: Exception) -> None:
-        """Count the trial as failed that a process had begun when it ended."""
+        """Count the trial that a process had begun when it ended as failed."""
         trial = self.oracle.ongoing_trials.get(f"tuner{number}")
         if trial:
             trial.status, trial.message = TrialStatus.FAILED, f"{FAILED}trial {trial.trial_id}: {error}"
@@ -154,21 +154,13 @@ class Search(keras_tuner.Tuner):
             self.oracle.end_trial(trial)
 
     def search(self, *args: Any, **kwargs: Any) -> None:
-        """Search, or hand trials out, or train those handed out.
-
-        Raises:
-            TrainingError: no trial could be trained.
-        """
+        """Search, or hand trials out, or train those handed out; raise TrainingError if no trial could be trained."""
         super().search(*args, **kwargs)
         if isinstance(self.oracle, keras_tuner.Oracle):  # else the other process knows how it went
             self.conclude()
 
     def conclude(self) -> None:
-        """Log how the search went, when it has ended.
-
-        Raises:
-            TrainingError: no trial could be trained.
-        """
+        """Log the outcome of the search; raise TrainingError if no trial could be trained."""
         # KerasTuner fills the list up with failed trials.
         if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
             messages = [str(trial.message) for trial in self.oracle.trials.values()]
@@ -177,7 +169,7 @@ class Search(keras_tuner.Tuner):
 
 
 def _reason(message: str) -> str:
-    """Return why a trial failed, of the traceback that KerasTuner keeps."""
+    """Return the reason of a failure from the traceback that KerasTuner keeps."""
     reason = message.strip().rpartition(FAILED)[2]
     return reason if FAILED in message else reason.splitlines()[-1]
 
@@ -185,14 +177,9 @@ def _reason(message: str) -> str:
 def part_of(
     train_files: Sequence[str], eval_files: Sequence[str], rows: int | None
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return files with about so many rows of the train split, and as large a part of the eval split.
+    """Return files with about this many rows of the train split, and as large a part of the eval split.
 
-    Whole files, taken evenly from all: a file has rows from all over its split, or in a window from all over a span.
-
-    Args:
-        train_files: Patterns, as in ``fn_args``; they are returned where there are no more rows.
-        eval_files: The same.
-        rows: None: all.
+    Whole files, taken evenly: each has rows from all over its split, or in a window from all over a span.
     """
     if rows is None:
         return train_files, eval_files
@@ -236,7 +223,7 @@ class _ReportEpochs(keras.callbacks.Callback):
 
 
 def _checkpoints_of(trial: Trial) -> str | None:
-    """Return the folder of a trial that is a job of its own, under Vertex AI Vizier: it outlives a lost machine."""
+    """Return the folder of a trial that is its own job, under Vertex AI Vizier: it outlives a lost machine."""
     folder = os.environ.get(CHECKPOINT_VARIABLE)
     if folder and os.environ.get(TRIAL_VARIABLE) == trial.trial_id:
         return os.path.join(folder, f"trial-{trial.trial_id}")

@@ -1,4 +1,4 @@
-"""Starting from the weights of an earlier model."""
+"""Start from the weights of an earlier model."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,12 @@ def start_from(
 ) -> None:
     """Give a model the weights of one that ``export`` has written; without one it keeps its own.
 
-    Where a vocabulary has changed, the rows of its embedding go with their words, and a new word begins with the row
-    that the earlier model had for words it did not know: the model answers as the earlier one does.
-
-    Args:
-        saved_model: Address of the earlier model.
-        model: Built for the features of today.
-        transform_output: Of today.
-        features: Of today.
+    If a vocabulary has changed, the rows of its embedding move with their words, and a new word begins with the row for
+    unknown words: the model answers as the earlier one does.
 
     Raises:
-        TrainingError: the earlier model has other weights, or other shapes of them; or a vocabulary has changed that is
-            not that of one embedding, and words would get the rows of others.
+        TrainingError: the earlier model has other weights, or other shapes of them; or the words of a changed
+            vocabulary are not rows of exactly one embedding.
     """
     if not saved_model:
         logger.info("No earlier model to start from: starting from random weights.")
@@ -108,7 +102,7 @@ def _changed_vocabularies(
 
 
 def _table_of(name: str, words: int, model: keras.Model, features: Features) -> keras.Variable | None:
-    """Return the rows of the one embedding of a vocabulary; None where that is not certain."""
+    """Return the rows of the one embedding of a vocabulary; None if that is not certain."""
     users = [operation for operation in getattr(model, "operations", ()) if name in _inputs_of(operation)]
     if len(users) != 1 or len(_inputs_of(users[0])) != 1:
         return None
@@ -119,7 +113,7 @@ def _table_of(name: str, words: int, model: keras.Model, features: Features) -> 
 
 
 def _rows_of(layer: Any) -> int | None:
-    """Return how many numbers an embedding has a row of its own for, in one table; None of others."""
+    """Return how many numbers an embedding has their own row for, in one table; None of others."""
     if isinstance(layer, keras.layers.Embedding):
         return int(layer.input_dim)
     is_whole = isinstance(layer, Embedding) and layer.rows == layer.size
@@ -127,14 +121,14 @@ def _rows_of(layer: Any) -> int | None:
 
 
 def _inputs_of(operation: keras.Operation) -> list[str]:
-    """Return the names of the tensors that an operation takes, wherever the model calls it."""
+    """Return the names of the tensors that an operation takes, in all its calls in the model."""
     if isinstance(operation, keras.layers.InputLayer):
         return []
     return [tensor.name for node in operation._inbound_nodes for tensor in node.input_tensors]
 
 
 def _rows_of_words(rows: np.ndarray, before: list[bytes], now: list[bytes]) -> np.ndarray:
-    """Return the rows of the words of today; a new one has that of all that the vocabulary lacked, the last one."""
+    """Return the rows of today's words; a new one has the row for unknown words, the last one."""
     first = len(rows) - len(before) - 1  # of the words
     places = {word: first + place for place, word in enumerate(before)}
     return rows[[*range(first), *(places.get(word, len(rows) - 1) for word in now), len(rows) - 1]]
