@@ -46,14 +46,10 @@ Finding: TypeAlias = tuple[str, float]
 
 
 class Stopwatch:
-    """Seconds by part; at every moment one part runs, so that their sum is the time since the start.
-
-    Attributes:
-        times: How often each part began.
-    """
+    """Seconds by part; at every moment one part runs, so that their sum is the time since the start."""
 
     def __init__(self) -> None:
-        self._part = PYTHON
+        self.part = PYTHON
         self.times: Counter[str] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._since = time.perf_counter()
@@ -70,7 +66,7 @@ class Stopwatch:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of every part up to now."""
-        self._switch(self._part)
+        self._switch(self.part)
         return dict(self._seconds)
 
     def state(self) -> dict[str, Any]:
@@ -92,9 +88,9 @@ class Stopwatch:
     def _switch(self, part: str) -> str:
         """Let another part run; return the one before."""
         now = time.perf_counter()
-        before = self._part
+        before = self.part
         self._seconds[before] += now - self._since
-        self._part, self._since = part, now
+        self.part, self._since = part, now
         return before
 
 

@@ -4,14 +4,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras_tuner
-from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.progress import Progress
 
 Direction = Literal["min", "max"]
+Trial: TypeAlias = Any  # KerasTuner's, for which it documents no name
 # Ended trials that the median is taken of, at least: one of two says little.
 ENOUGH_TRIALS = 3
 # What a search asks its oracle, as KerasTuner's own client of one.
@@ -67,16 +67,16 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         """Return the values of the next trial, or that there is none."""
         if not self.start_order:
             values = {hp.name: hp.default for hp in self.get_space().space}
-            return {"status": TrialStatus.RUNNING, "values": values}
+            return {"status": "RUNNING", "values": values}
         if self._elapsed() + (statistics.mean(self._seconds) if self._seconds else 0.0) >= self._budget:
-            return {"status": TrialStatus.STOPPED, "values": None}
+            return {"status": "STOPPED", "values": None}
         return super().populate_space(trial_id)
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id: str) -> Trial:
         """Start the next trial and report the progress of the search."""
         trial = super().create_trial(tuner_id)
-        if trial.status == TrialStatus.RUNNING:
+        if trial.status == "RUNNING":
             self._started.setdefault(trial.trial_id, time.monotonic())
             Progress("search").tell(f"trial {len(self.trials)} of {self.max_trials}{self.summary()}")
         return trial
@@ -86,10 +86,9 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         """Record the objective after an epoch; return the trial, "STOPPED" when it is to stop."""
         trial = super().update_trial(trial_id, metrics, step)
         if trial_id != self.start_order[0] and step < self._epochs:
-            reason = self._reason_to_stop(trial)
-            if reason:
+            if reason := self._reason_to_stop(trial):
                 self.stopped[trial_id] = f"{reason} after epoch {step}"
-                trial.status = TrialStatus.STOPPED
+                trial.status = "STOPPED"
         return trial
 
     @keras_tuner.synchronized
@@ -118,17 +117,17 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         return time.monotonic() - min(self._started.values(), default=time.monotonic())
 
     def _completed(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if trial.status == TrialStatus.COMPLETED]
+        return [trial for trial in self.trials.values() if trial.status == "COMPLETED"]
 
     def _reason_to_stop(self, trial: Trial) -> str | None:
+        def curve(trial: Trial) -> list[float]:
+            observed = trial.metrics.get_history(self.objective.name)
+            return [one.mean() for one in observed if one.step > self._head_epochs]
+
         if self._elapsed() >= self._budget:
             return "out of time"
-        curves = map(self._curve, self._completed())
-        return "below the median" if is_below_median(self._curve(trial), curves, self.objective.direction) else None
-
-    def _curve(self, trial: Trial) -> list[float]:
-        observed = trial.metrics.get_history(self.objective.name)
-        return [one.mean() for one in observed if one.step > self._head_epochs]
+        ended = map(curve, self._completed())
+        return "below the median" if is_below_median(curve(trial), ended, self.objective.direction) else None
 
 
 def is_below_median(curve: Sequence[float], ended: Iterable[Sequence[float]], direction: Direction) -> bool:

@@ -10,7 +10,6 @@ import keras
 import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
-from keras_tuner.engine.trial import Trial, TrialStatus
 
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
@@ -21,7 +20,7 @@ from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
 from pipeline.training.input_pipeline import Split, estimate, find
 from pipeline.training.loop import Fit
-from pipeline.training.oracle import DefaultsFirst, OracleElsewhere
+from pipeline.training.oracle import DefaultsFirst, OracleElsewhere, Trial
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
@@ -84,8 +83,10 @@ class Search(keras_tuner.Tuner):
 
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
-        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-        return splits(*files, self._decoder, self._settings, self._distribution)
+        return splits(*self._files(), self._decoder, self._settings, self._distribution)
+
+    def _files(self) -> tuple[Sequence[str], Sequence[str]]:
+        return part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
 
     def run_trial(self, trial: Trial, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> dict[str, float]:
         """Train one model; return its best objective.
@@ -97,6 +98,15 @@ class Search(keras_tuner.Tuner):
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
         """
+
+        def report(epoch: int, logs: dict[str, float]) -> None:
+            # The first epoch is 1, for KerasTuner reports a result without a step as step 0.
+            answer = self.oracle.update_trial(trial.trial_id, {objective: logs[objective]}, step=epoch + 1)
+            if answer.status == "STOPPED":
+                logger.info("Trial %s is stopped early, after epoch %d.", trial.trial_id, epoch + 1)
+                model.stop_training = True
+
+        objective = f"val_{self._settings.objective}"
         keras.backend.clear_session()
         keras.utils.set_random_seed(self._seed)
         try:
@@ -108,7 +118,7 @@ class Search(keras_tuner.Tuner):
                 self._settings,
                 self._distribution,
                 seed=self._seed,
-                callbacks=[_ReportEpochs(self.oracle, trial)] if callbacks is None else callbacks,
+                callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report)] if callbacks is None else callbacks,
                 augment=self._augment,
                 checkpoints=_checkpoints_of(trial),
             ).run()
@@ -116,7 +126,6 @@ class Search(keras_tuner.Tuner):
             failure = f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}"
             logger.warning("Failed: %s", failure)
             raise keras_tuner.errors.FailedTrialError(failure) from error
-        objective = f"val_{self._settings.objective}"
         best = {"min": min, "max": max}[self.oracle.objective.direction](history[objective])
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
         return {objective: best}
@@ -129,8 +138,7 @@ class Search(keras_tuner.Tuner):
         """
         if not self._distribution.on_cpu or self._distribution.replicas > 1:
             return 1
-        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-        size = sum(tf.io.gfile.stat(file).length for patterns in files for file in find(patterns))
+        size = sum(tf.io.gfile.stat(file).length for patterns in self._files() for file in find(patterns))
         there_is_room_for = int(SHARE_FOR_TRIALS * free_memory() / (OF_PROCESS + UNPACKED * size))
         return max(1, min(int(usable_cores()), self._settings.trials, MOST_AT_ONCE, there_is_room_for))
 
@@ -149,29 +157,24 @@ class Search(keras_tuner.Tuner):
         """Count the trial that a process had begun when it ended as failed."""
         trial = self.oracle.ongoing_trials.get(f"tuner{number}")
         if trial:
-            trial.status, trial.message = TrialStatus.FAILED, f"{FAILED}trial {trial.trial_id}: {error}"
+            trial.status, trial.message = "FAILED", f"{FAILED}trial {trial.trial_id}: {error}"
             logger.warning("Failed: trial %s: %s", trial.trial_id, error)
             self.oracle.end_trial(trial)
 
     def search(self, *args: Any, **kwargs: Any) -> None:
         """Search, or hand trials out, or train those handed out; raise TrainingError if no trial could be trained."""
         super().search(*args, **kwargs)
-        if isinstance(self.oracle, keras_tuner.Oracle):  # else the other process knows how it went
+        if isinstance(self.oracle, keras_tuner.Oracle):  # else the process of the oracle does so
             self.conclude()
 
     def conclude(self) -> None:
         """Log the outcome of the search; raise TrainingError if no trial could be trained."""
         # KerasTuner fills the list up with failed trials.
-        if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
-            messages = [str(trial.message) for trial in self.oracle.trials.values()]
-            raise TrainingError("every trial of the search failed. " + "; ".join(map(_reason, messages[-1:])))
+        if all(trial.status != "COMPLETED" for trial in self.oracle.get_best_trials(1)):
+            message = "".join(str(trial.message) for trial in [*self.oracle.trials.values()][-1:]).strip()
+            reason = message.rpartition(FAILED if FAILED in message else "\n")[2]  # KerasTuner keeps the traceback
+            raise TrainingError(f"every trial of the search failed. {reason}")
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
-
-
-def _reason(message: str) -> str:
-    """Return the reason of a failure from the traceback that KerasTuner keeps."""
-    reason = message.strip().rpartition(FAILED)[2]
-    return reason if FAILED in message else reason.splitlines()[-1]
 
 
 def part_of(
@@ -188,7 +191,12 @@ def part_of(
     if there <= rows:
         return train_files, eval_files
     share = rows / there
-    parts = _evenly(train, share), _evenly(evaluate, share)
+
+    def evenly(files: Sequence[str]) -> list[str]:
+        count = math.ceil(len(files) * share)
+        return [files[place * len(files) // count] for place in range(count)]
+
+    parts = evenly(train), evenly(evaluate)
     logger.info(
         "The search reads %d of %d files of the train split, tuning.rows=%d of about %d rows, and %d of %d of eval.",
         len(parts[0]),
@@ -199,27 +207,6 @@ def part_of(
         len(evaluate),
     )
     return parts
-
-
-def _evenly(files: Sequence[str], share: float) -> list[str]:
-    count = math.ceil(len(files) * share)
-    return [files[place * len(files) // count] for place in range(count)]
-
-
-class _ReportEpochs(keras.callbacks.Callback):
-    """Report the objective after every epoch, and stop when the oracle says so."""
-
-    def __init__(self, oracle: keras_tuner.Oracle, trial: Trial):
-        super().__init__()
-        self._oracle, self._trial = oracle, trial
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Report; the first epoch is 1, for KerasTuner reports what has no step as step 0."""
-        name = self._oracle.objective.name
-        answer = self._oracle.update_trial(self._trial.trial_id, {name: (logs or {})[name]}, step=epoch + 1)
-        if answer.status == TrialStatus.STOPPED:
-            logger.info("Trial %s is stopped early, after epoch %d.", self._trial.trial_id, epoch + 1)
-            self.model.stop_training = True
 
 
 def _checkpoints_of(trial: Trial) -> str | None:
