@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,7 +12,7 @@ from pipeline.settings.gates import AtLeast, Costs
 from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW, task_of
 from pipeline.training import calibration
 from pipeline.training.decoding import Decoder
-from pipeline.training.ensemble import BATCH, Ensemble, answering
+from pipeline.training.ensemble import BATCH
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import Split, each_row
 from pipeline.training.settings import Settings
@@ -73,7 +72,7 @@ class Answers:
 
 
 def fit(
-    model: keras.Model, decoder: Decoder, evaluate: Split, settings: Settings, ensemble: Ensemble | None = None
+    answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor], decoder: Decoder, evaluate: Split, settings: Settings
 ) -> Answers:
     """Fit on the eval split whatever the settings leave to it; every worker must call it, to read some variables.
 
@@ -83,7 +82,7 @@ def fit(
     classes, threshold = settings.classes, settings.threshold
     if isinstance(threshold, int | float) and settings.coverage is None and settings.calibration == "none":
         return Answers(classes, threshold, fitted={"threshold": threshold} if len(classes) == 2 else {})
-    answer, batch_size = answering(model, decoder, ensemble), settings.batch_size if decoder.decodes else BATCH
+    batch_size = settings.batch_size if decoder.decodes else BATCH
     rows = [
         (np.asarray(answer(features), np.float32), label, weight)
         for features, label, weight in each_row(evaluate, batch_size)

@@ -3,13 +3,13 @@
 import hashlib
 import logging
 import math
-import os
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.progress import Progress
+from pipeline.training.control_groups import usable_cores
 from pipeline.training.trees import Columns, Trees
 
 logger = logging.getLogger("pipeline.training")
@@ -78,7 +78,7 @@ def fit(train: Sample, evaluate: Sample, columns: Columns, classes: int, seed: i
     answers: np.ndarray = np.zeros(0)
     while tried < iterations:
         # All cores but one: OpenMP's threads wait for each other, and a busy core delays all of them.
-        with threadpool_limits(max(1, len(os.sched_getaffinity(0)) - 1)):
+        with threadpool_limits(max(1, int(usable_cores()) - 1)):
             booster.set_params(max_iter=iterations).fit(values, train.labels, sample_weight=train.weights)
         stages = booster.staged_predict_proba if classes else booster.staged_predict
         for number, stage in enumerate(stages(judged), 1):

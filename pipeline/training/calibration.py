@@ -76,7 +76,7 @@ def fit(
         labels: Numbers of classes, [rows].
         weights: How much each row counts, [rows]; None: all count the same.
     """
-    # As many rows as Kish's effective number (1965, "Survey Sampling"): weights are no evidence of their own.
+    # As many rows as Kish's effective number (1965, "Survey Sampling"): weights are not further evidence.
     weights = np.ones(len(labels)) if weights is None else weights * weights.sum() / np.square(weights).sum()
     calibrate: Linear | Interpolated
     if kind == "sigmoid":

@@ -17,7 +17,7 @@ ROOT, GROUPS_OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def free_memory() -> int:
     """Return the free bytes of the machine, or those that the limits leave.
 
-    Files in the page cache that nobody has used of late are free, as for Kubernetes' "working set".
+    Files in the page cache that were not used recently count as free, as for Kubernetes' "working set".
     """
     free = psutil.virtual_memory().available
     for folder, limit, used, idle in (

@@ -1,4 +1,4 @@
-"""Measure where the time of a training goes; say in one sentence what limits it and what would make it shorter."""
+"""Measure where the time of a training goes, and name its bottleneck and the remedy."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.training.history import DIAGNOSIS_FILE, write_text
+from pipeline.training.history import DIAGNOSIS_FILE, write_file
 from pipeline.training.input_pipeline import choose_cache
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Diagnosis:
     def write(self, folder: str) -> None:
         """Write it to a file in a folder."""
         content = {"sentence": self.sentence, "seconds": {WORDS[part]: value for part, value in self.parts.items()}}
-        write_text(folder, DIAGNOSIS_FILE, json.dumps(content, indent=1) + "\n")
+        write_file(f"{folder}/{DIAGNOSIS_FILE}", json.dumps(content, indent=1) + "\n")
 
 
 def diagnose(measured: Measured) -> Diagnosis:

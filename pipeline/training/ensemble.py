@@ -23,7 +23,7 @@ from pipeline.training.trees import Columns, Trees
 
 logger = logging.getLogger("pipeline.training")
 
-# Rows answered at once.
+# Rows answered together.
 BATCH = 4096
 # Rows of the train split, and bytes, that are unpacked together: each batch asks Python for its lock dozens of times,
 # and may wait for the thread that traces the network.
@@ -155,7 +155,7 @@ def with_shares_of(
 ) -> np.ndarray:
     """Return weights of rows, [rows], by which their classes have the shares of the train split.
 
-    Otherwise, months with fewer late flights than those of the training would favour the member with lower
+    Otherwise, months with fewer late flights than the training would favour the member with lower
     probabilities, of which months to come know nothing ("label shift", Lipton et al. 2018, "Detecting and Correcting
     for Label Shift with Black Box Predictors").
 
@@ -212,6 +212,6 @@ def _collected(
             of_feature.append(values.astype(np.int32) if values.dtype == np.int64 else values)  # half the memory
         labels.append(label)
         weights.append(weight)
-    # One after the other, so that parts and whole are in memory of one feature only.
+    # Feature by feature, so that parts and whole are in memory of one feature only.
     whole = {name: np.concatenate(parts.pop(name)) for name in columns.names}
     return whole, np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)

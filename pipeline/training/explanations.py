@@ -18,7 +18,7 @@ import tensorflow as tf
 from pipeline.model.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS
 
 Rows: TypeAlias = Mapping[str, tf.Tensor]
-# Rows that the model is asked at once, and to explain one row at most, unless that were too few walks.
+# Rows in a call of the model, and at most to explain one row, unless that allows too few walks.
 AT_ONCE, MOST_ASKED = 4_096, 4_096
 LEAST_BACKGROUND = 16
 logger = logging.getLogger("pipeline.training")

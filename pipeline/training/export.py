@@ -32,6 +32,7 @@ from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
 from pipeline.training.explanations import Explainer, affordable
+from pipeline.training.history import write_file
 from pipeline.training.input_pipeline import find
 from pipeline.training.tabular import Committee
 
@@ -150,36 +151,21 @@ def export(
 
 
 def record_predictions(
-    model: keras.Model,
+    answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor],
     decoder: Decoder,
     patterns: Sequence[str],
     folder: str,
-    *,
-    ensemble: Ensemble | None = None,
-    calibrated: Callable[[tf.Tensor], tf.Tensor] | None = None,
     at_once: int = ROWS,
 ) -> None:
-    """Write ``PREDICTIONS``, to compare the exported model's answers with.
+    """Write ``PREDICTIONS`` into a folder, to compare the exported model's answers with.
 
-    Args:
-        model: Maps {feature: [batch, ...]} to its answers, [batch, 1 or classes].
-        decoder: Of the transformed features.
-        patterns: File patterns of the transformed eval split, as in ``fn_args.eval_files``.
-        folder: Receives the file.
-        ensemble: Trees that answer with the model, or alone.
-        calibrated: Calibrates the model's output.
-        at_once: Rows that the model answers together.
+    ``patterns`` name the files of the transformed eval split, and ``answer`` takes ``at_once`` decoded rows together.
     """
     files = find(patterns)
     records = tf.data.TFRecordDataset(files, compression_type="GZIP" if files[0].endswith(".gz") else "")
-    answer, answers = answering(model, decoder, ensemble), []
-    for rows in records.take(ROWS).batch(at_once):
-        features = decoder(tf.io.parse_example(rows, decoder.parsing))
-        output = answer(features)
-        answers.append(np.asarray(calibrated(output) if calibrated else output, np.float32))
-    tf.io.gfile.makedirs(folder)
-    with tf.io.gfile.GFile(f"{folder}/{PREDICTIONS}", "wb") as file:
-        file.write(np.concatenate(answers).tobytes())
+    parsed = (tf.io.parse_example(rows, decoder.parsing) for rows in records.take(ROWS).batch(at_once))
+    answers = [np.asarray(answer(decoder(rows)), np.float32) for rows in parsed]
+    write_file(f"{folder}/{PREDICTIONS}", np.concatenate(answers).tobytes())
 
 
 def _computing(model: keras.Model) -> list[keras.layers.Layer]:
@@ -247,9 +233,7 @@ def _describe(
         described[images["column"]] |= {"type": "image", **limits}
     fitted = [(FITTED, answers.fitted)] if answers.fitted else []
     for path, content in ((INPUTS, described), (CLASSES, list(answers.classes)), *fitted):
-        tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
-        with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
+        write_file(f"{folder}/{path}", json.dumps(content, indent=2) + "\n")
 
 
 def _in_parts(answer: Answer, at_once: int) -> Answer:

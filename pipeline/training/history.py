@@ -49,13 +49,11 @@ class Journal:
         """Add an epoch and write the files."""
         self.epochs.append(metrics)
         if self._folder:
-            tf.io.gfile.makedirs(self._folder)
             names = list(dict.fromkeys(name for epoch in self.epochs for name in epoch))
             rows = [[epoch, *(row.get(name, "") for name in names)] for epoch, row in enumerate(self.epochs)]
             self._write(EPOCHS_FILE, ["epoch", *names], rows)
-            self._write(
-                STEPS_FILE, ["step", "epoch", *RECORDED], [[int(s), int(e), *rest] for s, e, *rest in self.steps]
-            )
+            rows = [[int(step), int(epoch), *record] for step, epoch, *record in self.steps]
+            self._write(STEPS_FILE, ["step", "epoch", *RECORDED], rows)
             self._scalars.flush()
 
     def state(self) -> dict[str, Any]:
@@ -71,7 +69,7 @@ class Journal:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
-        write_text(str(self._folder), name, text.getvalue())
+        write_file(f"{self._folder}/{name}", text.getvalue())
 
 
 class Trace:
@@ -107,9 +105,9 @@ class Trace:
             tf.profiler.experimental.stop()
 
 
-def write_text(folder: str, name: str, text: str) -> None:
-    """Write a file into a folder here or in a bucket, whole or not at all."""
-    partial = f"{folder}/{name}.partial"
-    with tf.io.gfile.GFile(partial, "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(partial, f"{folder}/{name}", overwrite=True)
+def write_file(path: str, content: str | bytes) -> None:
+    """Write a file here or in a bucket, whole or not at all, with the folders above it."""
+    tf.io.gfile.makedirs(path.rpartition("/")[0])
+    with tf.io.gfile.GFile(f"{path}.partial", "wb") as file:
+        file.write(content)
+    tf.io.gfile.rename(f"{path}.partial", path, overwrite=True)

@@ -244,7 +244,7 @@ class Fit:
             f"epoch {self.epoch + 1} of {self.settings.epochs}, step {step - self.epoch * self.steps_per_epoch:,} of "
         )
         text += f"{self.steps_per_epoch:,}, loss {loss:.4f}"
-        # Several workers exchange messages to read a metric, all at the same step; each has a clock of its own.
+        # Several workers exchange messages to read a metric, all at the same step; each has its own clock.
         if self.distribution.workers == 1:
             text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
         if step > from_step:

@@ -64,7 +64,7 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         self._seconds: list[float] = []  # of each trial that has ended
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
-        """Return the values of the next trial, or that there is none."""
+        """Return the values of the next trial, or the end of the search."""
         if not self.start_order:
             values = {hp.name: hp.default for hp in self.get_space().space}
             return {"status": "RUNNING", "values": values}
@@ -98,7 +98,7 @@ class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
         super().end_trial(trial)
 
     def summary(self) -> str:
-        """Return the best score so far, that of the defaults, and how many were stopped: ", best auc so far 0.71"."""
+        """Return the scores of the best trial and of the defaults, and the trials stopped: ", best auc so far 0.71"."""
         name = self.objective.name.removeprefix("val_")
         completed = self._completed()
         text = ""

@@ -15,8 +15,8 @@ from pipeline.training.errors import TrainingError
 WORD = tf.int32
 # Of the types that are packed.
 BYTES = {tf.float32: 4, tf.int64: 8, tf.int32: 4, tf.uint8: 1}
-# Batches in a chunk: 48 microseconds to ask tf.data for an element are a twentieth of a small step. More bytes than
-# this at once come from the system anew each time, and cost more than they save.
+# Batches in a chunk: asking tf.data for an element takes 48 microseconds, a twentieth of a small step. A chunk of more
+# bytes is allocated by the system each time, and costs more than it saves.
 BATCHES_IN_CHUNK = 32
 BYTES_IN_CHUNK = 4 << 20
 # TensorFlow quotes what it passes on: no quotation marks in it.

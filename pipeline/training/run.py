@@ -14,7 +14,6 @@ from typing import Any
 
 import keras
 import keras_tuner
-import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
@@ -25,10 +24,10 @@ from pipeline.training.backbone import save as save_backbone
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
-from pipeline.training.ensemble import FittedTrees, bytes_to_fit, fit_trees, with_trees
+from pipeline.training.ensemble import FittedTrees, answering, bytes_to_fit, fit_trees, with_trees
 from pipeline.training.export import ROWS, export, record_predictions
 from pipeline.training.features import Features
-from pipeline.training.history import MEMBERS_FILE
+from pipeline.training.history import MEMBERS_FILE, write_file
 from pipeline.training.input_pipeline import Split, estimate, find, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
@@ -136,7 +135,8 @@ def run(
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
         logger.info("Members, %s.", members)
-    decided = answers.fit(model, decoder, evaluate, settings, ensemble)
+    answer = answering(model, decoder, ensemble)
+    decided = answers.fit(answer, decoder, evaluate, settings)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
         folders = fn_args.serving_model_dir, fn_args.model_run_dir
@@ -156,18 +156,10 @@ def run(
         )
         save_backbone(model, exported)
         if ensemble:
-            tf.io.gfile.makedirs(kept)
-            with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
-                file.write(members + "\n")
+            write_file(f"{kept}/{MEMBERS_FILE}", members + "\n")
         at_once = settings.batch_size if decode else ROWS
         record_predictions(
-            model,
-            decoder,
-            fn_args.eval_files,
-            kept,
-            ensemble=ensemble,
-            calibrated=decided.calibrated,
-            at_once=at_once,
+            lambda features: decided.calibrated(answer(features)), decoder, fn_args.eval_files, kept, at_once
         )
     Checkpoints(checkpoints, [], distribution).delete()
 
@@ -206,7 +198,7 @@ def seed_of(settings: Settings, distribution: Distribution) -> int:
     if settings.seed is not None:
         keras.utils.set_random_seed(settings.seed)
         return settings.seed
-    return distribution.total(random.SystemRandom().randrange(2**31) if distribution.is_chief else 0)
+    return distribution.of_all(random.SystemRandom().randrange(2**31))[0]  # the chief's
 
 
 @contextlib.contextmanager

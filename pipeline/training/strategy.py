@@ -88,10 +88,6 @@ class Distribution:
         values: list[int] = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None).numpy().tolist()
         return values
 
-    def total(self, value: int) -> int:
-        """Return the sum of a number over all processes; each must call it."""
-        return sum(self.of_all(value))
-
 
 def warn_of_slow_worker(distribution: Distribution, epoch: int, seconds: float) -> None:
     """Log, on the chief, the worker that all others wait for; every worker must call it.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegressor"
 
-# Their nodes are decided together, for so many rows: arrays of 6 MB, which the caches of a processor hold.
+# Their nodes are decided together, for this many rows: arrays of 6 MB, which fit into the caches of a processor.
 TREES_AT_ONCE, ROWS_ANSWERED_AT_ONCE = 96, 512
-# Splits of a category that are looked up together, for they lie side by side: one by one took two fifths of the time.
+# Splits of a category that are looked up together: single look-ups took two fifths of the time.
 SPLITS_AT_ONCE = 32
 ROWS_AT_ONCE = 65_536
 # Values of categories that scikit-learn tells apart; the rarest of more count as one.
@@ -134,7 +134,7 @@ class Trees(tf.Module):
     def _part(self, values: tf.Tensor) -> tf.Tensor:
         by_column = tf.transpose(values)
         missing = tf.math.is_nan(by_column)
-        # A missing number is on the one side or the other of every threshold, or is all that counts: as a node asks.
+        # By node, a missing number is below or above every threshold, or the only number on its side.
         decided = tf.concat(
             [tf.where(missing, -np.inf, by_column), tf.where(missing, np.inf, by_column), tf.cast(missing, tf.float32)],
             axis=0,
@@ -237,7 +237,7 @@ def _decision(
     if node["is_categorical"]:
         left = _bits(tree.raw_left_cat_bitsets[node["bitset_idx"]])
         return splits.add(column, 1 - np.where(known[column], left, node["missing_go_to_left"])), 0.5
-    if np.isposinf(node["num_threshold"]):  # all that is not missing goes left
+    if np.isposinf(node["num_threshold"]):  # every number that is not missing goes left
         return 2 * columns + column, 0.5
     return column if node["missing_go_to_left"] else columns + column, float(_rounded_down(node["num_threshold"]))
 
