@@ -8,7 +8,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from pipeline.settings.training import Calibration
-from pipeline.training.boosting import losses_of
+from pipeline.training.ensemble import losses_of
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken.
 LEAST = 1e-7

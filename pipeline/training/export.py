@@ -66,13 +66,13 @@ def export(
     All signatures answer with ``Answers``. None takes the label.
 
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format,
-    or [batch, most values] for a list, filled up with missing values; a name that TensorFlow does not take as an
-    argument's becomes the one of ``names.plain_names``. A missing value is NaN or, for text, "". Integers that may be
-    missing come as float64, to have a NaN.
+      or [batch, most values] for a list, filled up with missing values; a name that TensorFlow does not take as an
+      argument's becomes the one of ``names.plain_names``. A missing value is NaN or, for text, "". Integers that may be
+      missing come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. The argument is
-    ``examples_`` where a raw feature has that name.
+      ``examples_`` where a raw feature has that name.
     - ``explain`` takes the inputs of ``serving_default``, and answers as well how much each raw feature contributes:
-    ``explanations.Explainer``. Only with a background, and without images and ``decode``.
+      ``explanations.Explainer``. Only with a background, and without images and ``decode``.
 
     ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it is required; ``CLASSES``
     names the classes; ``FITTED`` has what was chosen on the eval split.
@@ -100,8 +100,8 @@ def export(
     server = tf.Module()
     if ensemble is None or not ensemble.alone:
         server.layers = _computing(model)
-        # For warm starts, even of a network whose answers do not count. Keras' own variables: with TensorFlow's inside
-        # them, the model would be saved, and loaded by a server, with two copies.
+        # For warm starts, even of a network whose answers do not count. The Keras variables that the layers hold: the
+        # TensorFlow variables inside them would be saved, and loaded by a server, a second time.
         setattr(server, WEIGHTS, list(model.weights))
     server.ensemble = ensemble
     # The core of transform_features_layer(), a layer of Keras 2 that takes half of the time of an export to trace

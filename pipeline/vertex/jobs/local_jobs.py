@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.training.oracle import Direction, is_below_median
+from pipeline.training.tuning import Direction, is_below_median
 from pipeline.vertex import REHEARSAL_VARIABLE
 
 # Role of a pool in TF_CONFIG by its place; the third are Reduction Servers, which are images of Google's.
