@@ -59,9 +59,8 @@ class Explainer(tf.Module):
         self._output, self._columns = output, dict(columns)
         self._read = [name for name in columns if name in read] or list(columns)[:1]
         self._background = {name: tf.constant(background[name]) for name in self._read}
-        self._begin = tf.constant(
-            answer({name: background[name] for name in columns})[output]
-        )  # [background rows, ...]
+        of_background = answer({name: background[name] for name in columns})
+        self._begin = tf.constant(of_background[output])  # [background rows, ...]
         self._pairs, features = int(self._begin.shape[0]), len(self._read)
         orders = np.tile(np.arange(features), (self._pairs, 1))
         there = np.random.default_rng(0).permuted(orders, axis=1)
@@ -81,8 +80,7 @@ class Explainer(tf.Module):
         count = tf.shape(end)[0]
         # Which class of each row is explained; of a single answer it is the only one.
         chosen = tf.argmax(end, axis=1) if end.shape.rank == 2 else tf.zeros([count], tf.int64)
-        filled, begin = _of_one_width(dict(rows), self._background)
-        row = {**rows, **filled}
+        row, begin = _of_one_width(rows, self._background)
 
         def explain(place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             one = {name: value[place : place + 1] for name, value in row.items()}
@@ -160,19 +158,13 @@ def _of_class(answers: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 def _of_one_width(rows: Rows, background: Rows) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Return rows and background with lists of any number of values filled up to the same width."""
-    filled: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]] = ({}, {})
-    for name in background:
-        pair = rows[name], background[name]
-        if pair[0].shape.rank == 2 and pair[0].shape[1] is None:
-            width = tf.maximum(*(tf.shape(value)[1] for value in pair))
-            pair = _filled_up(pair[0], width), _filled_up(pair[1], width)
-        for one, value in zip(filled, pair, strict=True):
-            one[name] = value
-    return filled
-
-
-def _filled_up(values: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Return lists, [rows, values], with missing values up to a width."""
-    missing = tf.constant("" if values.dtype == tf.string else np.nan, values.dtype)
-    rows, given = tf.unstack(tf.shape(values))
-    return tf.concat([values, tf.fill([rows, width - given], missing)], axis=1)
+    padded, padded_background = dict(rows), dict(background)
+    for name, value in background.items():
+        if rows[name].shape.rank == 2 and rows[name].shape[1] is None:
+            width = tf.maximum(tf.shape(rows[name])[1], tf.shape(value)[1])
+            missing = tf.constant("" if value.dtype == tf.string else np.nan, value.dtype)
+            padded[name], padded_background[name] = (
+                tf.pad(lists, [[0, 0], [0, width - tf.shape(lists)[1]]], constant_values=missing)
+                for lists in (rows[name], value)
+            )
+    return padded, padded_background

@@ -33,8 +33,7 @@ def text(value: tf.Tensor | tf.SparseTensor) -> tf.Tensor:
     if value.dtype == tf.string:
         return dense(value, "")
     if isinstance(value, tf.SparseTensor):
-        words = tf.strings.as_string(tf.cast(value.values, tf.int64))
-        return dense(tf.SparseTensor(value.indices, words, value.dense_shape), "")
+        return dense(value.with_values(tf.strings.as_string(tf.cast(value.values, tf.int64))), "")
     return tf.strings.as_string(tf.cast(value, tf.int64))
 
 
@@ -46,10 +45,8 @@ def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
         origin: Subtracted from integers first: float32 holds 24 bits, and so tells timestamps apart to minutes only.
     """
     if origin and value.dtype == tf.int64:
-        if isinstance(value, tf.SparseTensor):
-            value = tf.SparseTensor(value.indices, value.values - origin, value.dense_shape)
-        else:
-            value -= origin
+        is_sparse = isinstance(value, tf.SparseTensor)
+        value = value.with_values(value.values - origin) if is_sparse else value - origin
     return dense(tf.cast(value, tf.float32), math.nan)
 
 
