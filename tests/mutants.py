@@ -159,7 +159,7 @@ EDITS = (
     ),
     Edit(
         "a search without the defaults first",
-        "pipeline/training/oracle.py",
+        "pipeline/training/tuning.py",
         "if not self.start_order:",
         "if not self.start_order and False:",
         "tests/training/test_oracle.py",

@@ -17,7 +17,7 @@ from tfx_bsl.public import tfxio
 from pipeline.training.answers import Answers
 from pipeline.training.export import export
 from pipeline.training.features import Features
-from pipeline.training.oracle import DefaultsFirst
+from pipeline.training.tuning import DefaultsFirst
 
 
 class TunerFnResult(NamedTuple):

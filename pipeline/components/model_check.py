@@ -35,8 +35,7 @@ from pipeline.quality.statistics import image_column
 from pipeline.settings.config import Label
 from pipeline.settings.gates import ModelChecks, Threshold
 from pipeline.settings.tasks import ANSWERS, task_of
-from pipeline.training.export import not_served
-from pipeline.training.predictions import PREDICTIONS, ROWS
+from pipeline.training.export import PREDICTIONS, ROWS, not_served
 
 # As TFX's InfraValidator names them.
 BLESSED, NOT_BLESSED = "INFRA_BLESSED", "INFRA_NOT_BLESSED"

@@ -25,8 +25,7 @@ from pipeline.components.trainer import FnArgs, reject_infinite_data
 from pipeline.errors import UserError
 from pipeline.processes import Processes, ask, processes
 from pipeline.training.control_groups import usable_cores
-from pipeline.training.oracle import DefaultsFirst
-from pipeline.training.tuning import Search
+from pipeline.training.tuning import DefaultsFirst, Search
 
 # Files of the artifacts, as TFX's Tuner names them.
 BEST_HYPERPARAMETERS, TUNER_RESULTS = "best_hyperparameters.txt", "tuner_results.json"

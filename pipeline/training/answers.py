@@ -1,39 +1,40 @@
-"""Make the answers that are served of a model's output, with what the eval split decides about them."""
+"""Turn a model's output into served answers: calibration, threshold, intervals and sets, fitted on the eval split."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.settings.gates import AtLeast, Costs
 from pipeline.settings.tasks import ANSWERS, HIGH, LABEL_SET, LOW, task_of
-from pipeline.training import calibration, conformal
+from pipeline.training import calibration
 from pipeline.training.decoding import Decoder
-from pipeline.training.ensemble import BATCH, Ensemble, answering
+from pipeline.training.ensemble import BATCH
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import Split, each_row
 from pipeline.training.settings import Settings
-from pipeline.training.thresholds import choose_threshold
 
 logger = logging.getLogger("pipeline.training")
 
 
 class Answers:
-    """What a signature answers, of a model's output [batch, 1 or classes].
+    """The answers of a signature, from a model's output [batch, 1 or classes].
 
-    What ``tasks.ANSWERS`` says, float32; and of classes ``label``, the class in words, [batch]: of two, by the
-    threshold; of more, the most probable. Where a coverage is asked for, of numbers ``prediction_low`` and
-    ``prediction_high``, float32 [batch], and of classes ``label_set``: whether each is in the set, [batch, classes].
+    They are named as in ``tasks.ANSWERS``, float32; of classes also ``label``, the name of the class, [batch]: of two
+    by
+    the threshold, of more the most probable. With a coverage, of numbers ``prediction_low`` and ``prediction_high``,
+    float32 [batch], and of classes ``label_set``: whether each is in the set, [batch, classes].
 
     Args:
-        classes: In words, in the order of their numbers; empty where the label is a number.
+        classes: Names in the order of their numbers; empty where the label is a number.
         threshold: Of two classes, the probability from which the answer is the second.
-        interval: Of numbers, what is added to the prediction for its lowest and its highest value.
-        calibrate: Of classes, makes probabilities of the output, [batch, 1 or classes], those that are answered.
-        least: Of classes, the least probability of those in a set; the label always is.
-        fitted: What the model and its report say about that, for ``export_format.FITTED``.
+        calibrate: Of classes, maps probabilities of the model to calibrated ones, [batch, 1 or classes].
+        interval: Of numbers, the distances of the lowest and the highest value from the prediction.
+        least: Of classes, the least probability of the members of a set; the label is always in it.
+        fitted: What the eval split decided, for ``export_format.FITTED``.
     """
 
     def __init__(
@@ -50,11 +51,7 @@ class Answers:
         self._calibrate, self.fitted = calibrate, dict(fitted or {})
 
     def __call__(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the answers by name, [batch, ...].
-
-        Raises:
-            TrainingError: the output does not fit the classes.
-        """
+        """Return the answers by name, [batch, ...]; raise TrainingError if the output does not fit the classes."""
         task = task_of(len(self.classes))
         _check_shape(list(output.shape), len(self.classes))
         output = self.calibrated(output)
@@ -70,32 +67,28 @@ class Answers:
         return found
 
     def calibrated(self, output: tf.Tensor) -> tf.Tensor:
-        """Return the probabilities that are answered, [batch, 1 or classes]; numbers as they are."""
+        """Return the calibrated probabilities, [batch, 1 or classes]; numbers are unchanged."""
         return self._calibrate(output) if self._calibrate else output
 
 
 def fit(
-    model: keras.Model, decoder: Decoder, evaluate: Split, settings: Settings, ensemble: Ensemble | None = None
+    answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor], decoder: Decoder, evaluate: Split, settings: Settings
 ) -> Answers:
-    """Decide on the eval split what the settings leave to it.
-
-    Every worker does so, for reading some variables of the network takes all of them.
-
-    Args:
-        model: Trained.
-        decoder: Of the transformed features.
-        evaluate: The eval split.
-        settings: Of the training.
-        ensemble: Trees that answer with the model, or alone.
+    """Fit on the eval split whatever the settings leave to it; every worker must call it, to read some variables.
 
     Raises:
-        TrainingError: the eval split has no answer to what is asked.
+        TrainingError: the eval split has too few rows, or no threshold meets the requirement.
     """
     classes, threshold = settings.classes, settings.threshold
     if isinstance(threshold, int | float) and settings.coverage is None and settings.calibration == "none":
         return Answers(classes, threshold, fitted={"threshold": threshold} if len(classes) == 2 else {})
-    answer, at_once = answering(model, decoder, ensemble), settings.batch_size if decoder.decodes else BATCH
-    output, labels, weights = _asked(answer, evaluate, at_once)
+    batch_size = settings.batch_size if decoder.decodes else BATCH
+    rows = [
+        (np.asarray(answer(features), np.float32), label, weight)
+        for features, label, weight in each_row(evaluate, batch_size)
+    ]
+    output, labels = (np.concatenate([row[place] for row in rows]) for place in (0, 1))
+    weights = None if rows[0][2] is None else np.concatenate([row[2] for row in rows])
     _check_shape(list(output.shape), len(classes))
     fitted: dict[str, Any] = {}
     found: list[str] = []
@@ -109,21 +102,20 @@ def fit(
         found.append(sentence)
     if len(classes) == 2:
         fitted["threshold"] = threshold
-    interval = least = None
+    bounds = least = None
     if settings.coverage is not None:
         asked = f"{100 * settings.coverage:g} % of the rows, fitted on the eval split"
         fitted |= {"coverage": settings.coverage, "rows": len(labels)}
         if classes:
-            least = conformal.least_probability(output, labels, settings.coverage)
+            least = least_probability(output, labels, settings.coverage)
             found.append(f"sets for {asked}: classes of a probability from {least:.3g}")
         else:
-            interval = conformal.interval(output[:, 0], labels, settings.coverage)
-            low, high = interval
+            bounds = low, high = interval(output[:, 0], labels, settings.coverage)
             found.append(f"intervals for {asked}: prediction {low:+.4g} to prediction {high:+.4g}")
     for sentence in found:
         logger.info("%s.", sentence[0].upper() + sentence[1:])
     fitted["found"] = found
-    return Answers(classes, threshold, calibrate=calibrate, interval=interval, least=least, fitted=fitted)
+    return Answers(classes, threshold, calibrate=calibrate, interval=bounds, least=least, fitted=fitted)
 
 
 def _check_shape(shape: list[int | None], classes: int) -> None:
@@ -136,13 +128,128 @@ def _check_shape(shape: list[int | None], classes: int) -> None:
         )
 
 
-def _asked(
-    answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor], split: Split, at_once: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the answers to all rows of a split, float32 [rows, 1 or classes], and labels and any weights, [rows]."""
-    answers, labels, weights = [], [], []
-    for features, label, weight in each_row(split, at_once):
-        answers.append(np.asarray(answer(features), np.float32))
-        labels.append(label)
-        weights.append(weight)
-    return np.concatenate(answers), np.concatenate(labels), None if weights[0] is None else np.concatenate(weights)
+def interval(answers: np.ndarray, labels: np.ndarray, coverage: float) -> tuple[float, float]:
+    """Return the distances of the lowest and the highest value from a prediction, by split conformal prediction.
+
+    They hold for rows drawn like the fitted ones, whatever the model (Vovk, Gammerman and Shafer 2005, "Algorithmic
+    Learning in a Random World"). Each side misses half, which fits skewed errors (Linusson, Johansson and Loefstroem
+    2014, "Signed-Error Conformal Regression").
+
+    Args:
+        answers: Predictions, [rows].
+        labels: The numbers, [rows].
+        coverage: Share of the rows whose label lies within.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    errors = np.sort(np.asarray(labels, np.float64) - answers)
+    rank = rank_of(len(errors), coverage, both_sides=True)
+    return float(errors[len(errors) - rank]), float(errors[rank - 1])
+
+
+def least_probability(answers: np.ndarray, labels: np.ndarray, coverage: float) -> float:
+    """Return the probability from which a class is in the set, for the smallest sets of such coverage.
+
+    By Sadinle, Lei and Wasserman 2019, "Least Ambiguous Set-Valued Classifiers With Bounded Error Levels".
+
+    Args:
+        answers: Probabilities of the second of two classes, [rows, 1], or of all, [rows, classes].
+        labels: Numbers of classes, [rows].
+        coverage: Share of the rows whose class is in the set.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    shares = np.concatenate([1 - answers, answers], axis=1) if answers.shape[1] == 1 else answers
+    of_label = np.sort(shares[np.arange(len(labels)), labels.astype(int)])
+    return float(of_label[len(of_label) - rank_of(len(of_label), coverage)])
+
+
+def rank_of(rows: int, coverage: float, both_sides: bool = False) -> int:
+    """Return the place, from 1, of the sorted value that a new value exceeds in a share of at most 1 - coverage.
+
+    ``both_sides`` leaves half of that share to the other side.
+
+    Raises:
+        TrainingError: there are too few rows.
+    """
+    share = (1 + coverage) / 2 if both_sides else coverage
+    rank = math.ceil(round((rows + 1) * share, 9))
+    if rank > rows:
+        needed = math.ceil(round(share / (1 - share), 9))
+        raise TrainingError(
+            f"evaluation.coverage of {coverage:g} needs {needed:,} rows of the eval split, which has {rows:,}: ask for "
+            "less, or give that split more rows"
+        )
+    return rank
+
+
+def choose_threshold(
+    wanted: Costs | AtLeast, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[float, str]:
+    """Return the best threshold, a float32 number, and its measures in words.
+
+    It lies in the middle between two neighbouring answers, so that neither changes sides when a server computes another
+    last digit. Of several thresholds with the least costs it is the nearest to the best one for correct probabilities
+    (Elkan 2001, "The Foundations of Cost-Sensitive Learning", equation 2).
+
+    Args:
+        wanted: The costs, or the precision or recall that it must reach.
+        answers: Probabilities of the second class, [rows].
+        labels: 0 or 1, [rows].
+        weights: How much each row counts, [rows]; None: all count the same.
+
+    Raises:
+        TrainingError: no threshold reaches it, or a class has no row.
+    """
+    answers = answers.astype(np.float32)
+    weights = np.ones(len(answers)) if weights is None else weights
+    if len(np.unique(labels[weights > 0])) < 2:
+        raise TrainingError("the eval split has rows of one class only, and a threshold needs both: give it more rows")
+    known = np.unique(answers)
+    # From the lowest to the highest; "at least" the threshold is the second class.
+    thresholds = (np.append(0, known) + np.append(known, 1)).astype(np.float32) / 2
+    thresholds = thresholds[(thresholds > 0) & (thresholds < 1)]  # answers of 0 and 1 lie on one side of all of them
+    hits, false_alarms = (_weight_from(thresholds, answers[labels == one], weights[labels == one]) for one in (1, 0))
+    positives = _weight_from(np.zeros(1), answers[labels == 1], weights[labels == 1])[0]
+    recalls = hits / positives
+    # Where no row is taken for the second class there is no precision.
+    precisions = np.divide(hits, hits + false_alarms, out=np.full(len(hits), np.nan), where=hits + false_alarms > 0)
+    cost = ""
+    if isinstance(wanted, Costs):
+        costs = wanted.false_positive * false_alarms + wanted.false_negative * (positives - hits)
+        middle = wanted.false_positive / (wanted.false_positive + wanted.false_negative)
+        place = np.lexsort((np.abs(thresholds - middle), costs))[0]
+        cost = f", {costs[place] / weights.sum():.3g} a row by the costs asked for"
+    else:
+        place = _reaching(wanted, precisions, recalls)
+    precision = "no precision" if math.isnan(precisions[place]) else f"precision {precisions[place]:.3f}"
+    found = f"{precision}, recall {recalls[place]:.3f}{cost}"
+    return float(thresholds[place]), f"threshold {thresholds[place]:.3g}, chosen on the eval split: {found}"
+
+
+def _weight_from(thresholds: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weight of the answers from each threshold on, [thresholds]."""
+    order = np.argsort(answers)
+    # Summed from the highest, so that beyond all answers it is 0 and no rest of rounding.
+    above: np.ndarray = np.append(np.cumsum(weights[order][::-1])[::-1], 0.0)
+    return above[np.searchsorted(answers[order], thresholds)]
+
+
+def _reaching(wanted: AtLeast, precisions: np.ndarray, recalls: np.ndarray) -> int:
+    """Return the place of the highest recall among the sufficient precisions, or the other way round."""
+    name, least, given, other = (
+        ("recall", wanted.recall, recalls, precisions)
+        if wanted.precision is None
+        else ("precision", wanted.precision, precisions, recalls)
+    )
+    enough = np.flatnonzero(given >= least)  # NaN is not
+    if not len(enough):
+        best = np.nanargmax(given)
+        raise TrainingError(
+            f"no threshold reaches a {name} of {least:g} on the eval split: the highest is {given[best]:.3f}, with a "
+            f"recall of {recalls[best]:.3f}. Ask for less in evaluation.threshold, or train a better model"
+        )
+    known = enough[~np.isnan(other[enough])]
+    return int(known[np.lexsort((-given[known], -other[known]))[0]])

@@ -17,16 +17,9 @@ SEED_STATE = "seed_generator_state"
 
 
 def augmented(augment: Augment, features: Tensors, label: tf.Tensor, seed: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-    """Call the module file's ``augment`` with random numbers that depend on the seed alone.
+    """Call the module file's ``augment`` with random numbers that depend only on the ``seed``, int64 [2].
 
-    What it returns is brought back to the types of its features, rounded and within their limits: the model sees in
-    training what it sees when it is served.
-
-    Args:
-        augment: Uses Keras' Random layers or keras.random.
-        features: Of a batch.
-        label: Of the same.
-        seed: Of the step and the replica, int64 [2].
+    The result is rounded and clipped to the types of its features, as when the model is served.
 
     Raises:
         TrainingError: see ``check``.
@@ -50,10 +43,10 @@ def augmented(augment: Augment, features: Tensors, label: tf.Tensor, seed: tf.Te
 
 
 def check(augment: Augment, batch_spec: tuple[dict[str, tf.TensorSpec], tf.TensorSpec]) -> None:
-    """Call ``augment`` on batches of such a spec without any values.
+    """Call ``augment`` on batches of such a spec, without any values.
 
     Raises:
-        TrainingError: it fails, returns other features or other shapes, or uses random numbers of TensorFlow's own.
+        TrainingError: it fails, returns other features or other shapes, or uses TensorFlow's own random numbers.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -69,7 +62,7 @@ def check(augment: Augment, batch_spec: tuple[dict[str, tf.TensorSpec], tf.Tenso
 
 
 class _Seeded(keras.StatelessScope):
-    """Gives every source of Keras' random numbers a state made from a seed, and leaves the source as it is."""
+    """Gives every source of Keras' random numbers a state made from a seed, and leaves the source unchanged."""
 
     def __init__(self, seed: tf.Tensor):
         super().__init__()

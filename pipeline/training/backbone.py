@@ -75,7 +75,7 @@ class Backbone(keras.layers.Layer):
 
 
 class Preprocess(keras.layers.Layer):
-    """Colours of 0 to 255 → those that a network of keras.applications was trained with."""
+    """Colours of 0 to 255 → the range that a network of keras.applications was trained with."""
 
     def __init__(self, module: str):
         super().__init__(name="preprocess")
@@ -140,7 +140,7 @@ def _load(network: keras.Model, weights: str) -> None:
         local = os.path.join(scratch, "backbone.weights.h5" if file.endswith(".weights.h5") else "backbone.h5")
         tf.io.gfile.copy(file, local)
         try:
-            # The weights of keras.applications are those of the network alone.
+            # A file of keras.applications has the weights of the network alone.
             (network if file.endswith(os.path.basename(BACKBONE)) else _inner(network)).load_weights(local)
         except (ValueError, OSError, KeyError) as error:
             raise TrainingError(

@@ -1,7 +1,4 @@
-"""Make probabilities mean what they say: among rows answered with 0.8, four of five are of that class.
-
-Fitted on answers to rows that the model has not learnt from.
-"""
+"""Calibrate probabilities on rows that the model has not learnt from: 0.8 then means 80 % of the rows."""
 
 from collections.abc import Callable
 
@@ -11,7 +8,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from pipeline.settings.training import Calibration
-from pipeline.training.boosting import losses_of
+from pipeline.training.ensemble import losses_of
 
 # Probabilities are kept this far from 0 and 1 before their logarithm is taken.
 LEAST = 1e-7
@@ -22,18 +19,16 @@ PRIOR = 0.5
 
 
 class Linear:
-    """Probabilities whose log-odds, or logarithms of several classes, are multiplied and moved.
+    """Probabilities whose log-odds, or logarithms of several classes, are multiplied by a slope and moved by an offset.
 
-    Args:
-        slope: Below 1 answers become less sure; 1 over the temperature.
-        offset: Added to the log-odds of the second of two classes.
+    A slope below 1 makes answers less sure; it is 1 over the temperature.
     """
 
     def __init__(self, slope: float, offset: float = 0.0):
         self.slope, self.offset = slope, offset
 
     def __call__(self, answers: tf.Tensor) -> tf.Tensor:
-        """Return the answers calibrated, float32 [batch, 1 or classes]: of the second of two classes, or of all."""
+        """Return calibrated answers, float32 [batch, 1 or classes]: of the second of two classes, or of all."""
         if answers.shape[1] == 1:
             return tf.sigmoid(self.slope * (_log(answers) - _log(1 - answers)) + self.offset)
         return tf.nn.softmax(self.slope * _log(answers))
@@ -48,7 +43,7 @@ class Interpolated:
 
     Args:
         answered: Probabilities of the points, rising, float64 [points].
-        meant: What they become, never falling, float64 [points].
+        meant: Their calibrated values, never falling, float64 [points].
     """
 
     def __init__(self, answered: np.ndarray, meant: np.ndarray):
@@ -73,7 +68,7 @@ class Interpolated:
 def fit(
     kind: Calibration, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[Callable[[tf.Tensor], tf.Tensor], str]:
-    """Return a function from probabilities to calibrated ones, and what it gains, in words.
+    """Return a function from probabilities to calibrated ones, and its gain in words.
 
     Args:
         kind: Of two classes "sigmoid" or "isotonic", of any number "temperature".
@@ -81,7 +76,7 @@ def fit(
         labels: Numbers of classes, [rows].
         weights: How much each row counts, [rows]; None: all count the same.
     """
-    # As many rows as Kish's effective number (1965, "Survey Sampling"): weights are no evidence of their own.
+    # As many rows as Kish's effective number (1965, "Survey Sampling"): weights are not further evidence.
     weights = np.ones(len(labels)) if weights is None else weights * weights.sum() / np.square(weights).sum()
     calibrate: Linear | Interpolated
     if kind == "sigmoid":
@@ -104,8 +99,7 @@ def fit(
 def _sigmoid(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> Linear:
     """Fit slope and offset of the log-odds (Platt 1999, "Probabilistic Outputs for Support Vector Machines").
 
-    Labels are not quite 1 and 0 (his section 2.2), or rows that are all answered rightly would ask for an endless
-    slope.
+    Labels are not quite 1 and 0 (his section 2.2), or rows without a wrong answer would lead to an endless slope.
     """
     clipped = np.clip(answers.astype(np.float64), LEAST, 1 - LEAST)
     odds = (np.log(clipped) - np.log1p(-clipped))[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""Keep the state of a training on disk: killed at any moment, it goes on from there."""
+"""Keep the state of a training on disk: killed at any moment, it resumes from there."""
 
 import io
 import json
@@ -17,11 +17,8 @@ from pipeline.training.strategy import Distribution
 class Checkpoints:
     """Saves and restores variables and plain values, whole or not at all.
 
-    Every worker must save at the same step, for some variables are read over the network. What the chief saves is what
-    all read; another worker's copy is deleted with ``delete``.
-
-    Attributes:
-        folder: Of the chief's.
+    Every worker must save at the same step, for some variables are read over the network. All read the chief's copy
+    from ``folder``.
     """
 
     def __init__(self, folder: str, variables: Sequence[tf.Variable], distribution: Distribution):
@@ -62,7 +59,7 @@ class Checkpoints:
 
 
 class _Values(tf.train.experimental.PythonState):
-    """Plain values inside a checkpoint: JSON, with the arrays beside it."""
+    """Plain values inside a checkpoint: JSON and the arrays."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -101,8 +98,8 @@ def variables_of(model: keras.Model) -> list[tf.Variable]:
 def state_of(callback: keras.callbacks.Callback, at_start: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a callback's attributes that are numbers, arrays, or lists or dictionaries of such.
 
-    Text is left out: metrics to watch and folders to write to are for the new process to set. With ``at_start``,
-    attributes that have not changed since are left out too: settings.
+    The new process sets text itself: metrics to watch and folders to write to. With ``at_start``, attributes that have
+    not changed since are left out too: settings.
     """
     state = {name: value for name, value in vars(callback).items() if _is_plain(value) and name != "params"}
     at_start = at_start or {}

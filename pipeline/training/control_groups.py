@@ -17,16 +17,13 @@ ROOT, GROUPS_OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def free_memory() -> int:
     """Return the free bytes of the machine, or those that the limits leave.
 
-    Files in the page cache that nobody has used of late are free, as for Kubernetes' "working set".
+    Files in the page cache that were not used recently count as free, as for Kubernetes' "working set".
     """
     free = psutil.virtual_memory().available
-    for folder, limit, used, idle in (
-        *((folder, "memory.max", "memory.current", "inactive_file") for folder in _folders("")),
-        *(
-            (folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            for folder in _folders("memory")
-        ),
-    ):
+    of_version_1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    groups = [(folder, "memory.max", "memory.current", "inactive_file") for folder in _folders("")]
+    groups += [(folder, *of_version_1) for folder in _folders("memory")]
+    for folder, limit, used, idle in groups:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

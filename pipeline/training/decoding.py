@@ -1,4 +1,4 @@
-"""Transformed features → tensors of fixed shape that a model takes: the module file's ``decode``, and padding.
+"""Transformed features → tensors of fixed shape that a model takes: the module file's ``decode``, images, and padding.
 
 The same object decodes in the input pipeline and in the served model, so that the two cannot differ.
 """
@@ -18,33 +18,36 @@ Spec: TypeAlias = Any  # tf.io.FixedLenFeature, VarLenFeature or RaggedFeature
 AT_ONCE = 4
 # Types of what a model takes.
 DTYPES = (tf.uint8, tf.int32, tf.int64, tf.float32)
+# Enough for the EXIF data that cameras write before the picture.
+EXIF_BYTES = 1 << 16
+# The tag "orientation", one 16-bit number, in both byte orders (Exif 2.3, section 4.6.4); the number stands between.
+LITTLE_ENDIAN = b"\x12\x01\x03\x00\x01\x00\x00\x00"
+BIG_ENDIAN = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00"
 
 
 class Decoder:
     """Decodes batches of parsed examples.
 
     Values of varying number are cut off or filled up with 0 to ``sequence_length``; integers among them are shifted by
-    one, so that 0 is padding and nothing else.
+    one, so that 0 is padding and nothing else. Label and weight are not decoded.
 
     Args:
         spec: How to parse a transformed example, with the label.
-        label: Feature that is not decoded.
+        label: Name of the label.
         decode: The module file's function for one example: takes its features, tensors of one value, of fixed shape or,
-            where the number of values varies, [values]; returns those of the model.
+            where the number of values varies, [values]; returns the model's features.
         sequence_length: Values of a feature whose number varies.
-        weight: Feature that is not decoded either: how much each example counts; None: all count the same.
+        weight: Feature that says how much each example counts; None: all count the same.
 
     Attributes:
         parsing: How to parse an example, label included.
-        label: Feature that is not decoded.
-        weight: Feature that is not decoded either; None: there is none.
-        specs: Shape and type of each feature of one decoded example, without label and weight.
+        specs: Shape and type of each feature of one decoded example.
         padded: Features of varying number of values; integers among them count from 1.
         decodes: Whether the module file has a ``decode``.
 
     Raises:
-        TrainingError: the label is missing; ``decode`` fails on such features or gives random numbers; or a feature
-            that a model would get is text or of a type that no model takes.
+        TrainingError: the label is missing; ``decode`` fails on such features or draws random numbers; or a feature of
+            the model is text or of another type that no model takes.
     """
 
     def __init__(
@@ -63,7 +66,11 @@ class Decoder:
                 f"it as it comes: outputs[{label!r}] = inputs[{label!r}]"
             )
         self._length = sequence_length
-        given = {name: _spec_of(feature) for name, feature in spec.items() if name not in (label, weight)}
+        given = {
+            name: tf.TensorSpec(getattr(feature, "shape", [None]), feature.dtype)
+            for name, feature in spec.items()
+            if name not in (label, weight)
+        }
         self._traced = _traced(decode, given) if decode else None
         found = self._traced.structured_outputs if self._traced else given
         self.padded = frozenset(name for name, item in found.items() if item.shape.rank == 1 and item.shape[0] is None)
@@ -81,15 +88,11 @@ class Decoder:
                 )
 
     def __call__(self, parsed: Mapping[str, Any]) -> Tensors:
-        """Decode a batch.
-
-        Args:
-            parsed: Features as parsing or Transform gives them: tensors [batch, ...], sparse or ragged ones.
-
-        Returns:
-            ``specs`` of each example, [batch, ...].
-        """
-        dense = {name: _ragged(parsed[name]) for name in self.parsing if name in parsed}
+        """Decode a batch: features from parsing or Transform, dense, sparse or ragged, to ``specs``, [batch, ...]."""
+        dense = {name: parsed[name] for name in self.parsing if name in parsed}
+        for name, value in dense.items():
+            if isinstance(value, tf.SparseTensor):
+                dense[name] = tf.RaggedTensor.from_sparse(value)
         if self._traced is not None:
             given = self._traced.structured_input_signature[0][0]
             # On the CPU wherever the model is: there the input pipeline does it too.
@@ -100,29 +103,19 @@ class Decoder:
                     fn_output_signature=self.specs,
                     parallel_iterations=AT_ONCE,
                 )
-        return {name: self._of_fixed_length(name, dense[name]) for name in self.specs}
+        for name in self.padded:
+            values = dense[name].with_flat_values(_shifted(dense[name].flat_values))
+            dense[name] = values.to_tensor(0, shape=[None, self._length])
+        return {name: dense[name] for name in self.specs}
 
     def _one(self, features: Tensors) -> Tensors:
-        """Decode one example."""
-        return {
-            name: self._filled_up(name, value) if name in self.padded else value
-            for name, value in self._traced(features).items()  # type: ignore[misc]  # called with decode only
-        }
-
-    def _filled_up(self, name: str, values: tf.Tensor) -> tf.Tensor:
-        """Return one example's values as [sequence_length]."""
-        values = self._shifted(values)[: self._length]
-        return tf.ensure_shape(tf.pad(values, [[0, self._length - tf.size(values)]]), [self._length])
-
-    def _of_fixed_length(self, name: str, values: Any) -> tf.Tensor:
-        """Return a batch's values as [batch, ...]."""
-        if name not in self.padded:
-            return values
-        return values.with_flat_values(self._shifted(values.flat_values)).to_tensor(0, shape=[None, self._length])
-
-    @staticmethod
-    def _shifted(values: tf.Tensor) -> tf.Tensor:
-        return values + 1 if values.dtype.is_integer else values
+        """Decode one example with ``decode``."""
+        decoded = dict(self._traced(features))  # type: ignore[misc]  # called with decode only
+        for name in self.padded:
+            values = _shifted(decoded[name])[: self._length]
+            padding = [[0, self._length - tf.size(values)]]
+            decoded[name] = tf.ensure_shape(tf.pad(values, padding), [self._length])
+        return decoded
 
 
 def random_operations(graph: tf.Graph) -> list[str]:
@@ -131,18 +124,12 @@ def random_operations(graph: tf.Graph) -> list[str]:
     return [item.type for item in operations if item.op_def.is_stateful and "Random" in item.type]
 
 
-def _spec_of(feature: Spec) -> tf.TensorSpec:
-    """Return the shape and type of a feature of one example."""
-    shape = feature.shape if isinstance(feature, tf.io.FixedLenFeature) else [None]
-    return tf.TensorSpec(shape, feature.dtype)
-
-
-def _ragged(value: Any) -> Any:
-    return tf.RaggedTensor.from_sparse(value) if isinstance(value, tf.SparseTensor) else value
+def _shifted(values: tf.Tensor) -> tf.Tensor:
+    return values + 1 if values.dtype.is_integer else values  # 0 is padding
 
 
 def _traced(decode: Decode, given: Mapping[str, tf.TensorSpec]) -> Any:
-    """Return the function's graph for one example.
+    """Return the graph of ``decode`` for one example.
 
     Raises:
         TrainingError: see ``Decoder``.
@@ -163,3 +150,61 @@ def _traced(decode: Decode, given: Mapping[str, tf.TensorSpec]) -> Any:
             "in augment(features, label)"
         )
     return traced
+
+
+def decode_image(encoded: tf.Tensor, height: int, width: int, channels: int = 3, *, crop: bool = False) -> tf.Tensor:
+    """Return the pixels of one image as people see it, uint8 [height, width, channels].
+
+    Cameras store a picture as the sensor was held, with an EXIF orientation that is applied here.
+
+    Args:
+        encoded: The file's content, a string of one value: JPEG, PNG, BMP, WebP or GIF, of which the first frame is
+            taken.
+        height: In pixels.
+        width: In pixels.
+        channels: 3 for red, green and blue, 1 for grey.
+        crop: Keep the aspect ratio and cut off what is outside of the centre, instead of distorting.
+    """
+    encoded = tf.reshape(encoded, [])
+    # On the CPU wherever the model is: a resize on a GPU differs in the last bit.
+    with tf.device("/CPU:0"):
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        image = _upright(image, _orientation(encoded))
+        size = tf.stack([height, width])
+        if crop:
+            shape = tf.cast(tf.shape(image)[:2], tf.float32)
+            scale = tf.reduce_max(tf.cast(size, tf.float32) / shape)
+            size = tf.maximum(size, tf.cast(tf.round(shape * scale), tf.int32))
+        image = tf.image.resize(image, size, "bilinear", antialias=True)
+        image = tf.image.resize_with_crop_or_pad(image, height, width)
+        image = tf.saturate_cast(tf.round(image), tf.uint8)
+        if channels == 1:
+            image = tf.image.rgb_to_grayscale(image)
+        return tf.ensure_shape(image, [height, width, channels])
+
+
+def _orientation(encoded: tf.Tensor) -> tf.Tensor:
+    """Return a JPEG file's EXIF orientation, 1 to 8, and 1 where it has none; int32 []."""
+    head = tf.strings.substr(encoded, 0, EXIF_BYTES)
+    values = tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int32)
+    values = tf.pad(values, [[0, 16]])
+
+    def after(pattern: bytes) -> tf.Tensor:
+        """Return the bytes that follow the places of a pattern."""
+        places = tf.size(values) - len(pattern)
+        found = tf.reduce_all([values[at : at + places] == byte for at, byte in enumerate(pattern)], axis=0)
+        return tf.boolean_mask(values[len(pattern) :], found)
+
+    orientations = tf.concat([after(LITTLE_ENDIAN), after(BIG_ENDIAN), [1]], axis=0)
+    is_jpeg = tf.strings.substr(encoded, 0, 2) == b"\xff\xd8"
+    known = is_jpeg & (orientations[0] >= 1) & (orientations[0] <= 8)
+    return tf.where(known, orientations[0], 1)
+
+
+def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Turn and mirror an image by its EXIF orientation (Exif 2.3, section 4.6.4)."""
+    turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+    mirror = tf.reduce_any(orientation == [2, 3, 6, 7])
+    turned = tf.cond(mirror, lambda: tf.reverse(turned, [1]), lambda: turned)
+    flip = tf.reduce_any(orientation == [3, 4, 7, 8])
+    return tf.cond(flip, lambda: tf.reverse(turned, [0]), lambda: turned)

@@ -1,25 +1,27 @@
-"""Where the time of a training goes, and one sentence on what limits it and what would make it shorter."""
+"""Measure where the time of a training goes, and name its bottleneck and the remedy."""
 
+import contextlib
 import json
 import tempfile
+import time
 import timeit
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.training.cache import choose_cache
-from pipeline.training.history import DIAGNOSIS_FILE, write_text
-from pipeline.training.stopwatch import PYTHON
+from pipeline.training.history import DIAGNOSIS_FILE, write_file
+from pipeline.training.input_pipeline import choose_cache
 
 if TYPE_CHECKING:
     from pipeline.training.loop import Fit
 
-# Parts that a stopwatch measures, by the name of a block.
-LOADING, COMPILING, STEPS, SUMMING, BETWEEN = "loading", "compiling", "steps", "summing", "between"
+# Parts that a stopwatch measures, by the name of a block; PYTHON is the rest.
+LOADING, COMPILING, STEPS, SUMMING, BETWEEN, PYTHON = "loading", "compiling", "steps", "summing", "between", "python"
 EVALUATION, SAVING, SAVING_WITHIN_EPOCHS, CALLBACKS = "evaluation", "saving", "saving within epochs", "callbacks"
 # Parts of the steps.
 WAITING, COMPUTING = "waiting", "computing"
-# The parts of a training in words for people, in the order of the report.
+# The parts of a training in words, in the order of the report.
 WORDS = {
     LOADING: "loading examples before the first step",
     COMPILING: "compiling",
@@ -39,6 +41,57 @@ LEAST_SHARE, LEAST_SECONDS = 0.1, 2.0
 LARGER = 4
 # The default of training.steps_per_call.
 ENOUGH_STEPS_PER_CALL = 32
+# What takes how much with the remedy, and the seconds that the remedy would save.
+Finding: TypeAlias = tuple[str, float]
+
+
+class Stopwatch:
+    """Seconds by part; at every moment one part runs, so that their sum is the time since the start."""
+
+    def __init__(self) -> None:
+        self.part = PYTHON
+        self.times: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Count the time of a block for a part, without what a block inside it measures for another part."""
+        self.times[part] += 1
+        before = self._switch(part)
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of every part up to now."""
+        self._switch(self.part)
+        return dict(self._seconds)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"seconds": self.seconds(), "times": dict(self.times)}
+
+    def add(self, state: dict[str, Any]) -> None:
+        """Add the state of the same training in a process before this one."""
+        self.times.update(state.get("times", {}))
+        for part, seconds in state.get("seconds", {}).items():
+            self._seconds[part] += seconds
+
+    def move(self, seconds: float, part: str, to: str) -> None:
+        """Count seconds of a part, measured by another clock, for another part."""
+        seconds = min(seconds, self._seconds[part])
+        self._seconds[part] -= seconds
+        self._seconds[to] += seconds
+
+    def _switch(self, part: str) -> str:
+        """Let another part run; return the one before."""
+        now = time.perf_counter()
+        before = self.part
+        self._seconds[before] += now - self._since
+        self.part, self._since = part, now
+        return before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +101,10 @@ class Measured:
     Attributes:
         seconds: By part of the stopwatch.
         waited: Seconds that steps waited for examples, in the first epoch and in the later ones.
-        steps: Training steps.
         calls: Calls of compiled steps.
         call: Seconds of a call of no steps.
         batch_size: Examples per replica that are computed together.
-        accumulate: Batches whose gradients are summed for one step.
         times_halved: How often the batch was halved for want of memory.
-        steps_per_call: The setting.
         cache: Where the examples are kept.
         possible_cache: Where there would be room for them.
         decodes: Whether the module file decodes examples.
@@ -96,19 +146,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that a training suffers from.
-
-    Attributes:
-        text: What takes how much, and the remedy.
-        gain: Seconds that the remedy would save.
-    """
-
-    text: str
-    gain: float
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """Where the time went.
 
@@ -125,16 +162,16 @@ class Diagnosis:
     def write(self, folder: str) -> None:
         """Write it to a file in a folder."""
         content = {"sentence": self.sentence, "seconds": {WORDS[part]: value for part, value in self.parts.items()}}
-        write_text(folder, DIAGNOSIS_FILE, json.dumps(content, indent=1) + "\n")
+        write_file(f"{folder}/{DIAGNOSIS_FILE}", json.dumps(content, indent=1) + "\n")
 
 
 def diagnose(measured: Measured) -> Diagnosis:
     """Return the parts of a training, and a sentence on the finding whose remedy saves most."""
     parts = parts_of(measured)
     total = sum(parts.values())
-    best = max(_findings(measured, parts, total), key=lambda finding: finding.gain)
-    if best.gain >= max(LEAST_SECONDS, LEAST_SHARE * total):
-        return Diagnosis(f"{best.text} would save about {_percent(best.gain, total)}.", True, parts)
+    finding, gain = max(_findings(measured, parts, total), key=lambda finding: finding[1])
+    if gain >= max(LEAST_SECONDS, LEAST_SHARE * total):
+        return Diagnosis(f"{finding} would save about {_percent(gain, total)}.", True, parts)
     largest = sorted(parts, key=lambda part: parts[part], reverse=True)[:2]
     if largest[0] == COMPUTING:
         step = 1e3 * parts[COMPUTING] / measured.steps
@@ -160,52 +197,49 @@ def parts_of(measured: Measured) -> dict[str, float]:
     return {part: value for part, value in parts.items() if value > 0}
 
 
-def _findings(measured: Measured, parts: Mapping[str, float], total: float) -> Iterator[Finding]:
-    def percent(part: str) -> str:
-        return _percent(parts[part], total)
+def _findings(measured: Measured, parts: Mapping[str, float], total: float) -> list[Finding]:
+    took = dict.fromkeys(WORDS, 0.0) | dict(parts)
 
-    yield _waiting(measured, parts.get(WAITING, 0.0), total)
-    if LOADING in parts:
-        yield Finding(
+    def percent(part: str) -> str:
+        return _percent(took[part], total)
+
+    few, calls = measured.steps_per_call, max(ENOUGH_STEPS_PER_CALL, LARGER * measured.steps_per_call)
+    return [
+        _waiting(measured, took[WAITING], total),
+        (
             f"Loading the examples before the first step takes {percent(LOADING)}: {_lighter(measured)}",
-            parts[LOADING] / 2,
-        )
-    if SUMMING in parts:
-        yield Finding(
+            took[LOADING] / 2,
+        ),
+        (
             f"Summing the gradients over the workers takes {percent(SUMMING)}: "
             f"training.accumulate={LARGER * measured.accumulate}, or a batch_size {LARGER} times as large,",
-            parts[SUMMING] * (1 - 1 / LARGER),
-        )
-    if measured.times_halved:
-        yield Finding(
+            took[SUMMING] * (1 - 1 / LARGER),
+        ),
+        (
             f"A step was compiled {measured.times_halved + 1} times until it fitted into memory: "
             f"training.batch_size={measured.batch_size} and training.accumulate={measured.accumulate}",
-            parts.get(COMPILING, 0.0) * measured.times_halved / (measured.times_halved + 1),
-        )
-    if BETWEEN in parts:
-        few, calls = measured.steps_per_call, max(ENOUGH_STEPS_PER_CALL, LARGER * measured.steps_per_call)
-        yield Finding(
+            took[COMPILING] * measured.times_halved / (measured.times_halved + 1),
+        ),
+        (
             f"Python between the calls of {few} steps takes {percent(BETWEEN)}: training.steps_per_call={calls}",
-            parts[BETWEEN] * (1 - few / calls),
-        )
-    if CALLBACKS in parts:
-        yield Finding(
+            took[BETWEEN] * (1 - few / calls),
+        ),
+        (
             f"Callbacks take {percent(CALLBACKS)}: half the work in the module file's callbacks, or "
-            f"training.steps_per_call={LARGER * measured.steps_per_call}, which makes fewer calls after batches,",
-            parts[CALLBACKS] / 2,
-        )
-    if EVALUATION in parts:
-        yield Finding(
+            f"training.steps_per_call={LARGER * few}, which makes fewer calls after batches,",
+            took[CALLBACKS] / 2,
+        ),
+        (
             f"Evaluation after each epoch takes {percent(EVALUATION)}: half the rows in the eval split (data.split_by "
             "or data.splits)",
-            parts[EVALUATION] / 2,
-        )
-    if SAVING_WITHIN_EPOCHS in parts:
-        yield Finding(
+            took[EVALUATION] / 2,
+        ),
+        (
             f"Checkpoints within epochs take {percent(SAVING_WITHIN_EPOCHS)}: training.checkpoint_steps=None, to save "
             "after epochs only,",
-            parts[SAVING_WITHIN_EPOCHS],
-        )
+            took[SAVING_WITHIN_EPOCHS],
+        ),
+    ]
 
 
 def _waiting(measured: Measured, waiting: float, total: float) -> Finding:
@@ -216,10 +250,10 @@ def _waiting(measured: Measured, waiting: float, total: float) -> Finding:
     if measured.cache == "none" and again >= waiting / 2:
         room = "" if measured.possible_cache != "none" else ", on a machine with the disk space for it,"
         cache = measured.possible_cache if measured.possible_cache != "none" else "disk"
-        return Finding(f'{text}: training.cache="{cache}"{room}', again)
+        return f'{text}: training.cache="{cache}"{room}', again
     if measured.cache == "disk" and measured.possible_cache == "memory" and again >= waiting / 2:
-        return Finding(f'{text}: training.cache="memory"', again)
-    return Finding(f"{text}: {_lighter(measured)}", waiting / 2)
+        return f'{text}: training.cache="memory"', again
+    return f"{text}: {_lighter(measured)}", waiting / 2
 
 
 def _lighter(measured: Measured) -> str:

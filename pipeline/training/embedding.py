@@ -65,14 +65,11 @@ def embedding(
 class Embedding(keras.layers.Layer):
     """See ``embedding``.
 
-    Attributes:
-        tables: Of rows; two where these are multiplied.
-
     Args:
         size: How many different numbers there are.
         width: Of the vector of a number.
         rows: At most, in all tables.
-        compositional: Quotient and remainder, instead of rows that numbers share, where rows are fewer than ``size``.
+        compositional: Multiply rows of quotient and remainder; else numbers share rows if rows are fewer than ``size``.
         mask_zero: The number 0 is padding.
         settings: Of any layer.
 
@@ -81,14 +78,7 @@ class Embedding(keras.layers.Layer):
     """
 
     def __init__(
-        self,
-        size: int,
-        width: int,
-        rows: int,
-        compositional: bool,
-        *,
-        mask_zero: bool = False,
-        **settings: Any,
+        self, size: int, width: int, rows: int, compositional: bool, *, mask_zero: bool = False, **settings: Any
     ):
         super().__init__(**settings)
         self.size, self.width, self.rows, self.compositional = size, width, rows, compositional
@@ -104,21 +94,23 @@ class Embedding(keras.layers.Layer):
     def build(self, input_shape: Any = None) -> None:
         """Create the tables."""
         if not self.compositional:
-            self.tables = [self._table("embeddings", self.rows, _uniform())]
+            self.tables = [self._table("embeddings", self.rows, keras.initializers.RandomUniform(-0.05, 0.05))]
             return
         # The most remainders for which both tables fit: remainders + size / remainders <= rows.
         remainders = int(self.rows / 2 + math.sqrt(max(0.0, self.rows**2 / 4 - self.size)))
         while remainders + -(-self.size // remainders) > self.rows:
             remainders -= 1
         self.tables = [
-            self._table("remainders", remainders, _uniform()),
+            self._table("remainders", remainders, keras.initializers.RandomUniform(-0.05, 0.05)),
             # Factors that begin around 1: products begin as large as a table's rows.
             self._table("quotients", -(-self.size // remainders), keras.initializers.RandomUniform(0.95, 1.05)),
         ]
 
     def _table(self, name: str, rows: int, initializer: keras.initializers.Initializer) -> keras.Variable:
         # Not cast to float16 as a whole, only the rows that are looked up.
-        return self.add_weight(shape=(rows, self.width), initializer=initializer, name=name, autocast=False)
+        table = self.add_weight(shape=(rows, self.width), initializer=initializer, name=name, autocast=False)
+        table.changes_by_rows = True  # for gradients.SparseUpdates
+        return table
 
     def call(self, numbers: Any) -> Any:
         """Return the vectors of numbers."""
@@ -151,12 +143,7 @@ class Embedding(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _uniform() -> keras.initializers.Initializer:
-    """Return an initializer whose numbers are not those of another."""
-    return keras.initializers.RandomUniform(-0.05, 0.05)
-
-
 def hashed(numbers: tf.Tensor) -> tf.Tensor:
-    """Return numbers that follow no order, not negative, of numbers, int64."""
+    """Return numbers that follow no order, not negative, for int64 numbers."""
     mixed = numbers * tf.constant(_SPREAD, tf.int64)  # overflows, as it is meant to
     return tf.abs(mixed // (1 << 20))

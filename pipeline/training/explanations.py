@@ -1,11 +1,11 @@
 """Explain answers by raw features: Shapley values by sampling, in plain TensorFlow operations.
 
-A walk begins at a background row and puts the values of the explained row into it, one feature after the other in a
+A walk begins at a background row and replaces its values by those of the explained row, one feature at a time in a
 random order; each step's change of the answer is that feature's (Castro, Gomez & Tejada 2009, "Polynomial calculation
 of the Shapley value based on sampling"; Strumbelj & Kononenko 2014, "Explaining prediction models and individual
-predictions with feature contributions"). The changes of a walk sum up to the difference of its two ends, and so do
-their means. Each order is walked backwards too, which cancels much of the chance (Mitchell, Cooper, Frank & Holmes
-2022, "Sampling Permutations for Shapley Value Estimation").
+predictions with feature contributions"). The changes of a walk sum up to the difference of its ends, and so do their
+means. Each order is walked backwards too, which cancels much of the chance (Mitchell, Cooper, Frank & Holmes 2022,
+"Sampling Permutations for Shapley Value Estimation").
 """
 
 import logging
@@ -18,14 +18,14 @@ import tensorflow as tf
 from pipeline.model.export_format import AVERAGE, COLUMNS, CONTRIBUTIONS, ERRORS
 
 Rows: TypeAlias = Mapping[str, tf.Tensor]
-# Rows that the model is asked at once, and to explain one row at most, unless that were too few walks.
+# Rows in a call of the model, and at most to explain one row, unless that allows too few walks.
 AT_ONCE, MOST_ASKED = 4_096, 4_096
 LEAST_BACKGROUND = 16
 logger = logging.getLogger("pipeline.training")
 
 
 def affordable(background: Sequence[bytes], columns: int) -> list[bytes]:
-    """Return background rows, of many columns fewer and evenly taken: a walk asks the model once for each column."""
+    """Return the background rows, evenly reduced if there are many columns: a walk asks the model once for each."""
     count = min(len(background), max(LEAST_BACKGROUND, MOST_ASKED // (2 * max(1, columns))))
     if count < len(background):
         logger.info("Explanations begin from %d rows, not %d: there are %d columns.", count, len(background), columns)
@@ -36,13 +36,13 @@ class Explainer(tf.Module):
     """Explains the answers of a function.
 
     Args:
-        answer: From tensors [batch] or [batch, values] by name to outputs [batch, ...]; a ``tf.function`` that is
-            traced for any batch.
-        output: What is explained, [batch], or [batch, classes]: there, the most probable class of each row.
+        answer: From tensors [batch] or [batch, values] by name to outputs [batch, ...]; a ``tf.function`` traced for
+            any batch.
+        output: Name of the explained output, [batch], or [batch, classes]: there, the most probable class of each row.
         background: Two rows or more, [rows, ...] by name, as ``answer`` takes them.
-        columns: What people call each tensor, in the order in which contributions are to stand.
-        read: Names of the tensors that answers come of. The others contribute nothing, and no walk takes them; of the
-            background their values are not kept.
+        columns: Column name of each tensor, in the order of the contributions.
+        read: Names of the tensors that answers depend on. The others contribute 0, no walk takes them, and their
+            background values are not kept.
     """
 
     def __init__(
@@ -59,9 +59,8 @@ class Explainer(tf.Module):
         self._output, self._columns = output, dict(columns)
         self._read = [name for name in columns if name in read] or list(columns)[:1]
         self._background = {name: tf.constant(background[name]) for name in self._read}
-        self._begin = tf.constant(
-            answer({name: background[name] for name in columns})[output]
-        )  # [background rows, ...]
+        of_background = answer({name: background[name] for name in columns})
+        self._begin = tf.constant(of_background[output])  # [background rows, ...]
         self._pairs, features = int(self._begin.shape[0]), len(self._read)
         orders = np.tile(np.arange(features), (self._pairs, 1))
         there = np.random.default_rng(0).permuted(orders, axis=1)
@@ -69,23 +68,19 @@ class Explainer(tf.Module):
         self._places = np.concatenate([there, features - 1 - there]).astype(np.int32)
 
     def __call__(self, rows: Rows) -> dict[str, Any]:
-        """Explain rows, one after the other.
-
-        Args:
-            rows: [batch, ...] by name, as ``answer`` takes them.
+        """Explain rows, [batch, ...] by name, sequentially.
 
         Returns:
-            What ``answer`` returns, and, float32, ``contributions`` and ``errors``, their standard errors, both
-            [batch, columns], and ``average``, the mean answer to the background rows, [batch]: contributions and
-            average sum up to the answer. ``columns`` are their names, [batch, columns].
+            The outputs of ``answer``; ``contributions`` and their standard errors ``errors``, float32 [batch, columns];
+            ``average``, the mean answer to the background rows, [batch]: contributions and average sum up to the
+            answer; and ``columns``, their names, [batch, columns].
         """
         answers = self._answer(dict(rows))
         end = answers[self._output]
         count = tf.shape(end)[0]
         # Which class of each row is explained; of a single answer it is the only one.
         chosen = tf.argmax(end, axis=1) if end.shape.rank == 2 else tf.zeros([count], tf.int64)
-        filled, begin = _of_one_width(dict(rows), self._background)
-        row = {**rows, **filled}
+        row, begin = _of_one_width(rows, self._background)
 
         def explain(place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             one = {name: value[place : place + 1] for name, value in row.items()}
@@ -163,19 +158,13 @@ def _of_class(answers: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 def _of_one_width(rows: Rows, background: Rows) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Return rows and background with lists of any number of values filled up to the same width."""
-    filled: tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]] = ({}, {})
-    for name in background:
-        pair = rows[name], background[name]
-        if pair[0].shape.rank == 2 and pair[0].shape[1] is None:
-            width = tf.maximum(*(tf.shape(value)[1] for value in pair))
-            pair = _filled_up(pair[0], width), _filled_up(pair[1], width)
-        for one, value in zip(filled, pair, strict=True):
-            one[name] = value
-    return filled
-
-
-def _filled_up(values: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Return lists, [rows, values], with missing values up to a width."""
-    missing = tf.constant("" if values.dtype == tf.string else np.nan, values.dtype)
-    rows, given = tf.unstack(tf.shape(values))
-    return tf.concat([values, tf.fill([rows, width - given], missing)], axis=1)
+    padded, padded_background = dict(rows), dict(background)
+    for name, value in background.items():
+        if rows[name].shape.rank == 2 and rows[name].shape[1] is None:
+            width = tf.maximum(tf.shape(rows[name])[1], tf.shape(value)[1])
+            missing = tf.constant("" if value.dtype == tf.string else np.nan, value.dtype)
+            padded[name], padded_background[name] = (
+                tf.pad(lists, [[0, 0], [0, width - tf.shape(lists)[1]]], constant_values=missing)
+                for lists in (rows[name], value)
+            )
+    return padded, padded_background

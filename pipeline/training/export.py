@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_metadata.proto.v0 import schema_pb2
+from tensorflow_serving.apis import model_pb2, predict_pb2, prediction_log_pb2
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.errors import first_line
@@ -27,17 +29,23 @@ from pipeline.settings.image_data import Images
 from pipeline.settings.names import SERVING, plain_names
 from pipeline.settings.notations import notation_of
 from pipeline.settings.tasks import ANSWERS, task_of
-from pipeline.training import warmup
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import Ensemble, answering
 from pipeline.training.explanations import Explainer, affordable
+from pipeline.training.history import write_file
+from pipeline.training.input_pipeline import find
 from pipeline.training.tabular import Committee
 
 logger = logging.getLogger("pipeline.training")
 
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, tf.Tensor]]
 KINDS = {tf.string: "text", tf.int64: "integers", tf.float32: "floats"}
+# The trained model's answers for the first ROWS rows of eval: float32 values in the order of the rows in their files.
+PREDICTIONS, ROWS = "predictions_of_eval.float32", 1_000
+# Requests that TensorFlow Serving answers itself before it takes others, and their numbers of rows
+# (tensorflow.org/tfx/serving/saved_model_warmup).
+WARMUP_REQUESTS, WARMUP_SIZES = "assets.extra/tf_serving_warmup_requests", (1, 16)
 
 
 def export(
@@ -56,47 +64,49 @@ def export(
 ) -> None:
     """Write a SavedModel that needs nothing but TensorFlow.
 
-    Both signatures answer what ``Answers`` makes of the model's output. Neither takes the label.
+    All signatures answer with ``Answers``. None takes the label.
 
     - ``serving_default`` takes one tensor [batch] for each raw feature, which is TensorFlow Serving's JSON row format,
-      or [batch, most values] for a list, filled up with what says that a value is missing;
-      a name that TensorFlow does not take as an argument's is the one of ``names.plain_names``.
-      A feature that may be missing says so by NaN or, for text, by "". Its integers come as float64, to have a NaN.
+      or [batch, most values] for a list, filled up with missing values; a name that TensorFlow does not take as an
+      argument's becomes the one of ``names.plain_names``. A missing value is NaN or, for text, "". Integers that may be
+      missing come as float64, to have a NaN.
     - ``predict`` takes ``examples``, serialized tf.Examples, [batch]; a missing feature is left out. The argument is
       ``examples_`` where a raw feature has that name.
-    - ``explain`` takes what ``serving_default`` takes, and answers as well how much each raw feature has contributed:
-      ``explanations.Explainer``. Only where there is a background, and neither images nor a ``decode``.
+    - ``explain`` takes the inputs of ``serving_default``, and answers as well how much each raw feature contributes:
+      ``explanations.Explainer``. Only with a background, and without images and ``decode``.
 
-    ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it must be there; ``CLASSES``
+    ``INPUTS`` says of each feature its name in ``serving_default``, its type and whether it is required; ``CLASSES``
     names the classes; ``FITTED`` has what was chosen on the eval split.
 
     Args:
         model: Maps {feature: [batch, ...]} to its answers, [batch, 1 or classes].
         transform_output: Written by the Transform that made the model's features.
-        folder: Where the SavedModel goes.
+        folder: Receives the SavedModel.
         label: Raw feature that is not an input.
-        answers: What is served of the model's output.
+        answers: Turns the model's output into answers.
         transform: Transform's graph, loaded; None: it is loaded here.
-        decoder: Makes what the model takes of the transformed features; None only fills up those of varying length.
+        decoder: Of the transformed features; None only fills up those of varying length.
         ensemble: Trees that answer with the model, or alone.
         at_once: Rows that are decoded and answered together, where the module file has a ``decode``.
-        images: Where one of the raw features is an image.
-        background: Raw rows that explanations begin from, serialized tf.Examples; they travel with the model.
+        images: Settings of images, where one of the raw features is an image.
+        background: Raw rows that explanations begin from, serialized tf.Examples; they are part of the model.
 
     Raises:
         TrainingError: the model's output does not fit the classes.
     """
     decoder = decoder or Decoder(transform_output.transformed_feature_spec(), label)
-    raw_spec = _served_spec(transform_output, label)
+    schema = transform_output.raw_metadata.schema
+    absent = not_served(schema, label)
+    raw_spec = {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in absent}
     server = tf.Module()
     if ensemble is None or not ensemble.alone:
         server.layers = _computing(model)
-        # A later training may start from these, even where the network's answers do not count. They are the layers'
-        # own objects: by those of TensorFlow in them, a model would be saved, and loaded by a server, with two copies.
+        # For warm starts, even of a network whose answers do not count. The Keras variables that the layers hold: the
+        # TensorFlow variables inside them would be saved, and loaded by a server, a second time.
         setattr(server, WEIGHTS, list(model.weights))
     server.ensemble = ensemble
-    # What transform_features_layer() calls. That layer is one of Keras 2, which traces itself once more to be saved:
-    # half of the time of an export, for functions that nobody calls (docs/decisions/0007).
+    # The core of transform_features_layer(), a layer of Keras 2 that takes half of the time of an export to trace
+    # functions that are never called (docs/decisions/0007).
     loader = transform or SavedModelLoader(transform_output.transform_savedmodel_dir)
     server.transform = vars(loader)  # its vocabularies travel with the model
     answer_decoded = answering(model, decoder, ensemble)
@@ -105,7 +115,7 @@ def export(
         return answers(answer_decoded(decoder(loader.apply_transform_model(raw))))
 
     answers_all: Answer = _in_parts(answer, at_once) if decoder.decodes else answer
-    plain, lists = plain_names(raw_spec), _lists_of(transform_output, raw_spec)
+    plain, lists = plain_names(raw_spec), {item.name for item in schema.feature if item.value_count.max != 1}
     row_inputs = {plain[name]: _row_input(plain[name], spec, name in lists) for name, spec in raw_spec.items()}
 
     @tf.function(input_signature=[row_inputs], autograph=False)
@@ -131,21 +141,39 @@ def export(
         known = {plain[name] for name in read}
         server.explainer = Explainer(answer_rows, output, rows, columns, known)
         signatures[EXPLAIN_SIGNATURE] = tf.function(server.explainer, input_signature=[row_inputs], autograph=False)
-        # Nothing of the training data that the explanations do not have already.
+        # No values of the training data except those that the explanations contain already.
         requests = {name: value if name in known else tf.zeros_like(value) for name, value in rows.items()}
-    # Here, once: while it saves, TensorFlow does not take what was traced before, and traces functions anew.
+    # Traced once: to save a function that is not concrete, TensorFlow traces it again.
     traced = {name: function.get_concrete_function() for name, function in signatures.items()}
     tf.saved_model.save(server, folder, signatures=traced)
-    if requests and _answers(answer_rows, requests):
-        warmup.write(folder, ROWS_SIGNATURE, requests)
-    _describe(folder, raw_spec, plain, transform_output.raw_metadata.schema, answers, images)
+    if requests:
+        _write_warmup(folder, answer_rows, requests)
+    _describe(folder, raw_spec, plain, schema, answers, images)
+
+
+def record_predictions(
+    answer: Callable[[Mapping[str, tf.Tensor]], tf.Tensor],
+    decoder: Decoder,
+    patterns: Sequence[str],
+    folder: str,
+    at_once: int = ROWS,
+) -> None:
+    """Write ``PREDICTIONS`` into a folder, to compare the exported model's answers with.
+
+    ``patterns`` name the files of the transformed eval split, and ``answer`` takes ``at_once`` decoded rows together.
+    """
+    files = find(patterns)
+    records = tf.data.TFRecordDataset(files, compression_type="GZIP" if files[0].endswith(".gz") else "")
+    parsed = (tf.io.parse_example(rows, decoder.parsing) for rows in records.take(ROWS).batch(at_once))
+    answers = [np.asarray(answer(decoder(rows)), np.float32) for rows in parsed]
+    write_file(f"{folder}/{PREDICTIONS}", np.concatenate(answers).tobytes())
 
 
 def _computing(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers that a model computes with; one that may have more than layers, tables say, as it is.
+    """Return the layers that a model computes with; a model of the module file's own class as it is.
 
-    Of a model among what is saved, TensorFlow traces once more a function that Keras adds to it, and keeps what the
-    optimizer and the metrics know: time of every export and every server that loads it (docs/decisions/0007).
+    Of a saved model, TensorFlow traces one more function that Keras adds to it, and keeps the state of the optimizer
+    and the metrics: time of every export and of every server that loads it (docs/decisions/0007).
     """
     if type(model) is not Committee and not type(model).__module__.startswith("keras."):
         return [model]  # a class of the module file's
@@ -154,38 +182,31 @@ def _computing(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def not_served(schema: schema_pb2.Schema, label: str) -> set[str]:
-    """Return the raw features that a request lacks: the label, and what the schema keeps out of serving."""
+    """Return the raw features that a request lacks: the label, and those that the schema keeps out of serving."""
     return {label, *(feature.name for feature in schema.feature if SERVING in feature.not_in_environment)}
 
 
-def _served_spec(transform_output: tft.TFTransformOutput, label: str) -> dict[str, Any]:
-    """Return how to parse the raw features of a request."""
-    absent = not_served(transform_output.raw_metadata.schema, label)
-    return {name: spec for name, spec in transform_output.raw_feature_spec().items() if name not in absent}
-
-
-def _lists_of(transform_output: tft.TFTransformOutput, raw_spec: Mapping[str, Any]) -> set[str]:
-    """Return the raw features of several values in a row."""
-    return {
-        feature.name
-        for feature in transform_output.raw_metadata.schema.feature
-        if isinstance(raw_spec.get(feature.name), tf.io.VarLenFeature) and feature.value_count.max != 1
-    }
-
-
-def _answers(function: Callable[[dict[str, tf.Tensor]], Any], rows: dict[str, tf.Tensor]) -> bool:
-    """Return whether rows are answered, of which some columns are made up."""
+def _write_warmup(folder: str, answer_rows: Callable[[dict[str, tf.Tensor]], Any], rows: dict[str, tf.Tensor]) -> None:
+    """Write requests of the first rows, unless the model fails at them: a server does not load a model that does."""
     try:
-        function(rows)
-    except tf.errors.OpError as error:
+        answer_rows(rows)
+    except tf.errors.OpError as error:  # some of the columns are made up
         logger.warning("No requests to warm TensorFlow Serving up: the model fails at one. %s", first_line(error))
-        return False
-    return True
+        return
+    tf.io.gfile.makedirs(f"{folder}/{WARMUP_REQUESTS.rpartition('/')[0]}")
+    with tf.io.TFRecordWriter(f"{folder}/{WARMUP_REQUESTS}") as writer:
+        for size in WARMUP_SIZES:
+            request = predict_pb2.PredictRequest(
+                model_spec=model_pb2.ModelSpec(signature_name=ROWS_SIGNATURE),
+                inputs={name: tf.make_tensor_proto(value[:size]) for name, value in rows.items()},
+            )
+            log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
+            writer.write(log.SerializeToString())
 
 
 def _read_by(loader: SavedModelLoader, names: Iterable[str]) -> set[str]:
-    """Return the raw features among the names that transformed ones are made of, as Transform's graph says."""
-    state = vars(loader)  # it finds out when it is loaded, and has no other way to ask
+    """Return the raw features among the names that Transform's graph reads."""
+    state = vars(loader)
     inputs, sources = state["_structured_inputs"], state["_output_to_inputs_map"].values()
     parts = {name: tf.nest.flatten(inputs[name], expand_composites=True) for name in names}
     return {name for name in names if any(part in found for part in parts[name] for found in sources)}
@@ -213,13 +234,11 @@ def _describe(
         described[images.column] |= {"type": "image", **limits}
     fitted = [(FITTED, answers.fitted)] if answers.fitted else []
     for path, content in ((INPUTS, described), (CLASSES, list(answers.classes)), *fitted):
-        tf.io.gfile.makedirs(f"{folder}/{path.rpartition('/')[0]}")
-        with tf.io.gfile.GFile(f"{folder}/{path}", "w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
+        write_file(f"{folder}/{path}", json.dumps(content, indent=2) + "\n")
 
 
 def _in_parts(answer: Answer, at_once: int) -> Answer:
-    """Return a function that answers some rows after the other: decoded all at once, images need gigabytes."""
+    """Return a function that answers a few rows at a time: decoded all together, images need gigabytes."""
 
     def answer_in_parts(raw: dict[str, tf.Tensor | tf.SparseTensor]) -> dict[str, tf.Tensor]:
         def part(start: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -260,7 +279,7 @@ def _row_input(name: str, spec: tf.io.FixedLenFeature | tf.io.VarLenFeature, is_
 
 
 def _as_parsed(rows: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.SparseTensor]:
-    """Return row inputs, by raw feature, in the form in which parsing tf.Examples gives the same features."""
+    """Return row inputs, by raw feature, in the form that parsing tf.Examples gives."""
     parsed: dict[str, tf.Tensor | tf.SparseTensor] = {}
     optional: dict[tf.DType, list[str]] = {}
     for name, spec in raw_spec.items():
@@ -273,8 +292,7 @@ def _as_parsed(rows: Mapping[str, tf.Tensor], raw_spec: Mapping[str, Any]) -> di
         else:
             optional.setdefault(value.dtype, []).append(name)
     for names in optional.values():
-        # All columns of a type together where that is possible: each of these operations costs a request more than what
-        # it computes. As each column has the same shape, nobody's Transform takes it apart more than once.
+        # All columns of a type together: a request pays for the number of these operations more than for their work.
         values = tf.stack([rows[name] for name in names])[..., tf.newaxis]  # [columns, batch, 1]
         shape = tf.shape(values, out_type=tf.int64)[1:]
         columns = zip(names, tf.unstack(values), tf.unstack(_is_present(values)), strict=True)

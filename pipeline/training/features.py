@@ -1,4 +1,4 @@
-"""Describe the model's inputs, as Transform and ``decode`` made them."""
+"""Describe the model's inputs, made by Transform and ``decode``."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -45,12 +45,12 @@ class Features:
 
         Args:
             transform_output: Written by Transform.
-            label: No feature.
+            label: Not a feature.
             decoder: Of the transformed features; None only fills up those of varying length.
             weights: Of a backbone.
 
         Raises:
-            ValueError: a feature is neither a float nor an integer with a range, and there is no ``decode``.
+            ValueError: without ``decode``, a feature is neither a float nor an integer with a range.
         """
         decoder = decoder or Decoder(transform_output.transformed_feature_spec(), label)
         ranges = {
@@ -76,7 +76,7 @@ class Features:
         return cls(numbers, categories, places, tensors, weights, decoder.padded)
 
     def without(self, names: Collection[str]) -> "Features":
-        """Return the others; names of none are passed over, for preprocessing_fn may leave out what it derives."""
+        """Return the other features; ignore unknown names, for ``preprocessing_fn`` may leave out what it derives."""
 
         def others(kind: dict[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in kind.items() if name not in names}

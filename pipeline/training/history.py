@@ -1,7 +1,8 @@
-"""Keep the history of a training, by epoch and by step: for people, TensorBoard and the run report."""
+"""Record a training by epoch and by step, for people, TensorBoard and the run report; trace some of its steps."""
 
 import csv
 import io
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.training.steps import RECORDED
+
+logger = logging.getLogger("pipeline.training")
 
 # What the members of an ensemble lose on the eval split, in words; written by ``run``.
 MEMBERS_FILE = "members.txt"
@@ -46,13 +49,11 @@ class Journal:
         """Add an epoch and write the files."""
         self.epochs.append(metrics)
         if self._folder:
-            tf.io.gfile.makedirs(self._folder)
             names = list(dict.fromkeys(name for epoch in self.epochs for name in epoch))
             rows = [[epoch, *(row.get(name, "") for name in names)] for epoch, row in enumerate(self.epochs)]
             self._write(EPOCHS_FILE, ["epoch", *names], rows)
-            self._write(
-                STEPS_FILE, ["step", "epoch", *RECORDED], [[int(s), int(e), *rest] for s, e, *rest in self.steps]
-            )
+            rows = [[int(step), int(epoch), *record] for step, epoch, *record in self.steps]
+            self._write(STEPS_FILE, ["step", "epoch", *RECORDED], rows)
             self._scalars.flush()
 
     def state(self) -> dict[str, Any]:
@@ -68,12 +69,45 @@ class Journal:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
-        write_text(str(self._folder), name, text.getvalue())
+        write_file(f"{self._folder}/{name}", text.getvalue())
 
 
-def write_text(folder: str, name: str, text: str) -> None:
-    """Write a file into a folder here or in a bucket, whole or not at all."""
-    partial = f"{folder}/{name}.partial"
-    with tf.io.gfile.GFile(partial, "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(partial, f"{folder}/{name}", overwrite=True)
+class Trace:
+    """Writes a trace of the steps from the first to before the second of ``steps``, for TensorBoard's profiler."""
+
+    def __init__(self, steps: tuple[int, int] | None, folder: str | None):
+        self.stops = steps if steps and folder else ()
+        self._folder = folder
+        self._runs = self._begun = False
+
+    def at(self, step: int) -> None:
+        """Start the trace, or end it, if it is due before a step."""
+        if not self.stops:
+            return
+        first, last = self.stops
+        if step == first:
+            self._runs = self._begun = True
+            tf.profiler.experimental.start(self._folder)
+        elif step >= last:
+            self._stop()
+
+    def end(self, step: int) -> None:
+        """End the trace if it runs; warn of a training that ended at a step before the trace."""
+        if self.stops and not self._begun and step < self.stops[0]:
+            logger.warning(
+                "no trace was written: training.profile=%s begins after the last step, which is %d", self.stops, step
+            )
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._runs:
+            self._runs = False
+            tf.profiler.experimental.stop()
+
+
+def write_file(path: str, content: str | bytes) -> None:
+    """Write a file here or in a bucket, whole or not at all, with the folders above it."""
+    tf.io.gfile.makedirs(path.rpartition("/")[0])
+    with tf.io.gfile.GFile(f"{path}.partial", "wb") as file:
+        file.write(content)
+    tf.io.gfile.rename(f"{path}.partial", path, overwrite=True)

@@ -8,24 +8,25 @@ What a training sees depends on the seed alone: step s gets the same examples on
 workers, and after a restart in the middle of an epoch.
 """
 
+import gzip
 import logging
 import math
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import TypeAlias, Union
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.training.cache import choose_cache, estimate, find, gzipped
+from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.rows import WRONG_LABEL, IndexedRows, Rows
 from pipeline.training.strategy import Part
-from pipeline.training.workers import deal_out
 
 logger = logging.getLogger("pipeline.training")
 
@@ -40,50 +41,49 @@ RECORDS_SHUFFLED = 50_000
 BYTES_SHUFFLED = 1 << 30
 # One split after the other: the train split is needed first.
 LOADER = ThreadPoolExecutor(1, thread_name_prefix="examples")
+# The share of the free memory or disk that a split may take.
+SHARE_OF_MEMORY, SHARE_OF_DISK = 0.4, 0.5
+# Records read to estimate the size of a split.
+RECORDS_SAMPLED = 10_000
+# Files are dealt out to workers as long as none gets more than this many times the examples of another.
+UNEVEN = 1.25
+# The examples of one split. ``examples`` is their number, which waits for a split that is still being loaded; ``rows``
+# packs batches; ``cache`` says where parsed examples are between epochs: "memory", "disk" or "none".
+Split: TypeAlias = Union["_InMemory", "_Streamed"]
 
 
-class Split(Protocol):
-    """The examples of one split."""
+def find(patterns: Sequence[str]) -> list[str]:
+    """Return the files of a split, as in ``fn_args.train_files``, in the order of their names."""
+    return sorted(file for pattern in patterns for file in tf.io.gfile.glob(pattern))
 
-    @property
-    def examples(self) -> int:
-        """Return their number; waits for those that are still being loaded."""
 
-    @property
-    def is_loaded(self) -> bool:
-        """Return whether nothing needs to be waited for: all are in memory."""
+def estimate(files: Sequence[str]) -> int:
+    """Estimate the number of records in files, from their sizes and the first records of the first."""
+    size = sum(tf.io.gfile.stat(file).length for file in files)
+    with tf.io.gfile.GFile(files[0], "rb") as stored:
+        stream = gzip.GzipFile(fileobj=stored) if _gzipped(files) else stored
+        records = 0
+        while records < RECORDS_SAMPLED:
+            header = stream.read(12)  # length, 8 bytes, and its checksum
+            if len(header) < 12:
+                break
+            stream.read(int.from_bytes(header[:8], "little") + 4)
+            records += 1
+        return math.ceil(records * size / max(stored.tell(), 1))
 
-    @property
-    def rows(self) -> Rows:
-        """Return how batches are packed."""
 
-    @property
-    def cache(self) -> str:
-        """Return where parsed examples are kept between epochs: "memory", "disk" or "none"."""
+def choose_cache(size: int, folder: str) -> tuple[str, str]:
+    """Return the cache for a split of that many bytes, and the reason."""
 
-    def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
-        """Return endless batches, shuffled anew in every epoch of ``examples // (batch_size * replicas)`` steps.
+    def mib(size: int) -> str:
+        return f"{size / 2**20:,.0f} MiB"
 
-        Args:
-            batch_size: Examples per replica and step.
-            part: What this process feeds.
-            seed: Decides the order, with the number of the epoch.
-            first_step: Step of the whole training to start at.
-
-        Returns:
-            Chunks of several steps' batches, one for each replica of this process in turn, as ``rows.chunk`` says.
-            ``rows.unpack`` makes ({feature: [batch_size, ...]}, label [batch_size, ...]) of a batch, and weights.
-        """
-
-    def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
-        """Return an endless repetition of all examples, each once in ``evaluation_steps`` steps.
-
-        Args:
-            batch_size: Most examples per replica and step.
-            part: What this process feeds.
-            same_size: Make all batches equally large, for devices that want static shapes; leaves out the examples that
-                do not fit, fewer than one per batch.
-        """
+    memory, disk = free_memory(), shutil.disk_usage(folder).free
+    if size <= memory * SHARE_OF_MEMORY:
+        return "memory", f"{mib(size)} of {mib(memory)} free"
+    if size <= disk * SHARE_OF_DISK:
+        return "disk", f"{mib(size)} is more than {SHARE_OF_MEMORY:.0%} of {mib(memory)} free memory"
+    return "none", f"{mib(size)} is too much for {mib(memory)} of free memory and {mib(disk)} of free disk"
 
 
 def read(
@@ -101,17 +101,17 @@ def read(
 
     Args:
         patterns: File patterns of TFRecords, gzipped when they end in ".gz", as in ``fn_args.train_files``.
-        decoder: Makes of a record what the model takes, before the cache.
+        decoder: Turns a record into the model's features, before the cache.
         classes: Number of classes that the label counts from 0; 0 does not check it.
         cache: "memory", "disk", "none", or "auto": the first of these that there is room for.
         part: What this process feeds; a streamed split is read by files when every process can have some.
-        on_cpu: Whether the steps run on the CPU, and so beside a split that is kept in memory.
+        on_cpu: Whether the steps run on the CPU, where a split in memory is directly accessible to them.
         deterministic: Whether a streamed split must come in the same order every time.
         scratch: Folder for a cache on disk.
 
     Raises:
-        TrainingError: there are no files or, on the first use of a split in memory, no examples in them or a label that
-            is none of the classes.
+        TrainingError: there are no files or, on the first use of a split in memory, no examples in them or an invalid
+            label.
     """
     files = find(patterns)
     if not files:
@@ -150,17 +150,31 @@ def evaluation_steps(examples: int, batch_size: int, replicas: int) -> int:
 def each_row(
     split: Split, batch_size: int, every: int = 1
 ) -> Iterator[tuple[Mapping[str, tf.Tensor], np.ndarray, np.ndarray | None]]:
-    """Yield all rows of a split once: features by name, [rows, ...], and labels and any weights, [rows].
+    """Yield every ``every``-th row of a split: features by name, [rows, ...], and labels and any weights, [rows].
 
-    Args:
-        split: Read by this process alone.
-        batch_size: Most rows at once.
-        every: Leave out all but every so manieth row.
+    The split is read by this process alone.
     """
     for packed in split.evaluation(batch_size, Part()).take(evaluation_steps(split.examples, batch_size, 1)):
         batch = split.rows.unpack(split.rows.pick(packed)[::every])
         features, label, weight = keras.utils.unpack_x_y_sample_weight(batch)
         yield features, label.numpy().ravel(), None if weight is None else weight.numpy().astype(np.float64)
+
+
+def class_weights_of(split: Split, classes: int) -> np.ndarray:
+    """Return ``balanced`` for all rows of a split."""
+    sums = np.zeros(classes)
+    for _, labels, weights in each_row(split, 4 * BLOCK):
+        sums += np.bincount(labels.astype(int), weights, classes)
+    return balanced(sums)
+
+
+def balanced(rows: np.ndarray) -> np.ndarray:
+    """Return scikit-learn's "balanced" weights of classes, float64, from their rows or sums of weights, [classes].
+
+    With these each class counts the same (King and Zeng 2001, "Logistic Regression in Rare Events Data"), and their
+    mean over the rows is 1. A class without any row has the weight 1.
+    """
+    return np.divide(rows.sum(), len(rows) * rows, out=np.ones(len(rows)), where=rows > 0)
 
 
 def _evaluation_batch_sizes(examples: int, batch_size: int, replicas: int, same_size: bool) -> np.ndarray:
@@ -187,7 +201,7 @@ class _InMemory:
 
     def _load(self, files: list[str]) -> tf.Tensor:
         with tf.device("/CPU:0"):
-            blocks = _blocks(files, _rows_in_block(self.rows))
+            blocks = _blocks(files, _gzipped(files), _rows_in_block(self.rows))
             parts = list(without_autotune(blocks.map(self.rows.parse, tf.data.AUTOTUNE)))
             if not parts:
                 raise TrainingError(f"no examples in {', '.join(files)}")
@@ -202,6 +216,7 @@ class _InMemory:
 
     @property
     def is_loaded(self) -> bool:
+        """Return whether nothing needs to be waited for."""
         return self._loading.done() and not self._loading.exception()
 
     def _loaded(self) -> tf.Tensor:
@@ -211,6 +226,12 @@ class _InMemory:
             raise as_training_error(error) from error
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
+        """Return endless batches for this process, shuffled anew in every epoch by the seed and the epoch's number.
+
+        Returns:
+            Chunks of several steps' batches, for each local replica in turn, as ``rows.chunk`` says, from
+            ``first_step`` of the whole training on. ``rows.unpack`` makes features, label and weights of a batch.
+        """
         data = self._loaded()
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)
 
@@ -223,15 +244,17 @@ class _InMemory:
             mine = batches[:, part.first : part.first + part.local]
             return tf.data.Dataset.from_tensor_slices(tf.reshape(mine, [-1, batch_size]))
 
-        first_epoch, steps_into_it = divmod(first_step, steps)
-        numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        indices = numbers.flat_map(epoch).skip(steps_into_it * part.local)
-        chunks = _chunks(indices, part, self.rows.chunk(batch_size).shape[0])
+        chunks = _chunks(epoch, steps, first_step, part, self.rows.chunk(batch_size).shape[0])
         if not isinstance(self.rows, IndexedRows):
             chunks = chunks.map(lambda rows: tf.gather(data, rows), tf.data.AUTOTUNE, deterministic=True)
         return without_autotune(chunks.prefetch(2))
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
+        """Return an endless repetition of all examples, each once in ``evaluation_steps`` steps.
+
+        ``same_size`` makes all batches equally large, for devices that require static shapes; it leaves out the
+        examples that do not fit, fewer than one per batch.
+        """
         data = self._loaded()
         sizes = _evaluation_batch_sizes(self.examples, batch_size, part.replicas, same_size)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -257,28 +280,20 @@ class _Streamed:
         self._deterministic = deterministic
         self._block = _rows_in_block(rows)
         counts = _examples_in(files, self._block)
-        self._examples = sum(counts)
-        if not self._examples:
+        self.examples = sum(counts)
+        if not self.examples:
             raise TrainingError(f"no examples in {', '.join(files)}")
-        dealt = deal_out(files, counts, part.workers)
+        dealt = _deal_out(files, counts, part.workers)
         # Where files cannot be dealt out evenly, each worker reads all of them and feeds its part of every batch.
         self._by_file = part.workers > 1 and dealt is not None
         self._own = dealt[part.worker] if dealt else files
         if part.workers > 1:
             logger.info("This worker reads %d of %d files.", len(self._own), len(files))
-        self.cache = "disk" if disk else "none"
+        self.cache, self.is_loaded = "disk" if disk else "none", False
         self._cached: tf.data.Dataset | None = None
         if disk:
             self._folder = tempfile.TemporaryDirectory(prefix="examples-", dir=disk)  # goes with the last reference
             self._cached = self._shuffled(tf.constant(0, tf.int64)).cache(f"{self._folder.name}/blocks")
-
-    @property
-    def examples(self) -> int:
-        return self._examples
-
-    @property
-    def is_loaded(self) -> bool:
-        return False
 
     def training(self, batch_size: int, part: Part, seed: int, first_step: int = 0) -> tf.data.Dataset:
         steps = steps_per_epoch(self.examples, batch_size, part.replicas)
@@ -296,29 +311,42 @@ class _Streamed:
                 return blocks.repeat().rebatch(batch_size, drop_remainder=True).take(steps * part.local)
             return _own_batches(blocks.rebatch(batch_size, drop_remainder=True).take(steps * part.replicas), part)
 
-        first_epoch, steps_into_it = divmod(first_step, steps)
-        numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-        batches = numbers.flat_map(epoch).skip(steps_into_it * part.local)
-        return _chunks(batches, part, self.rows.chunk(batch_size).shape[0]).prefetch(tf.data.AUTOTUNE)
+        chunks = _chunks(epoch, steps, first_step, part, self.rows.chunk(batch_size).shape[0])
+        return chunks.prefetch(tf.data.AUTOTUNE)
 
     def evaluation(self, batch_size: int, part: Part, same_size: bool = False) -> tf.data.Dataset:
         sizes = _evaluation_batch_sizes(self.examples, batch_size, part.replicas, same_size)
-        blocks = _blocks(self._files, self._block).map(self.rows.parse, tf.data.AUTOTUNE)
+        blocks = _blocks(self._files, _gzipped(self._files), self._block).map(self.rows.parse, tf.data.AUTOTUNE)
         pieces = blocks.rebatch(int(sizes[0]) if same_size else sizes, drop_remainder=same_size).take(len(sizes))
         return _own_batches(pieces, part).repeat().prefetch(tf.data.AUTOTUNE)
 
     def _shuffled(self, seed: tf.Tensor) -> tf.data.Dataset:
         """Return packed blocks of this worker's examples in random order."""
         files = tf.data.Dataset.from_tensor_slices(self._own).shuffle(len(self._own), seed=seed)
-        records = _blocks(files, 16, self._deterministic, gzipped(self._own)).unbatch()
+        records = _blocks(files, _gzipped(self._own), 16, self._deterministic).unbatch()
         shuffled = records.shuffle(_rows_at_once(RECORDS_SHUFFLED, BYTES_SHUFFLED, self.rows), seed=seed)
         blocks = shuffled.batch(STREAMED_BLOCK)
         return blocks.map(self.rows.parse, tf.data.AUTOTUNE, deterministic=self._deterministic)
 
 
+def _deal_out(files: Sequence[str], examples: Sequence[int], workers: int) -> list[list[str]] | None:
+    """Deal files out to workers, so that each gets about as many examples; None if the shares are too uneven.
+
+    The largest file is dealt first, and each to the worker with the fewest examples so far (Graham 1969, "Bounds on
+    Multiprocessing Timing Anomalies").
+    """
+    shares: list[list[str]] = [[] for _ in range(workers)]
+    totals = [0] * workers
+    for count, file in sorted(zip(examples, files, strict=True), key=lambda pair: -pair[0]):
+        fewest = totals.index(min(totals))
+        shares[fewest].append(file)
+        totals[fewest] += count
+    return shares if max(totals) <= UNEVEN * min(totals) else None
+
+
 def _examples_in(files: list[str], block: int) -> list[int]:
     """Return the number of examples in each file."""
-    kind = "GZIP" if gzipped(files) else ""
+    kind = "GZIP" if _gzipped(files) else ""
 
     @tf.autograph.experimental.do_not_convert
     def count(file: tf.Tensor) -> tf.Tensor:
@@ -349,32 +377,43 @@ def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def _gzipped(files: Sequence[str]) -> bool:
+    return files[0].endswith(".gz")  # the files of a split are all the same
+
+
 def _blocks(
-    files: list[str] | tf.data.Dataset, size: int, deterministic: bool = True, compressed: bool | None = None
+    names: Sequence[str] | tf.data.Dataset, compressed: bool, size: int, deterministic: bool = True
 ) -> tf.data.Dataset:
     """Return serialized records of several files, [size or fewer], read in parallel."""
-    if compressed is None:
-        compressed = gzipped(files)
-    names = files if isinstance(files, tf.data.Dataset) else tf.data.Dataset.from_tensor_slices(files)
 
     # Blocks, for handing single records from thread to thread took three times as long as reading them.
     @tf.autograph.experimental.do_not_convert
     def blocks(file: tf.Tensor) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(file, "GZIP" if compressed else "", buffer_size=1 << 20).batch(size)
 
-    return names.interleave(blocks, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
+    files = names if isinstance(names, tf.data.Dataset) else tf.data.Dataset.from_tensor_slices(names)
+    return files.interleave(blocks, num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
 
 
-def _chunks(batches: tf.data.Dataset, part: Part, steps: int) -> tf.data.Dataset:
-    """Turn batches for this process's replicas in turn into chunks of several steps' batches for each in turn."""
+def _chunks(
+    epoch: Callable[[tf.Tensor], tf.data.Dataset], steps: int, first_step: int, part: Part, steps_in_chunk: int
+) -> tf.data.Dataset:
+    """Return the batches of endless epochs from a step on, in chunks of several steps for each local replica in turn.
+
+    ``epoch`` returns the batches of an epoch of ``steps`` steps by its number, for the local replicas in turn.
+    """
+    first_epoch, steps_into_it = divmod(first_step, steps)
+    numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+    batches = numbers.flat_map(epoch).skip(steps_into_it * part.local)
     if part.local == 1:
-        return batches.batch(steps, drop_remainder=True)
+        return batches.batch(steps_in_chunk, drop_remainder=True)
 
     @tf.autograph.experimental.do_not_convert
     def by_replica(chunk: tf.Tensor) -> tf.Tensor:
         return tf.stack([chunk[replica :: part.local] for replica in range(part.local)])
 
-    return batches.batch(steps * part.local, drop_remainder=True).map(by_replica, tf.data.AUTOTUNE).unbatch()
+    chunks = batches.batch(steps_in_chunk * part.local, drop_remainder=True)
+    return chunks.map(by_replica, tf.data.AUTOTUNE).unbatch()
 
 
 def _own_batches(batches: tf.data.Dataset, part: Part) -> tf.data.Dataset:

@@ -1,20 +1,19 @@
-"""Fitting one model: the same loop on one device, on several and on several machines, resumable."""
+"""Fit one model: the same loop on one device, on several and on several machines, resumable."""
 
 import logging
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from pipeline.errors import first_line
 from pipeline.progress import Progress
+from pipeline.settings.tasks import objective_direction
 from pipeline.training.augmentation import Augment
 from pipeline.training.augmentation import check as check_augmentation
-from pipeline.training.balance import class_weights_of
-from pipeline.training.building import build
-from pipeline.training.callbacks import early_stopping, redirect_output
 from pipeline.training.checkpoint import Checkpoints, state_of, variables_of
 from pipeline.training.diagnosis import (
     BETWEEN,
@@ -27,17 +26,21 @@ from pipeline.training.diagnosis import (
     STEPS,
     SUMMING,
     Measured,
+    Stopwatch,
     diagnose,
 )
 from pipeline.training.errors import NonFiniteLossError, OutOfMemoryError, TrainingError
-from pipeline.training.history import Journal
-from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, steps_per_epoch
+from pipeline.training.history import Journal, Trace
+from pipeline.training.input_pipeline import (
+    Split,
+    as_training_error,
+    class_weights_of,
+    evaluation_steps,
+    steps_per_epoch,
+)
 from pipeline.training.settings import Settings
 from pipeline.training.steps import Steps
-from pipeline.training.stopwatch import Stopwatch
-from pipeline.training.strategy import Distribution
-from pipeline.training.trace import Trace
-from pipeline.training.workers import warn_of_slow_worker
+from pipeline.training.strategy import Distribution, warn_of_slow_worker
 
 logger = logging.getLogger("pipeline.training")
 
@@ -51,17 +54,17 @@ class Fit:
     Args:
         model: Built and compiled in the distribution's scope, with a metric named like ``settings.objective``.
         train: The train split.
-        evaluate: The eval split, which early stopping judges by.
-        settings: Epochs, batch size, schedule and so on.
+        evaluate: The eval split, which decides on early stopping.
+        settings: Of the training.
         distribution: The devices, and this process's place among them.
         seed: Of the order of examples; the same in all processes.
-        callbacks: The user's own, besides the standard ones. A call of ``settings.steps_per_call`` steps counts as one
-            batch for them, as with Keras' ``steps_per_execution``.
+        callbacks: The user's callbacks. ``settings.steps_per_call`` steps count as one batch for them, as with Keras'
+            ``steps_per_execution``.
         augment: Changes training batches; see ``training.run``.
         logs: Folder for history.csv, steps.csv, diagnosis.json and the TensorBoard files; None writes nothing.
         tensorboard: Another folder for the TensorBoard files.
-        checkpoints: Folder to save the state to and to go on from if there is one; the caller deletes it with
-            ``Checkpoints.delete`` when the results of the training are safe.
+        checkpoints: Folder to save the state to and to resume from; the caller deletes it with ``Checkpoints.delete``
+            when the results of the training are safe.
 
     Raises:
         TrainingError: the data cannot fill a batch.
@@ -117,12 +120,19 @@ class Fit:
         self.logs = logs
         self.journal = Journal(logs if chief else None, tensorboard if chief else None)
         self.trace = Trace(settings.profile, tensorboard if chief else None)
-        self.callbacks = [early_stopping(settings), *callbacks]
+        early_stopping = keras.callbacks.EarlyStopping(
+            monitor=f"val_{settings.objective}",
+            mode=objective_direction(settings.objective),
+            patience=settings.patience,
+            restore_best_weights=True,
+            start_from_epoch=settings.head_epochs,
+        )
+        self.callbacks = [early_stopping, *callbacks]
         if tensorboard:
             self.callbacks.append(keras.callbacks.TensorBoard(tensorboard))
         if not chief:
             self._scratch = tempfile.TemporaryDirectory()
-            redirect_output(self.callbacks, self._scratch.name)
+            _redirect_output(self.callbacks, self._scratch.name)
         self.checkpoints = (
             Checkpoints(checkpoints, [*variables_of(model), self.steps.done], distribution) if checkpoints else None
         )
@@ -131,37 +141,11 @@ class Fit:
         """Train until the objective on the eval split stops improving; restore the best weights.
 
         Returns:
-            Metrics of every epoch by name, those of the eval split with the prefix "val_".
+            Metrics of every epoch by name; eval split metrics have the prefix "val_".
 
         Raises:
             TrainingError: the loss is not finite, or one example does not fit into memory.
         """
-        self._run()
-        if self.logs is not None and not self.settings.spin:
-            self._diagnose()
-        names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
-        return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
-
-    def _compile(self, augment: Augment | None) -> None:
-        """Create the model's variables and compile its training step."""
-        rows = self.train.rows
-        build(self.model, rows, self.batch_size, self.distribution)
-        if augment:
-            check_augmentation(augment, rows.batch_spec(self.batch_size)[:2])
-        self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)
-        self.steps.train_head_only(self.settings.head_epochs > 0)
-        self.steps.compile_for(self.batch_size, self._trace_evaluation_of_loaded)
-
-    def _trace_evaluation_of_loaded(self) -> None:
-        """Trace the evaluation step unless its split is still loading, for which nothing waits yet.
-
-        Of several workers each would do so at another time, and they must trace in the same order.
-        """
-        if self.distribution.workers == 1 and self.evaluate.is_loaded:
-            self._set_evaluation_data()
-            self.steps.trace_evaluation()
-
-    def _run(self) -> None:
         model, settings, measure = self.model, self.settings, self.stopwatch.measure
         callbacks = keras.callbacks.CallbackList(
             self.callbacks,
@@ -194,13 +178,36 @@ class Fit:
         self.trace.end(int(self.steps.done))
         with measure(CALLBACKS):
             callbacks.on_train_end(metrics)
+        if self.logs is not None and not settings.spin:
+            diagnosis = diagnose(Measured.of(self))
+            if self.distribution.is_chief:
+                logger.log(logging.WARNING if diagnosis.stands_out else logging.INFO, diagnosis.sentence)
+                diagnosis.write(self.logs)
+        names = dict.fromkeys(name for epoch in self.journal.epochs for name in epoch)
+        return {name: [epoch[name] for epoch in self.journal.epochs if name in epoch] for name in names}
 
-    def _diagnose(self) -> None:
-        """Say where the time went; the chief writes it."""
-        diagnosis = diagnose(Measured.of(self))
-        if self.distribution.is_chief:
-            logger.log(logging.WARNING if diagnosis.stands_out else logging.INFO, diagnosis.sentence)
-            diagnosis.write(str(self.logs))
+    def _compile(self, augment: Augment | None) -> None:
+        """Create the model's variables and compile its training step."""
+        rows, batch = self.train.rows, self.train.rows.batch_spec(self.batch_size)
+        _check_model(self.model, weighted=rows.weight is not None)
+        with self.distribution.strategy.scope():
+            self.model._symbolic_build(data_batch=batch)
+            if not self.model.optimizer.built:
+                self.model.optimizer.build(self.model.trainable_variables)
+        if augment:
+            check_augmentation(augment, batch[:2])
+        self.steps = Steps(self.model, rows, self.distribution, self.settings, seed=self.seed, augment=augment)
+        self.steps.train_head_only(self.settings.head_epochs > 0)
+        self.steps.compile_for(self.batch_size, self._trace_evaluation_of_loaded)
+
+    def _trace_evaluation_of_loaded(self) -> None:
+        """Trace the evaluation step unless its split is still loading.
+
+        With several workers it is traced later, for all must trace in the same order.
+        """
+        if self.distribution.workers == 1 and self.evaluate.is_loaded:
+            self._set_evaluation_data()
+            self.steps.trace_evaluation()
 
     def _feed(self) -> None:
         """Start the batches at the current step."""
@@ -237,7 +244,7 @@ class Fit:
             f"epoch {self.epoch + 1} of {self.settings.epochs}, step {step - self.epoch * self.steps_per_epoch:,} of "
         )
         text += f"{self.steps_per_epoch:,}, loss {loss:.4f}"
-        # Several workers exchange messages to read a metric, all at the same step; each has a clock of its own.
+        # Several workers exchange messages to read a metric, all at the same step; each has its own clock.
         if self.distribution.workers == 1:
             text += "".join(f", {name} {value:.4f}" for name, value in self.steps.metrics().items())
         if step > from_step:
@@ -367,13 +374,9 @@ class Fit:
             )
 
     def _restore(self) -> None:
-        """Go on from the checkpoint, if there is one.
-
-        Raises:
-            TrainingError: it is of another model.
-        """
+        """Resume from the checkpoint, if there is one."""
         state = self.checkpoints.restore() if self.checkpoints else None
-        if state is None:
+        if self.checkpoints is None or state is None:
             return
         self.epoch = state["epoch"]
         self.seconds += state["seconds"]
@@ -385,7 +388,6 @@ class Fit:
             vars(callback).update(values)
         if state["micro_batches"] != self.steps.micro_batches:
             self.steps.split_further(state["micro_batches"])
-        assert self.checkpoints
         # A warning, for the terminal to show it: the training did not start anew.
         where = int(self.steps.done), self.epoch, self.checkpoints.folder
         logger.warning("Going on at step %d of epoch %d, from the checkpoint in %s.", *where)
@@ -405,3 +407,29 @@ class Fit:
             )
             self.batch_size = fitting
             self.steps.split_further(1)
+
+
+def _check_model(model: keras.Model, weighted: bool) -> None:
+    """Raise a TrainingError unless ``build_model`` returned a compiled model, without metrics that ignore weights."""
+    if not isinstance(model, keras.Model):
+        raise TrainingError(f"build_model returns {type(model).__name__}, expected a compiled keras.Model; return it")
+    if not model.compiled:
+        raise TrainingError(
+            "build_model returns a model that is not compiled; call model.compile(optimizer, loss, ...)"
+        )
+    if weighted and model.get_compile_config().get("metrics"):
+        raise TrainingError(
+            "label.weight names a column, and Keras does not weigh what build_model compiles as metrics=[...]; compile "
+            "them as weighted_metrics=[...]"
+        )
+
+
+def _redirect_output(callbacks: Sequence[Any], folder: str) -> None:
+    """Make the callbacks of a worker that is not the chief write to a folder that is deleted."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            callback.log_dir = folder
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            callback.filepath = f"{folder}/{callback.filepath.rsplit('/', 1)[-1]}"
+        elif isinstance(callback, keras.callbacks.CSVLogger):
+            callback.filename = f"{folder}/log.csv"

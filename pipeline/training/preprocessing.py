@@ -12,7 +12,7 @@ from pipeline.settings.notations import AMOUNTS, PLAIN_NUMBER, TIME_OF_DAY, UNIT
 
 DAY = 86_400
 YEAR = 365.2425
-# By the number of the month; 0 is none.
+# By the number of the month, from 1.
 DAYS_OF_MONTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # The trend counts from here, so that 32-bit floats tell hours apart.
 ORIGIN_DAY = 10_957  # 2000-01-01, in days since 1970-01-01
@@ -33,8 +33,7 @@ def text(value: tf.Tensor | tf.SparseTensor) -> tf.Tensor:
     if value.dtype == tf.string:
         return dense(value, "")
     if isinstance(value, tf.SparseTensor):
-        words = tf.strings.as_string(tf.cast(value.values, tf.int64))
-        return dense(tf.SparseTensor(value.indices, words, value.dense_shape), "")
+        return dense(value.with_values(tf.strings.as_string(tf.cast(value.values, tf.int64))), "")
     return tf.strings.as_string(tf.cast(value, tf.int64))
 
 
@@ -46,15 +45,13 @@ def number(value: tf.Tensor | tf.SparseTensor, origin: int = 0) -> tf.Tensor:
         origin: Subtracted from integers first: float32 holds 24 bits, and so tells timestamps apart to minutes only.
     """
     if origin and value.dtype == tf.int64:
-        if isinstance(value, tf.SparseTensor):
-            value = tf.SparseTensor(value.indices, value.values - origin, value.dense_shape)
-        else:
-            value -= origin
+        is_sparse = isinstance(value, tf.SparseTensor)
+        value = value.with_values(value.values - origin) if is_sparse else value - origin
     return dense(tf.cast(value, tf.float32), math.nan)
 
 
 def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
-    """Return amounts as float32 [batch, 1], NaN where a text is none; currencies and "%" are passed over.
+    """Return amounts as float32 [batch, 1], NaN where a text is not an amount; currencies and "%" are ignored.
 
     Args:
         value: Text, [batch, 1], such as "$1,200.50", "12 %", "(300)" or "1.234,5 €".
@@ -72,14 +69,14 @@ def amount(value: tf.Tensor | tf.SparseTensor, decimal: str = ".") -> tf.Tensor:
 
 
 def quantile_transform(numbers: tf.Tensor) -> tf.Tensor:
-    """Place numbers among those of the train split: 0 at the lowest, 1 at the highest.
+    """Place numbers among the numbers of the train split: 0 at the lowest, 1 at the highest.
 
     Between two different quantiles the place is interpolated, so equal steps hold about equally many values, however
-    skewed they are. What lies outside comes to at most half of the whole below 0 or above 1: a network cuts it off or
-    hardly notices, and trees still tell it apart.
+    skewed they are. A number outside lies less than 0.5 below 0 or above 1: a network cuts it off or hardly notices,
+    and trees still distinguish it.
 
     Args:
-        numbers: float32 [batch, numbers]; NaN is missing, and so is what is infinite.
+        numbers: float32 [batch, numbers]; NaN and infinite numbers are missing.
 
     Returns:
         float32 [batch, numbers], NaN where a number is missing: for the layers of ``tabular``, and for trees.
@@ -122,13 +119,8 @@ def calendar(value: tf.Tensor | tf.SparseTensor, form: str) -> tf.Tensor:
     if value.dtype == tf.string:
         seconds, known = _seconds(dense(value, ""), form)
     else:
-        present = (
-            tf.SparseTensor(value.indices, tf.ones_like(value.values), value.dense_shape)
-            if (isinstance(value, tf.SparseTensor))
-            else tf.ones_like(value)
-        )
-        known = dense(present, 0) > 0
-        whole = dense(value, 0)
+        whole = dense(value, value.dtype.min)
+        known = whole != value.dtype.min
         if form == "%Y%m%d":
             seconds, known_date = _seconds(tf.strings.as_string(whole), form)
             known &= known_date

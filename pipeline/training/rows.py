@@ -15,8 +15,8 @@ from pipeline.training.errors import TrainingError
 WORD = tf.int32
 # Of the types that are packed.
 BYTES = {tf.float32: 4, tf.int64: 8, tf.int32: 4, tf.uint8: 1}
-# Batches in a chunk: 48 microseconds to ask tf.data for an element are a twentieth of a small step. More bytes than
-# this at once come from the system anew each time, and cost more than they save.
+# Batches in a chunk: asking tf.data for an element takes 48 microseconds, a twentieth of a small step. A chunk of more
+# bytes is allocated by the system each time, and costs more than it saves.
 BATCHES_IN_CHUNK = 32
 BYTES_IN_CHUNK = 4 << 20
 # TensorFlow quotes what it passes on: no quotation marks in it.
@@ -27,17 +27,16 @@ class Rows:
     """Parser, decoder and packer of examples.
 
     Args:
-        decoder: Of records, whose label is returned apart: float32 or int64 of fixed shape; and its weight, float32.
+        decoder: Of records; the label, float32 or int64 of fixed shape, and any weight, float32, are returned apart.
         classes: The label must be one of 0 to classes - 1; 0 does not check it.
 
     Attributes:
-        spec: Shape and type of each feature of a decoded example, of the label, and of its weight if there is one.
+        spec: Shape and type of each feature of a decoded example, of the label, and of any weight.
         words: Columns of the packed matrix.
         bytes: Size of one packed example.
-        decodes: Whether the module file decodes each example.
 
     Raises:
-        TrainingError: a feature is text, or the label is, or varies in length.
+        TrainingError: the label is text, or varies in length.
     """
 
     def __init__(self, decoder: Decoder, classes: int = 0):
@@ -121,11 +120,11 @@ class Rows:
         )
 
     def _width(self, name: str) -> int:
-        """Return how many values an example has of a feature."""
+        """Return the number of values of a feature in an example."""
         return math.prod(self.spec[name].shape)
 
     def _words(self, name: str) -> int:
-        """Return how many words they take."""
+        """Return the number of words of a feature in an example."""
         return math.ceil(self._width(name) * BYTES[self.spec[name].dtype] / WORD.size)
 
     def _filled_up(self, name: str, values: tf.Tensor) -> tf.Tensor:
@@ -140,10 +139,9 @@ class Rows:
 
 
 class IndexedRows(Rows):
-    """Rows that are all at hand where the steps run: only their numbers are moved, and a step picks them itself.
+    """Rows that are in memory where the steps run: only their numbers are moved, and a step picks them itself.
 
-    On a CPU that takes a third of the time of picking them ahead, which copies them to memory and from there again
-    (benchmarks/input_pipeline.py). Other devices would wait for the copy.
+    On a CPU that takes a third of the time of copying them ahead (benchmarks/input_pipeline.py).
 
     Attributes:
         matrix: All packed rows, int32 [examples, words]; empty until they are loaded.

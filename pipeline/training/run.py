@@ -14,24 +14,21 @@ from typing import Any
 
 import keras
 import keras_tuner
-import tensorflow as tf
 import tensorflow_transform as tft
 from tensorflow_transform.saved.saved_transform_io_v2 import SavedModelLoader
 
 from pipeline.model import background
-from pipeline.training import answers, predictions, strategy
+from pipeline.training import answers, strategy
 from pipeline.training.augmentation import Augment
 from pipeline.training.backbone import save as save_backbone
-from pipeline.training.cache import estimate, find
 from pipeline.training.checkpoint import Checkpoints
-from pipeline.training.conformal import rank_of
 from pipeline.training.control_groups import free_memory
 from pipeline.training.decoding import Decode, Decoder
-from pipeline.training.ensemble import FittedTrees, bytes_to_fit, fit_trees, with_trees
-from pipeline.training.export import export
+from pipeline.training.ensemble import FittedTrees, answering, bytes_to_fit, fit_trees, with_trees
+from pipeline.training.export import ROWS, export, record_predictions
 from pipeline.training.features import Features
-from pipeline.training.history import MEMBERS_FILE
-from pipeline.training.input_pipeline import Split, read
+from pipeline.training.history import MEMBERS_FILE, write_file
+from pipeline.training.input_pipeline import Split, estimate, find, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from pipeline.training.strategy import Distribution
@@ -61,21 +58,21 @@ def run(
 ) -> None:
     """Train one model and export it to ``fn_args.serving_model_dir``.
 
-    Killed and started again with the same code, settings and data, it goes on from its last checkpoint.
+    Killed and started again with the same code, settings and data, it resumes from its last checkpoint.
 
     Args:
         fn_args: What TFX passes to ``run_fn``. Without ``hyperparameters`` the defaults in ``build_model`` are taken.
         build_model: Builds and compiles a model that maps {name: [batch, values]} to the probability of the second of
             two classes, [batch, 1], to the probabilities of more of them, [batch, classes], or to a number, [batch, 1]:
             Sequential, functional or subclassed.
-        callbacks: Keras callbacks of your own, besides early stopping, TensorBoard and the history files.
-        decode: Makes of one example's transformed features, without the label, those of the model: image bytes to
+        callbacks: Your Keras callbacks, in addition to early stopping, TensorBoard and the history files.
+        decode: Makes the model's features of one example's transformed features, without the label: image bytes to
             pixels with ``decode_image``. Runs in parallel, before the examples are kept for all epochs, and in the
             served model.
         augment: Changes a batch in training, {name: [batch, ...]} and label [batch, ...], by Keras' Random layers or
             ``keras.random``; the same step sees the same examples after a restart. Without ``if`` on tensors.
-        trees_without: Transformed features that trees beside the network do not get: what later rows cannot have, or
-            what trees find out by themselves, such as crosses of categories. Names of no feature are passed over.
+        trees_without: Transformed features that trees do not get: those that later rows cannot have, or that trees find
+            themselves, such as crosses of categories. Unknown names are ignored.
 
     Raises:
         TrainingError: a setting, the data or the model makes training impossible.
@@ -88,7 +85,8 @@ def run(
     decoder = decoder_of(transform_output, settings, decode)
     train, evaluate = splits(fn_args.train_files, fn_args.eval_files, decoder, settings, distribution)
     if settings.coverage is not None:
-        rank_of(evaluate.examples, settings.coverage, both_sides=not settings.classes)  # rather now than in the end
+        # Fails now rather than after the training.
+        answers.rank_of(evaluate.examples, settings.coverage, both_sides=not settings.classes)
     hyperparameters = (
         keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)
         if fn_args.hyperparameters
@@ -108,9 +106,9 @@ def run(
     if settings.members == "both" and not settings.spin and distribution.workers == 1:
         if bytes_to_fit(for_trees, estimate(find(fn_args.train_files))) <= SHARE_OF_MEMORY * free_memory():
             # Steps of a small network leave a core idle now and then, and compiling them leaves all but one.
-            beside = ThreadPoolExecutor(1)
-            trees = beside.submit(fit_trees, *of_trees)
-            beside.shutdown(wait=False)  # when the network fails, nobody waits for the trees
+            pool = ThreadPoolExecutor(1)
+            trees = pool.submit(fit_trees, *of_trees)
+            pool.shutdown(wait=False)  # when the network fails, the trees are not waited for
     if settings.members != "trees" or settings.spin:
         Fit(
             model,
@@ -127,7 +125,7 @@ def run(
         ).run()
     if settings.spin:
         return
-    # Before anybody waits for the trees, as is what the network answers.
+    # Load Transform's graph, and score the network, while the trees are still fitting.
     transform = SavedModelLoader(transform_output.transform_savedmodel_dir)
     ensemble = None
     if settings.members != "network":
@@ -137,7 +135,8 @@ def run(
         shares = ", its classes as frequent as in train" if settings.classes else ""
         members = f"loss on the eval split{shares}: {ensemble.found}"
         logger.info("Members, %s.", members)
-    decided = answers.fit(model, decoder, evaluate, settings, ensemble)
+    answer = answering(model, decoder, ensemble)
+    decided = answers.fit(answer, decoder, evaluate, settings)
     # Every worker exports, for reading some variables takes all of them; only the chief's export is kept.
     with tempfile.TemporaryDirectory() as scratch:
         folders = fn_args.serving_model_dir, fn_args.model_run_dir
@@ -157,24 +156,16 @@ def run(
         )
         save_backbone(model, exported)
         if ensemble:
-            tf.io.gfile.makedirs(kept)
-            with tf.io.gfile.GFile(f"{kept}/{MEMBERS_FILE}", "w") as file:
-                file.write(members + "\n")
-        at_once = settings.batch_size if decode else predictions.ROWS
-        predictions.record(
-            model,
-            decoder,
-            fn_args.eval_files,
-            kept,
-            ensemble=ensemble,
-            calibrated=decided.calibrated,
-            at_once=at_once,
+            write_file(f"{kept}/{MEMBERS_FILE}", members + "\n")
+        at_once = settings.batch_size if decode else ROWS
+        record_predictions(
+            lambda features: decided.calibrated(answer(features)), decoder, fn_args.eval_files, kept, at_once
         )
     Checkpoints(checkpoints, [], distribution).delete()
 
 
 def decoder_of(transform_output: tft.TFTransformOutput, settings: Settings, decode: Decode | None) -> Decoder:
-    """Return what makes the model's features of the transformed ones."""
+    """Return the decoder of the transformed features."""
     spec = transform_output.transformed_feature_spec()
     return Decoder(spec, settings.label, decode, settings.sequence_length, settings.weight)
 
@@ -207,7 +198,7 @@ def seed_of(settings: Settings, distribution: Distribution) -> int:
     if settings.seed is not None:
         keras.utils.set_random_seed(settings.seed)
         return settings.seed
-    return distribution.total(random.SystemRandom().randrange(2**31) if distribution.is_chief else 0)
+    return distribution.of_all(random.SystemRandom().randrange(2**31))[0]  # the chief's
 
 
 @contextlib.contextmanager
@@ -225,12 +216,12 @@ def precision(settings: Settings, distribution: Distribution) -> Iterator[None]:
 
 
 def checkpoint_folder(fn_args: Any) -> str:
-    """Return the folder of this training's checkpoints, named by all that decides the network's weights.
+    """Return the folder of this training's checkpoints, named by a digest of the inputs of the network's weights.
 
-    The code is among it: after an edit of ``build_model`` the weights and the optimizer would be another model's. A
-    training that found no threshold in the end goes on from there when it is asked for less.
+    They include the code: after an edit of ``build_model`` the weights and the optimizer would be another model's. They
+    exclude ``AFTER_TRAINING``, so that a training that found no threshold resumes when the requirement is lowered.
 
-    TFX gives an execution that is started again another ``model_run_dir``, beside the earlier one. A Vertex AI job
+    TFX gives an execution that is started again another ``model_run_dir``, next to the earlier one. A Vertex AI job
     names a folder that stays the same when it is started again.
     """
     decides = [

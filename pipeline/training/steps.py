@@ -1,8 +1,9 @@
-"""One training step and one evaluation step, compiled, many in one call, under every strategy.
+"""One training step and one evaluation step, compiled, several in one call, under every strategy.
 
 Keras' own ``fit`` fails under MultiWorkerMirroredStrategy, and its gradient accumulation under MirroredStrategy.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,37 +12,48 @@ import keras
 import tensorflow as tf
 
 from pipeline.settings.training import Training
-from pipeline.training.accumulation import accumulated
 from pipeline.training.augmentation import Augment, augmented
 from pipeline.training.backbone import backbone_of
+from pipeline.training.gradients import Gradient, SparseUpdates, accumulated, norm_of, summed, summed_over_replicas
 from pipeline.training.input_pipeline import without_autotune
 from pipeline.training.rows import WORD, Rows
-from pipeline.training.schedule import rate_multiple
-from pipeline.training.sparse import Gradient, SparseUpdates, norm_of, summed
 from pipeline.training.strategy import Distribution
-from pipeline.training.workers import summed_over_replicas
 
 # The record of a step, in this order.
 RECORDED = ("loss", "learning_rate", "gradient_norm", "seconds_waited")
+# Where a cosine schedule ends, as a share of its peak.
+LAST_SHARE = 0.05
+
+
+def rate_multiple(settings: Training, replicas: int, step: tf.Tensor, steps_per_epoch: tf.Tensor) -> tf.Tensor:
+    """Return the factor of the model's learning rate in a step, counted from 0; float32 [].
+
+    With ``scale_learning_rate`` the peak grows with the replicas, as the global batch does (Goyal et al. 2017,
+    "Accurate, Large Minibatch SGD", linear scaling with gradual warm-up).
+    """
+    peak = replicas if settings.scale_learning_rate else 1
+    step, steps_per_epoch = tf.cast(step, tf.float32), tf.cast(steps_per_epoch, tf.float32)
+    warmup, last = settings.warmup_epochs * steps_per_epoch, settings.epochs * steps_per_epoch
+    if settings.head_epochs:
+        in_head = step < settings.head_epochs * steps_per_epoch
+        peak = peak * tf.where(in_head, 1.0, settings.fine_tuning_rate)
+    risen = tf.minimum(1.0, (step + 1.0) / tf.maximum(warmup, 1.0))
+    if settings.schedule == "constant":
+        return 1.0 + (peak - 1.0) * risen
+    progress = tf.clip_by_value((step - warmup) / tf.maximum(1.0, last - warmup), 0.0, 1.0)
+    fallen = LAST_SHARE + (1.0 - LAST_SHARE) * (1.0 + tf.cos(math.pi * progress)) / 2.0
+    return peak * tf.where(step < warmup, risen, fallen)
 
 
 class Steps:
-    """Compiled steps of a model.
+    """Compiled steps of a built and compiled model.
 
     Attributes:
         done: Steps completed in this training; right even after a call that failed half-way.
         steps_per_epoch: For the schedule; to be set before the first step.
         class_weights: How much a row of each class counts in the loss, [classes], to be set before the first step;
             None: all count the same.
-        micro_batches: Parts that a replica's batch is computed in, one after the other; their gradients are summed.
-
-    Args:
-        model: Built and compiled.
-        rows: How batches are packed.
-        distribution: The devices.
-        settings: Of the training.
-        seed: Of the random numbers of ``augment``.
-        augment: The module file's function for training batches.
+        micro_batches: Parts of a replica's batch that are computed sequentially; their gradients are summed.
     """
 
     def __init__(
@@ -63,11 +75,8 @@ class Steps:
         self.done = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.steps_per_epoch = tf.Variable(1, dtype=tf.int64, trainable=False)
         self.class_weights = tf.Variable(tf.ones([rows.classes]), trainable=False) if settings.class_weight else None
-        self._strategy, self._replicas, self._local = (
-            distribution.strategy,
-            distribution.replicas,
-            distribution.part.local,
-        )
+        self._strategy, self._replicas = distribution.strategy, distribution.replicas
+        self._local = distribution.part.local
         # Nothing to deal out: handing batches from device to device costs threads, and TensorFlow's generator for it
         # makes the allocator give every large buffer back to the system after each use.
         self._direct = distribution.on_cpu and distribution.replicas == 1
@@ -119,9 +128,7 @@ class Steps:
     def compile_for(self, batch_size: int, meanwhile: Callable[[], None]) -> None:
         """Compile the training step before there are examples.
 
-        Args:
-            batch_size: Examples of a replica's step.
-            meanwhile: Called while TensorFlow compiles what Python has traced, for which it needs no Python.
+        ``meanwhile`` runs while TensorFlow compiles the traced step, for which it needs no Python.
         """
         self.feed(_zeros(self._rows.chunk(batch_size)))
         arguments = self._arguments(0, 0.0)
@@ -134,7 +141,7 @@ class Steps:
             compiling.result()
 
     def feed(self, chunks: tf.data.Dataset) -> None:
-        """Take the training batches from a dataset from now on, as ``Split.training`` makes it."""
+        """Take the training batches from a dataset made by ``Split.training``."""
         spec = chunks.element_spec
         self._chunks, self._chunk = self._distributed(chunks), next(self._distributed(_zeros(spec)))
         self._used = tf.constant(spec.shape[0])  # all of it: the first step asks for the next
@@ -145,14 +152,13 @@ class Steps:
         return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     def train(self, steps: int) -> bool:
-        """Run training steps, at most ``steps_per_call``.
+        """Run at most ``steps_per_call`` training steps.
 
         Returns:
             False if the last step had a loss or gradient that is not finite; the weights are then those before it.
 
         Raises:
-            tf.errors.ResourceExhaustedError: a step did not fit into memory; ``done`` says how many did, and where to
-                ``feed`` from again.
+            tf.errors.ResourceExhaustedError: a step did not fit into memory; ``feed`` again from step ``done``.
         """
         rate = float(tf.convert_to_tensor(self._optimizer.learning_rate))
         try:
@@ -170,20 +176,20 @@ class Steps:
         return self._records[:steps].numpy().tolist()
 
     def waited_for_others(self) -> float:
-        """Return the seconds, since the last call, in which one of several workers waited for sums over all."""
+        """Return the seconds since the last call in which one of several workers waited for the sums over all."""
         assert self._waited is not None
         waited = float(self._waited) / self._local
         self._waited.assign(0.0)
         return waited
 
     def largest_gradient(self) -> tuple[str, float]:
-        """Return the variable with the largest gradient in the step that was not finite, and the gradient's norm."""
+        """Return the path and the norm of the largest gradient in the step that was not finite."""
         norms = [float(norm) for norm in self._norms.numpy()]
         largest = max(range(len(norms)), key=lambda index: (norms[index] != norms[index], norms[index]))
         return self.model.trainable_variables[largest].path, norms[largest]
 
     def set_evaluation_data(self, batches: tf.data.Dataset, rows: Rows) -> None:
-        """Take the evaluation batches from a dataset, as ``Split.evaluation`` makes it, and unpack them by ``rows``."""
+        """Take the evaluation batches from a dataset made by ``Split.evaluation``, packed by ``rows``."""
         self._batches, self._evaluation_rows = self._distributed(batches), rows
 
     def evaluate(self, steps: int) -> dict[str, float]:
@@ -210,12 +216,13 @@ class Steps:
             before = tf.timestamp()
             with tf.control_dependencies([before]):
                 moved, fetched, following, place = next_moved(chunk, used)
-            batch = self._strategy.run(self._pick, args=(moved,))
+            batch = self._strategy.run(self._rows.pick, args=(moved,))
             return moved, batch, tf.cast(fetched - before, tf.float32), following, place
 
         def none() -> tuple[Any, Any, tf.Tensor, Any, tf.Tensor]:
-            moved = self._strategy.run(self._take, args=(chunk, 0))
-            return moved, self._strategy.run(self._no_rows, args=(chunk,)), tf.constant(0.0), chunk, used
+            moved = self._strategy.run(lambda chunk: chunk[0], args=(chunk,))
+            rows = self._strategy.run(lambda chunk: tf.zeros([chunk.shape[1], self._rows.words], WORD), args=(chunk,))
+            return moved, rows, tf.constant(0.0), chunk, used
 
         def train(
             step: tf.Tensor, _: tf.Tensor, moved: Any, batch: Any, waited: tf.Tensor, chunk: Any, used: tf.Tensor
@@ -240,7 +247,7 @@ class Steps:
     def _train_step(
         self, step: tf.Tensor, batch: Any, moved: Any, waited: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """Train on a batch; return whether all was finite, the rows of the next, and when the gradients were there."""
+        """Train on a batch; return whether all was finite, the next rows, and when the gradients were ready."""
         if self._sets_rate:
             multiple = rate_multiple(self._settings, self._replicas, self.done, self.steps_per_epoch)
             self._optimizer.learning_rate.assign(rate * multiple)
@@ -250,13 +257,15 @@ class Steps:
         # the forward pass that made a step of 2,048 or 4,096 examples 3 to 6 % longer
         # (benchmarks/input_pipeline.py).
         with tf.control_dependencies([loss]):
-            following = self._strategy.run(self._pick, args=(moved,))
+            following = self._strategy.run(self._rows.pick, args=(moved,))
         norms = self._strategy.experimental_local_results(per_replica_norms)[0]
         norm = tf.linalg.norm(norms)
         with tf.control_dependencies([norm]):
             computed = tf.timestamp()
         self._records[step].assign(tf.stack([loss, tf.cast(self._optimizer.learning_rate, tf.float32), norm, waited]))
-        finite = self._is_finite(loss, norm)
+        # A LossScaleOptimizer reacts to overflows itself, with a smaller scale.
+        scales_loss = isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
+        finite = tf.math.is_finite(loss if scales_loss else loss + norm)
 
         def apply() -> tf.Tensor:
             self._strategy.run(self._apply, args=(gradients, read))
@@ -270,33 +279,19 @@ class Steps:
         return finite, following, computed
 
     def _next_moved(self, chunks: Any, chunk: Any, used: tf.Tensor) -> tuple[Any, tf.Tensor, Any, tf.Tensor]:
-        """Return the next batch, packed, the time at which it was there, and the place after it."""
+        """Return the next batch, packed, when it was ready, and the place after it."""
         batches = self._strategy.experimental_local_results(chunk)[0].shape[0]
         chunk, used = tf.cond(used == batches, lambda: (chunks.get_next(), 0), lambda: (chunk, used))
         # TensorFlow does not order reading a clock and asking an iterator by their place in the code.
         with tf.control_dependencies([self._strategy.experimental_local_results(chunk)[0]]):
             fetched = tf.timestamp()
-        return self._strategy.run(self._take, args=(chunk, used)), fetched, chunk, used + 1
-
-    def _take(self, chunk: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
-        return chunk[place]
-
-    def _pick(self, moved: tf.Tensor) -> tf.Tensor:
-        return self._rows.pick(moved)
-
-    def _no_rows(self, chunk: tf.Tensor) -> tf.Tensor:
-        return tf.zeros([chunk.shape[1], self._rows.words], WORD)
-
-    def _is_finite(self, loss: tf.Tensor, norm: tf.Tensor) -> tf.Tensor:
-        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
-            return tf.math.is_finite(loss)  # it meets overflows by itself, with a smaller scale
-        return tf.math.is_finite(loss + norm)
+        moved = self._strategy.run(lambda chunk, place: chunk[place], args=(chunk, used))
+        return moved, fetched, chunk, used + 1
 
     def _gradients(self, rows: tf.Tensor) -> tuple[tf.Tensor, list[Gradient | None], tf.Tensor, list[list[tf.Tensor]]]:
-        """Return, in a replica, loss [], gradients and their norms [variables] of the global batch.
+        """Return, in a replica, loss [], gradients and their norms [variables] of the global batch, and rows of tables.
 
-        And the rows of tables that they will change. To read them takes a tenth of a step, in which a core is idle as
-        long as it is not known whether all is finite.
+        The rows that the gradients will change are read while it is unknown whether all is finite and a core is idle.
         """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(self._rows.unpack(rows))
         counted = self._counted(y, weight)
@@ -341,20 +336,16 @@ class Steps:
             predictions = model(x, training=True)
             loss = model.compute_loss(x=x, y=y, y_pred=predictions, sample_weight=counted, training=True)
             scaled = self._optimizer.scale_loss(loss)
-        frozen = self._frozen()
+        backbone = backbone_of(model) if self._head_only else None
+        frozen = {id(variable) for variable in backbone.trainable_variables} if backbone else set()
         wanted = [variable for variable in variables if id(variable) not in frozen]
         found = iter(tape.gradient(scaled, [variable.value for variable in wanted]))
         gradients = [None if id(variable) in frozen else next(found) for variable in variables]
-        self.model.compute_metrics(x, y, predictions, weight)
+        model.compute_metrics(x, y, predictions, weight)
         return loss, [
             None if gradient is None else self._sparse.kept(variable, gradient)
             for variable, gradient in zip(variables, gradients, strict=True)
         ]
-
-    def _frozen(self) -> set[int]:
-        """Return the ids of the variables that are not trained now."""
-        layer = backbone_of(self.model) if self._head_only else None
-        return {id(variable) for variable in layer.trainable_variables} if layer else set()
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_steps(self, batches: Any, steps: tf.Tensor) -> None:

@@ -1,7 +1,9 @@
 """Choose the devices that train, and give the reason for the choice."""
 
 import json
+import logging
 import os
+import statistics
 from dataclasses import dataclass
 from typing import get_args
 
@@ -11,19 +13,17 @@ from pipeline.errors import first_line
 from pipeline.settings.training import StrategyName
 from pipeline.training.errors import TrainingError
 
+logger = logging.getLogger("pipeline.training")
+
 # Set on Cloud TPU VMs, Vertex AI TPU workers and TPU nodes.
 TPU_VARIABLES = ("TPU_NAME", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR")
+# A worker is slow if it computes this many times as long as the others, and this many seconds longer in an epoch.
+TIMES, SECONDS = 1.5, 2.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """The part of every global batch that this process feeds.
-
-    Attributes:
-        replicas: Copies of the model in all processes; each gets a batch of its own in every step.
-        worker: Number of this process.
-        workers: Number of processes.
-    """
+    """The part of every global batch that this process feeds; each of ``replicas`` gets its own batch in every step."""
 
     replicas: int = 1
     worker: int = 0
@@ -31,7 +31,7 @@ class Part:
 
     @property
     def local(self) -> int:
-        """Return the copies of the model in this process."""
+        """Return the number of copies of the model in this process."""
         return self.replicas // self.workers
 
     @property
@@ -42,13 +42,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The devices of a training and this process's place among them.
+    """The devices of a training and this process's place among them; process 0 is the chief.
 
     Attributes:
-        strategy: Its scope is where the model is built.
         reason: A sentence for the log.
-        worker: Number of this process, from 0; the chief is 0.
-        workers: Processes that train together.
         tpu: Whether it trains on TPU cores, which take static shapes only.
     """
 
@@ -60,7 +57,7 @@ class Distribution:
 
     @property
     def replicas(self) -> int:
-        """Return the copies of the model that train together, in all processes."""
+        """Return the number of copies of the model that train together, in all processes."""
         return self.strategy.num_replicas_in_sync
 
     @property
@@ -69,18 +66,13 @@ class Distribution:
         return Part(self.replicas, self.worker, self.workers)
 
     @property
-    def fed_devices(self) -> tuple[str, ...]:
-        """Return the devices that get the examples."""
-        return self.strategy.extended.worker_devices
-
-    @property
     def on_cpu(self) -> bool:
         """Return whether the steps run on CPUs."""
-        return all("CPU" in device for device in self.fed_devices)
+        return all("CPU" in device for device in self.strategy.extended.worker_devices)
 
     @property
     def is_chief(self) -> bool:
-        """Return whether this process is the one that writes."""
+        """Return whether this process writes the results."""
         return self.worker == 0
 
     def of_all(self, value: int) -> list[int]:
@@ -96,22 +88,43 @@ class Distribution:
         values: list[int] = self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None).numpy().tolist()
         return values
 
-    def total(self, value: int) -> int:
-        """Return the sum of a number over all processes; each must call it."""
-        return sum(self.of_all(value))
+
+def warn_of_slow_worker(distribution: Distribution, epoch: int, seconds: float) -> None:
+    """Log, on the chief, the worker that all others wait for; every worker must call it.
+
+    Args:
+        distribution: Of the training.
+        epoch: The epoch that has ended.
+        seconds: Time of this worker's steps, without the sums over all workers.
+    """
+    of_workers = [milliseconds / 1e3 for milliseconds in distribution.of_all(int(1e3 * seconds))]
+    slowest = max(range(len(of_workers)), key=of_workers.__getitem__)
+    others = statistics.median(of_workers[:slowest] + of_workers[slowest + 1 :])
+    if of_workers[slowest] < max(TIMES * others, others + SECONDS) or not distribution.is_chief:
+        return
+    spec = distribution.strategy.cluster_resolver.cluster_spec()
+    addresses = [address for job in ("chief", "worker") if job in spec.jobs for address in spec.job_tasks(job)]
+    logger.warning(
+        "Worker %d (%s) is slow, and all others wait for it: its part of epoch %d took %.1f s, theirs %.1f s in the "
+        "median. Look at what else runs on that machine, or start the training without it.",
+        slowest,
+        addresses[slowest],
+        epoch,
+        of_workers[slowest],
+        others,
+    )
 
 
 def choose(name: str, *, alone: bool = False) -> Distribution:
-    """Return the strategy for a setting. Call it before anything else of TensorFlow: several workers demand that.
+    """Return the strategy for a setting. Call it before anything else of TensorFlow, which several workers require.
 
     Args:
         name: "one_device"; "mirrored": all visible GPUs, or the CPU; "multi_worker": the processes that TF_CONFIG
             names; "tpu"; "auto": the first that applies of multi_worker, tpu, mirrored from two GPUs on, one_device.
-        alone: Train in this process only, whatever TF_CONFIG says: the trials of a search are independent of one
-            another, and its workers share them out.
+        alone: Train in this process only, whatever TF_CONFIG says, as the trials of a search do.
 
     Raises:
-        TrainingError: the setting is unknown or does not fit what is there.
+        TrainingError: the setting is unknown or does not fit the machine.
     """
     if name not in get_args(StrategyName):
         raise TrainingError(f"no strategy {name!r}; expected one of {', '.join(get_args(StrategyName))}")
@@ -143,11 +156,11 @@ def _one_machine(name: str) -> Distribution:
 def cluster() -> tuple[int, int]:
     """Return the number of workers in TF_CONFIG and the place of this one; (1, 0) without a cluster.
 
-    On Vertex AI the Reduction Servers stand in TF_CONFIG where parameter servers would. They take no part in the
-    training as TensorFlow sees it, so they are taken out of the variable.
+    On Vertex AI the Reduction Servers stand in TF_CONFIG as parameter servers. This removes them from the variable, for
+    they take no part in the training.
 
     Raises:
-        TrainingError: TF_CONFIG is not what tf.distribute expects, or names other kinds of task than workers.
+        TrainingError: TF_CONFIG is not what tf.distribute expects, or names tasks other than workers.
     """
     text = os.environ.get("TF_CONFIG")
     if not text:

@@ -6,7 +6,7 @@
     model = tabular.Committee(inputs, each)  # answers [batch, 1]
 
 ``preprocessing.quantile_transform`` makes such numbers in ``preprocessing_fn``. The layers say of what shape their
-answers are: Keras would compute them in a graph of its own to find out, each time a model is built.
+answers are: Keras would otherwise trace each layer, each time a model is built.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 Shape: TypeAlias = tuple[int | None, ...]
-# Of dropout: what a byte can be, and the share of a rate by which it may be another one.
+# Of dropout: the values of a byte, and the relative error that a rate may have.
 VALUES_OF_A_BYTE, MOST_OFF = 256, 0.02
 
 
@@ -42,12 +42,7 @@ class Standardize(layers.Layer):
 
 
 class _NumberEmbedding(layers.Layer):
-    """A dense layer of each number's own, over values made of it and whether it is missing.
-
-    Args:
-        values: Made of each number.
-        width: Of a number's embedding.
-    """
+    """A dense layer for each number, over ``values`` made of it and whether it is missing."""
 
     def __init__(self, values: int, width: int, **settings: Any):
         super().__init__(**settings)
@@ -80,9 +75,9 @@ class _NumberEmbedding(layers.Layer):
 class PiecewiseLinear(_NumberEmbedding):
     """Embed each number by how far it reaches into each of some bins; ``[batch, numbers] → [batch, numbers * width]``.
 
-    A network bends its answer at each bin, where a plain dense layer bends it nowhere at first. Bins hold about equally
-    many values if the numbers come from ``preprocessing.quantile_transform``; what lies beyond 0 or 1 counts as that. A
-    number that is missing, NaN, has an embedding of its own. After Gorishniy et al. 2022, "On Embeddings for Numerical
+    The answer of a network can bend at each bin, whereas a plain dense layer is straight at first. Bins hold about
+    equally many values if the numbers come from ``preprocessing.quantile_transform``; numbers beyond 0 or 1 count as 0
+    or 1. A missing number, NaN, has its own embedding. After Gorishniy et al. 2022, "On Embeddings for Numerical
     Features in Tabular Deep Learning".
 
     Args:
@@ -102,8 +97,8 @@ class PiecewiseLinear(_NumberEmbedding):
 class Periodic(_NumberEmbedding):
     """Embed each number by waves of learnt lengths; ``[batch, numbers] → [batch, numbers * width]``.
 
-    For answers that go up and down many times along a number. After Gorishniy et al. 2022, "On Embeddings for Numerical
-    Features in Tabular Deep Learning" (PLR). A number that is missing, NaN, has an embedding of its own.
+    For answers that go up and down many times along a number. A missing number, NaN, has its own embedding. After
+    Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning" (PLR).
 
     Args:
         frequencies: Waves of each number.
@@ -130,13 +125,13 @@ class Periodic(_NumberEmbedding):
 class EmbeddingBag(layers.Layer):
     """The sum of the embeddings of several categories; ``[batch, places]`` each → ``[batch, width]``.
 
-    What a dense layer makes of categories written as zeros and a one, at the price of a row of its weights for each.
-    One category after the other is added, and gets its gradient: the rows of all, [batch, columns, width], which
-    ``keras.layers.Embedding`` writes down, and their gradient exceed the cache of a processor. In training the gradient
-    of a row of the table is summed at once, of places that are sorted by it.
+    Equals a dense layer on one-hot categories, at the price of one row of its weights for each. Categories are added
+    sequentially: all their rows together, [batch, columns, width], as ``keras.layers.Embedding`` returns them, and
+    their gradient exceed the cache of a processor. In training the gradient of a row of the table is summed in one
+    operation, over places sorted by row.
 
     Args:
-        sizes: How many values each category has, in the order of the inputs.
+        sizes: Number of values of each category, in the order of the inputs.
         width: Of an embedding.
     """
 
@@ -170,8 +165,8 @@ class EmbeddingBag(layers.Layer):
 class Dropout(layers.Dropout):
     """``keras.layers.Dropout`` at a third of its price on a CPU, where drawing numbers is a quarter of a step.
 
-    Keras makes 32 random bits into a float for each value. Here 8 bits decide, by the 256th nearest to the rate, and
-    what stays is scaled by it: instead of 0.1 it drops 0.1016. A rate that is off by more than a 50th is left to Keras.
+    Keras makes 32 random bits into a float for each value. Here 8 bits decide, by the 256th nearest to the rate, which
+    also scales the kept values: 0.1 becomes 0.1016. A rate that is off by more than a 50th is left to Keras.
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -193,12 +188,12 @@ class Dropout(layers.Dropout):
 
 
 class SharedDense(layers.Layer):
-    """A dense layer that several members share, each with factors of its own; ``→ [batch, members, units]``.
+    """A dense layer that several members share, each with its own factors; ``→ [batch, members, units]``.
 
-    A member multiplies what comes in, and what goes out, by its own numbers, and adds its own bias: a fraction of the
-    weights of as many layers, and members that err differently all the same. After Wen et al. 2020, "BatchEnsemble",
-    and Gorishniy et al. 2024, "TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling", by which
-    factors start at 1, but random signs where all members read the same.
+    A member multiplies inputs and outputs by its own numbers, and adds its own bias: a fraction of the weights of as
+    many layers, and members that still err differently. After Wen et al. 2020, "BatchEnsemble", and Gorishniy et al.
+    2024, "TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling", by which factors start at 1, but
+    as random signs where all members read the same.
 
     Args:
         members: Of the committee.
@@ -235,7 +230,7 @@ class SharedDense(layers.Layer):
 
 
 class MemberDense(layers.EinsumDense):
-    """A dense layer with weights of its own for each member; ``[batch, members, width] → [batch, members, units]``.
+    """A dense layer with weights for each member; ``[batch, members, width] → [batch, members, units]``.
 
     Args:
         members: Of the committee.
@@ -261,14 +256,14 @@ class MemberDense(layers.EinsumDense):
 
 
 class GroupIntercept(layers.Layer):
-    """An offset for each group of the train rows that share what no column tells, [batch, 1] → [batch, members, 1].
+    """An offset for each group of train rows that share what no column tells, [batch, 1] → [batch, members, 1].
 
-    As the random intercept of a mixed model does (Laird and Ware 1982, "Random-Effects Models for Longitudinal Data"),
-    it keeps the network from explaining by columns what only the group had, such as the storms of a day. A group that
-    the train rows lack, the last one, has the offset 0.
+    As the random intercept of a mixed model (Laird and Ware 1982, "Random-Effects Models for Longitudinal Data"), it
+    keeps the network from explaining by columns the effect of a group, such as the storms of a day. A group that the
+    train rows lack, the last one, has the offset 0.
 
     Args:
-        groups: With the one for all that are not known.
+        groups: With the last one, for all unknown groups.
         members: Of the committee.
     """
 
@@ -294,8 +289,8 @@ class Committee(keras.Model):
     """Answer with the mean of members, each of which learns by its own loss.
 
     So they stay different, and their mean errs less than members that learn together. Loss and metrics are compiled as
-    for a single model. Another model around it starts from ``output``, the mean: in training, a call returns what each
-    member answers.
+    for a single model. Another model around it starts from ``output``, the mean: in training, a call returns the
+    answers of each member.
 
     Args:
         inputs: As in ``keras.Model``.
@@ -307,7 +302,7 @@ class Committee(keras.Model):
         self._members = keras.Model(inputs, outputs)  # the same layers
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Return the mean; in training what each member answers."""
+        """Return the mean; in training the answers of each member."""
         return self._members(inputs, training=True) if training else super().call(inputs, training=False, mask=mask)
 
     def compute_loss(
@@ -331,7 +326,7 @@ class Committee(keras.Model):
 
 @tf.custom_gradient
 def _rows_to_learn(table: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Return rows of a table; what computes its gradient is not there on TPUs."""
+    """Return rows of a table; its gradient has no operation on TPUs."""
 
     def gradient(of_rows: tf.Tensor) -> tuple[tf.Tensor, None]:
         order = tf.argsort(numbers)

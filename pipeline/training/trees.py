@@ -1,7 +1,7 @@
-"""Trees that scikit-learn has fitted, in plain TensorFlow operations.
+"""Fitted scikit-learn trees in plain TensorFlow operations.
 
-So a SavedModel with trees needs TensorFlow alone to be served: no scikit-learn, no operation of its own. As matrix
-products, after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Learning Prediction Serving" ("GEMM").
+A SavedModel with trees needs TensorFlow alone to be served: no scikit-learn, no custom operation. As matrix products,
+after Nakandala et al. 2020, "A Tensor Compiler for Unified Machine Learning Prediction Serving" ("GEMM").
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 Booster: TypeAlias = "HistGradientBoostingClassifier | HistGradientBoostingRegressor"
 
-# Their nodes are decided together, for so many rows: arrays of 6 MB, which the caches of a processor hold.
+# Their nodes are decided together, for this many rows: arrays of 6 MB, which fit into the caches of a processor.
 TREES_AT_ONCE, ROWS_ANSWERED_AT_ONCE = 96, 512
-# Splits of a category that are looked up together, for they lie side by side: one by one took two fifths of the time.
+# Splits of a category that are looked up together: single look-ups took two fifths of the time.
 SPLITS_AT_ONCE = 32
 ROWS_AT_ONCE = 65_536
 # Values of categories that scikit-learn tells apart; the rarest of more count as one.
@@ -27,15 +27,12 @@ CODES = 255
 
 
 class Columns(tf.Module):
-    """Transformed features → the columns that trees see: categories and numbers, but no lists and no images.
+    """Transformed features → the columns of trees: categories and numbers, but no lists and no images.
 
     Attributes:
         names: Of the features.
-        categories: How many columns are categories; they come first.
-        count: Columns.
-
-    Args:
-        features: Of the model.
+        categories: Number of columns that are categories; they come first.
+        count: Number of columns.
     """
 
     def __init__(self, features: Features):
@@ -53,7 +50,7 @@ class Columns(tf.Module):
         self._codes = {name: tf.zeros([size * places], tf.uint8) for name, (size, places) in self._sizes.items()}
 
     def count_categories(self, features: Mapping[str, np.ndarray]) -> None:
-        """Give each of the most frequent values of a category a code of its own, and all others one together.
+        """Give each of the most frequent values of a category its own code, and all others one together.
 
         Args:
             features: Of the train split, [rows, values].
@@ -74,7 +71,7 @@ class Columns(tf.Module):
         return tf.concat([*parts, *(features[name] for name in self._numbers)], axis=1)
 
     def of(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the same for all rows of a split, which need not be in memory a third time meanwhile."""
+        """Return the same for all rows of a split, in parts that need little further memory."""
         rows = len(next(iter(features.values())))
         columns: np.ndarray = np.empty((rows, self.count), np.float32)
         for start in range(0, rows, ROWS_AT_ONCE):
@@ -86,15 +83,14 @@ class Columns(tf.Module):
 class Trees(tf.Module):
     """A fitted booster in TensorFlow operations.
 
-    Every node of every tree is decided for every row, and the leaf of a row is the one on whose path all decisions are
-    as the path needs them: a few large operations, where a walk down the trees takes as many small ones as they are
-    deep. Answers equal scikit-learn's but for the last digits of float32: thresholds are rounded such that no float32
-    number changes sides, sums are in float64.
+    Every node of every tree is decided for every row, and a row's leaf is the one on whose path all decisions match: a
+    few large operations instead of one for each level of the trees. Answers equal scikit-learn's but for the last
+    digits of float32: thresholds are rounded such that no float32 number changes sides, sums are in float64.
 
     Args:
         columns: Makes the columns that the booster was fitted on, categories first.
         booster: Fitted; values of categories that it was not fitted on go where missing ones go.
-        iterations: The first so many are taken; None takes all.
+        iterations: Uses only the first ones; None: all.
         fitted_on: Places of the columns that the booster was given; None: all.
     """
 
@@ -138,7 +134,7 @@ class Trees(tf.Module):
     def _part(self, values: tf.Tensor) -> tf.Tensor:
         by_column = tf.transpose(values)
         missing = tf.math.is_nan(by_column)
-        # A missing number is on the one side or the other of every threshold, or is all that counts: as a node asks.
+        # By node, a missing number is below or above every threshold, or the only number on its side.
         decided = tf.concat(
             [tf.where(missing, -np.inf, by_column), tf.where(missing, np.inf, by_column), tf.cast(missing, tf.float32)],
             axis=0,
@@ -204,8 +200,7 @@ class _Block(tf.Module):
 class _Splits:
     """Splits of categories: which codes go right, in groups of splits of the same column.
 
-    Args:
-        first_row: That decides a node by the first split.
+    ``first_row`` decides a node by the first split.
     """
 
     def __init__(self, first_row: int):
@@ -223,7 +218,7 @@ class _Splits:
         return self._first_row + number * SPLITS_AT_ONCE + len(self._groups[number][1]) - 1
 
     def table(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return who goes right, float32 [groups * (CODES + 1), SPLITS_AT_ONCE], and the groups' columns, int32."""
+        """Return which codes go right, float32 [groups * (CODES + 1), SPLITS_AT_ONCE], and the groups' columns."""
         right: np.ndarray = np.zeros((len(self._groups), CODES + 1, SPLITS_AT_ONCE), np.float32)
         for number, (_, splits) in enumerate(self._groups):
             right[number, :, : len(splits)] = np.transpose(splits)
@@ -236,13 +231,13 @@ def _decision(
 ) -> tuple[int, float]:
     """Return the row that decides a node by a column, and the largest number in it with which a row goes left.
 
-    Rows are the columns with what is missing as the lowest number, those with it as the highest, whether each is
+    Rows are the columns with missing values as the lowest number, the columns with them as the highest, whether each is
     missing, and a row for each split of a category, which this adds to ``splits``.
     """
     if node["is_categorical"]:
         left = _bits(tree.raw_left_cat_bitsets[node["bitset_idx"]])
         return splits.add(column, 1 - np.where(known[column], left, node["missing_go_to_left"])), 0.5
-    if np.isposinf(node["num_threshold"]):  # all that is not missing goes left
+    if np.isposinf(node["num_threshold"]):  # every number that is not missing goes left
         return 2 * columns + column, 0.5
     return column if node["missing_go_to_left"] else columns + column, float(_rounded_down(node["num_threshold"]))
 

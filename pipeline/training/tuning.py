@@ -3,29 +3,35 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import keras
 import keras_tuner
 import tensorflow as tf
 import tensorflow_transform as tft
-from keras_tuner.engine.trial import Trial, TrialStatus
 
+from pipeline.progress import Progress
 from pipeline.settings.tasks import objective_direction
 from pipeline.training import strategy
 from pipeline.training.augmentation import Augment
-from pipeline.training.cache import estimate, find
 from pipeline.training.control_groups import free_memory, usable_cores
 from pipeline.training.decoding import Decode
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split
+from pipeline.training.input_pipeline import Split, estimate, find
 from pipeline.training.loop import Fit
-from pipeline.training.oracle import DefaultsFirst, OracleElsewhere
 from pipeline.training.run import CHECKPOINT_VARIABLE, BuildModel, decoder_of, logger, precision, seed_of, splits
 from pipeline.training.settings import Settings
 
+Direction = Literal["min", "max"]
+Trial: TypeAlias = Any  # KerasTuner's, for which it documents no name
+# Ended trials that the median is taken of, at least: one of two says little.
+ENOUGH_TRIALS = 3
+# What a search asks its oracle, as KerasTuner's own client of one.
+ASKED = ("create_trial", "end_trial", "get_best_trials", "get_space", "get_trial", "update_space", "update_trial")
 # Set in a Vertex AI job that is one trial of a HyperparameterTuningJob.
 TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 # Trials at the same time on one machine, at most; the part of what memory is free that they may take; bytes of a
@@ -33,6 +39,137 @@ TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 MOST_AT_ONCE, SHARE_FOR_TRIALS, OF_PROCESS, UNPACKED = 4, 0.7, 1.5e9, 20
 # Before the reason in the traceback of a trial that failed.
 FAILED = "FailedTrialError: "
+
+
+class OracleElsewhere:
+    """The oracle of another process, for a search that trains the trials that it hands out.
+
+    ``ask`` sends (method, arguments, named arguments), and returns the answer.
+    """
+
+    def __init__(self, oracle: keras_tuner.Oracle, ask: Callable[[Any], Any]):
+        self.objective, self.max_trials = oracle.objective, oracle.max_trials
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in ASKED:
+            raise AttributeError(name)
+        return lambda *arguments, **named: self._ask((name, arguments, named))
+
+    def save(self, *_: Any) -> None:
+        """Do nothing: the other process saves the state."""
+
+
+class DefaultsFirst(keras_tuner.oracles.RandomSearchOracle):
+    """Random search whose first trial takes the defaults, so that a search never ends below them by bad luck.
+
+    Trials report the objective after every epoch, ``update_trial(id, {objective: value}, step=epoch from 1)``. The
+    answer "STOPPED" stops a trial, also in another process; when it ends it counts with its best epoch. The first trial
+    is never stopped.
+
+    Args:
+        epochs: Longest training of a trial; after the last epoch none is stopped.
+        head_epochs: Epochs by which no trial is judged, for the whole model learns only afterwards.
+        minutes: Time of the search from the start of the first trial; None: no limit. No trial starts that would end
+            later, by the mean time of earlier trials, and a running one stops after its epoch.
+        arguments: Of RandomSearchOracle.
+
+    Attributes:
+        stopped: Why a trial was stopped early, by its id.
+    """
+
+    def __init__(self, *, epochs: int = 1, head_epochs: int = 0, minutes: float | None = None, **arguments: Any):
+        super().__init__(**arguments)
+        self.stopped: dict[str, str] = {}
+        self._epochs, self._head_epochs = epochs, head_epochs
+        self._budget = math.inf if minutes is None else 60 * minutes
+        self._started: dict[str, float] = {}
+        self._seconds: list[float] = []  # of each trial that has ended
+
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
+        """Return the values of the next trial, or the end of the search."""
+        if not self.start_order:
+            values = {hp.name: hp.default for hp in self.get_space().space}
+            return {"status": "RUNNING", "values": values}
+        if self._elapsed() + (statistics.mean(self._seconds) if self._seconds else 0.0) >= self._budget:
+            return {"status": "STOPPED", "values": None}
+        return super().populate_space(trial_id)
+
+    @keras_tuner.synchronized
+    def create_trial(self, tuner_id: str) -> Trial:
+        """Start the next trial and report the progress of the search."""
+        trial = super().create_trial(tuner_id)
+        if trial.status == "RUNNING":
+            self._started.setdefault(trial.trial_id, time.monotonic())
+            Progress("search").tell(f"trial {len(self.trials)} of {self.max_trials}{self.summary()}")
+        return trial
+
+    @keras_tuner.synchronized
+    def update_trial(self, trial_id: str, metrics: dict[str, float], step: int = 0) -> Trial:
+        """Record the objective after an epoch; return the trial, "STOPPED" when it is to stop."""
+        trial = super().update_trial(trial_id, metrics, step)
+        if trial_id != self.start_order[0] and step < self._epochs:
+            if reason := self._reason_to_stop(trial):
+                self.stopped[trial_id] = f"{reason} after epoch {step}"
+                trial.status = "STOPPED"
+        return trial
+
+    @keras_tuner.synchronized
+    def end_trial(self, trial: Trial) -> None:
+        """Score the trial by its best epoch."""
+        self._seconds.append(time.monotonic() - self._started[trial.trial_id])
+        super().end_trial(trial)
+
+    def summary(self) -> str:
+        """Return the scores of the best trial and of the defaults, and the trials stopped: ", best auc so far 0.71"."""
+        name = self.objective.name.removeprefix("val_")
+        completed = self._completed()
+        text = ""
+        if completed:
+            first, (best, *_) = self.trials[self.start_order[0]], self.get_best_trials(1)
+            text = f", best {name} so far {best.score:.4f}"
+            if first in completed:
+                text += " (the defaults)" if first is best else f" (the defaults: {first.score:.4f})"
+        if self.stopped:
+            text += f", {len(self.stopped)} stopped early"
+        if self._budget < math.inf:
+            text += f", {self._elapsed() / 60:.1f} of {self._budget / 60:g} minutes"
+        return text
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - min(self._started.values(), default=time.monotonic())
+
+    def _completed(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.status == "COMPLETED"]
+
+    def _reason_to_stop(self, trial: Trial) -> str | None:
+        def curve(trial: Trial) -> list[float]:
+            observed = trial.metrics.get_history(self.objective.name)
+            return [one.mean() for one in observed if one.step > self._head_epochs]
+
+        if self._elapsed() >= self._budget:
+            return "out of time"
+        ended = map(curve, self._completed())
+        return "below the median" if is_below_median(curve(trial), ended, self.objective.direction) else None
+
+
+def is_below_median(curve: Sequence[float], ended: Iterable[Sequence[float]], direction: Direction) -> bool:
+    """Return whether the median stopping rule stops a trial.
+
+    It does when the best value of the trial is worse than the median of the running averages, up to the same epoch, of
+    the trials that have ended (Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section
+    3.2.2, and ``StudySpec.MedianAutomatedStoppingSpec`` of Vertex AI). The best trial of all is never one that was
+    stopped: the running average of a trial is never better than its best value.
+
+    Args:
+        curve: The objective after each epoch of the trial.
+        ended: The same of each trial that has ended, stopped or not.
+        direction: "max" if a high objective is good.
+    """
+    upwards = [[value if direction == "max" else -value for value in values] for values in (curve, *ended)]
+    now, *others = [[value for value in values[: len(curve)] if not math.isnan(value)] for values in upwards]
+    averages = [statistics.mean(values) for values in others if values]
+    return len(averages) >= ENOUGH_TRIALS and bool(now) and max(now) < statistics.median(averages)
 
 
 class TunerFnResult(NamedTuple):
@@ -46,8 +183,8 @@ class Search(keras_tuner.Tuner):
     """Trains every trial in the same loop as the final model.
 
     With KERASTUNER_TUNER_ID, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process with "chief" in its id
-    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). Nothing
-    is read before the first trial, so that the chief, and who only asks for the search space, read nothing.
+    hands the trials out and the others train them (keras.io/keras_tuner, "Distributed hyperparameter tuning"). No data
+    is read before the first trial.
     """
 
     oracle: Any  # KerasTuner's, or that of another process
@@ -85,8 +222,10 @@ class Search(keras_tuner.Tuner):
 
     @functools.cached_property
     def _splits(self) -> tuple[Split, Split]:
-        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-        return splits(*files, self._decoder, self._settings, self._distribution)
+        return splits(*self._files(), self._decoder, self._settings, self._distribution)
+
+    def _files(self) -> tuple[Sequence[str], Sequence[str]]:
+        return part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
 
     def run_trial(self, trial: Trial, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> dict[str, float]:
         """Train one model; return its best objective.
@@ -98,6 +237,15 @@ class Search(keras_tuner.Tuner):
         Raises:
             FailedTrialError: the trial cannot be trained; the search records that and goes on.
         """
+
+        def report(epoch: int, logs: dict[str, float]) -> None:
+            # The first epoch is 1, for KerasTuner reports a result without a step as step 0.
+            answer = self.oracle.update_trial(trial.trial_id, {objective: logs[objective]}, step=epoch + 1)
+            if answer.status == "STOPPED":
+                logger.info("Trial %s is stopped early, after epoch %d.", trial.trial_id, epoch + 1)
+                model.stop_training = True
+
+        objective = f"val_{self._settings.objective}"
         keras.backend.clear_session()
         keras.utils.set_random_seed(self._seed)
         try:
@@ -109,7 +257,7 @@ class Search(keras_tuner.Tuner):
                 self._settings,
                 self._distribution,
                 seed=self._seed,
-                callbacks=[_ReportEpochs(self.oracle, trial)] if callbacks is None else callbacks,
+                callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report)] if callbacks is None else callbacks,
                 augment=self._augment,
                 checkpoints=_checkpoints_of(trial),
             ).run()
@@ -117,7 +265,6 @@ class Search(keras_tuner.Tuner):
             failure = f"trial {trial.trial_id} with {trial.hyperparameters.values}: {error}"
             logger.warning("Failed: %s", failure)
             raise keras_tuner.errors.FailedTrialError(failure) from error
-        objective = f"val_{self._settings.objective}"
         best = {"min": min, "max": max}[self.oracle.objective.direction](history[objective])
         logger.info("Trial %s: %s %.4f, %s", trial.trial_id, objective, best, trial.hyperparameters.values)
         return {objective: best}
@@ -130,8 +277,7 @@ class Search(keras_tuner.Tuner):
         """
         if not self._distribution.on_cpu or self._distribution.replicas > 1:
             return 1
-        files = part_of(self._fn_args.train_files, self._fn_args.eval_files, self._settings.search_rows)
-        size = sum(tf.io.gfile.stat(file).length for patterns in files for file in find(patterns))
+        size = sum(tf.io.gfile.stat(file).length for patterns in self._files() for file in find(patterns))
         there_is_room_for = int(SHARE_FOR_TRIALS * free_memory() / (OF_PROCESS + UNPACKED * size))
         return max(1, min(int(usable_cores()), self._settings.trials, MOST_AT_ONCE, there_is_room_for))
 
@@ -142,58 +288,40 @@ class Search(keras_tuner.Tuner):
         self.search()
 
     def answer(self, question: Any) -> Any:
-        """Return what the oracle says to a process that trains, by its ``OracleElsewhere``."""
+        """Return the oracle's answer to a process that trains, asked by its ``OracleElsewhere``."""
         method, arguments, named = question
         return getattr(self.oracle, method)(*arguments, **named)
 
     def give_up(self, number: int, error: Exception) -> None:
-        """Count the trial as failed that a process had begun when it ended."""
+        """Count the trial that a process had begun when it ended as failed."""
         trial = self.oracle.ongoing_trials.get(f"tuner{number}")
         if trial:
-            trial.status, trial.message = TrialStatus.FAILED, f"{FAILED}trial {trial.trial_id}: {error}"
+            trial.status, trial.message = "FAILED", f"{FAILED}trial {trial.trial_id}: {error}"
             logger.warning("Failed: trial %s: %s", trial.trial_id, error)
             self.oracle.end_trial(trial)
 
     def search(self, *args: Any, **kwargs: Any) -> None:
-        """Search, or hand trials out, or train those handed out.
-
-        Raises:
-            TrainingError: no trial could be trained.
-        """
+        """Search, or hand trials out, or train those handed out; raise TrainingError if no trial could be trained."""
         super().search(*args, **kwargs)
-        if isinstance(self.oracle, keras_tuner.Oracle):  # else the other process knows how it went
+        if isinstance(self.oracle, keras_tuner.Oracle):  # else the process of the oracle does so
             self.conclude()
 
     def conclude(self) -> None:
-        """Log how the search went, when it has ended.
-
-        Raises:
-            TrainingError: no trial could be trained.
-        """
+        """Log the outcome of the search; raise TrainingError if no trial could be trained."""
         # KerasTuner fills the list up with failed trials.
-        if all(trial.status != TrialStatus.COMPLETED for trial in self.oracle.get_best_trials(1)):
-            messages = [str(trial.message) for trial in self.oracle.trials.values()]
-            raise TrainingError("every trial of the search failed. " + "; ".join(map(_reason, messages[-1:])))
+        if all(trial.status != "COMPLETED" for trial in self.oracle.get_best_trials(1)):
+            message = "".join(str(trial.message) for trial in [*self.oracle.trials.values()][-1:]).strip()
+            reason = message.rpartition(FAILED if FAILED in message else "\n")[2]  # KerasTuner keeps the traceback
+            raise TrainingError(f"every trial of the search failed. {reason}")
         logger.info("The search has ended after trial %d%s.", len(self.oracle.trials), self.oracle.summary())
-
-
-def _reason(message: str) -> str:
-    """Return why a trial failed, of the traceback that KerasTuner keeps."""
-    reason = message.strip().rpartition(FAILED)[2]
-    return reason if FAILED in message else reason.splitlines()[-1]
 
 
 def part_of(
     train_files: Sequence[str], eval_files: Sequence[str], rows: int | None
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Return files with about so many rows of the train split, and as large a part of the eval split.
+    """Return files with about this many rows of the train split, and as large a part of the eval split.
 
-    Whole files, taken evenly from all: a file has rows from all over its split, or in a window from all over a span.
-
-    Args:
-        train_files: Patterns, as in ``fn_args``; they are returned where there are no more rows.
-        eval_files: The same.
-        rows: None: all.
+    Whole files, taken evenly: each has rows from all over its split, or in a window from all over a span.
     """
     if rows is None:
         return train_files, eval_files
@@ -202,7 +330,12 @@ def part_of(
     if there <= rows:
         return train_files, eval_files
     share = rows / there
-    parts = _evenly(train, share), _evenly(evaluate, share)
+
+    def evenly(files: Sequence[str]) -> list[str]:
+        count = math.ceil(len(files) * share)
+        return [files[place * len(files) // count] for place in range(count)]
+
+    parts = evenly(train), evenly(evaluate)
     logger.info(
         "The search reads %d of %d files of the train split, tuning.rows=%d of about %d rows, and %d of %d of eval.",
         len(parts[0]),
@@ -215,29 +348,8 @@ def part_of(
     return parts
 
 
-def _evenly(files: Sequence[str], share: float) -> list[str]:
-    count = math.ceil(len(files) * share)
-    return [files[place * len(files) // count] for place in range(count)]
-
-
-class _ReportEpochs(keras.callbacks.Callback):
-    """Report the objective after every epoch, and stop when the oracle says so."""
-
-    def __init__(self, oracle: keras_tuner.Oracle, trial: Trial):
-        super().__init__()
-        self._oracle, self._trial = oracle, trial
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Report; the first epoch is 1, for KerasTuner reports what has no step as step 0."""
-        name = self._oracle.objective.name
-        answer = self._oracle.update_trial(self._trial.trial_id, {name: (logs or {})[name]}, step=epoch + 1)
-        if answer.status == TrialStatus.STOPPED:
-            logger.info("Trial %s is stopped early, after epoch %d.", self._trial.trial_id, epoch + 1)
-            self.model.stop_training = True
-
-
 def _checkpoints_of(trial: Trial) -> str | None:
-    """Return the folder of a trial that is a job of its own, under Vertex AI Vizier: it outlives a lost machine."""
+    """Return the folder of a trial that is its own job, under Vertex AI Vizier: it outlives a lost machine."""
     folder = os.environ.get(CHECKPOINT_VARIABLE)
     if folder and os.environ.get(TRIAL_VARIABLE) == trial.trial_id:
         return os.path.join(folder, f"trial-{trial.trial_id}")

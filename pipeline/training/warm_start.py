@@ -1,8 +1,7 @@
-"""Starting from the weights of an earlier model."""
+"""Start from the weights of an earlier model."""
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -22,18 +21,12 @@ def start_from(
 ) -> None:
     """Give a model the weights of one that ``export`` has written; without one it keeps its own.
 
-    Where a vocabulary has changed, the rows of its embedding go with their words, and a new word begins with the row
-    that the earlier model had for words it did not know: the model answers as the earlier one does.
-
-    Args:
-        saved_model: Address of the earlier model.
-        model: Built for the features of today.
-        transform_output: Of today.
-        features: Of today.
+    If a vocabulary has changed, the rows of its embedding move with their words, and a new word begins with the row for
+    unknown words: the model answers as the earlier one does.
 
     Raises:
-        TrainingError: the earlier model has other weights, or other shapes of them; or a vocabulary has changed that is
-            not that of one embedding, and words would get the rows of others.
+        TrainingError: the earlier model has other weights, or other shapes of them; or the words of a changed
+            vocabulary are not rows of exactly one embedding.
     """
     if not saved_model:
         logger.info("No earlier model to start from: starting from random weights.")
@@ -48,8 +41,7 @@ def start_from(
             "row for each word and one for all others, go with their words. Train with training.warm_start=False once"
         )
     words = {id(table): changed[name] for name, table in tables.items()}
-    # Not by TensorFlow's Checkpoint of a model: it finds no layers that a layer of Keras has in a list, and says so
-    # nowhere.
+    # Not by TensorFlow's Checkpoint of a model, which silently skips layers that a layer of Keras has in a list.
     saved = tf.train.load_checkpoint(f"{saved_model}/variables/variables")
     shapes = saved.get_variable_to_shape_map()
     names = [f"{WEIGHTS}/{number}/.ATTRIBUTES/VARIABLE_VALUE" for number in range(len(model.weights))]
@@ -108,33 +100,28 @@ def _changed_vocabularies(
 
 
 def _table_of(name: str, words: int, model: keras.Model, features: Features) -> keras.Variable | None:
-    """Return the rows of the one embedding of a vocabulary; None where that is not certain."""
-    users = [operation for operation in getattr(model, "operations", ()) if name in _inputs_of(operation)]
-    if len(users) != 1 or len(_inputs_of(users[0])) != 1:
+    """Return the rows of the one embedding of a vocabulary; None if that is not certain."""
+    inputs_of = {  # in all calls of a layer in the model
+        operation: [tensor.name for node in operation._inbound_nodes for tensor in node.input_tensors]
+        for operation in getattr(model, "operations", ())
+        if not isinstance(operation, keras.layers.InputLayer)
+    }
+    users = [operation for operation, names in inputs_of.items() if name in names]
+    if len(users) != 1 or len(inputs_of[users[0]]) != 1:
         return None
+    rows = None
+    if isinstance(users[0], keras.layers.Embedding):
+        rows = users[0].input_dim
+    elif isinstance(users[0], Embedding) and users[0].rows == users[0].size:
+        rows = users[0].size
     # A row for each word and one for all others; before them one for filling up, where numbers of words vary.
-    if not _rows_of(users[0]) == features.categories.get(name) == words + 1 + (name in features.padded):
+    if not rows == features.categories.get(name) == words + 1 + (name in features.padded):
         return None
     return users[0].weights[0]
 
 
-def _rows_of(layer: Any) -> int | None:
-    """Return how many numbers an embedding has a row of its own for, in one table; None of others."""
-    if isinstance(layer, keras.layers.Embedding):
-        return int(layer.input_dim)
-    is_whole = isinstance(layer, Embedding) and layer.rows == layer.size
-    return layer.size if is_whole else None
-
-
-def _inputs_of(operation: keras.Operation) -> list[str]:
-    """Return the names of the tensors that an operation takes, wherever the model calls it."""
-    if isinstance(operation, keras.layers.InputLayer):
-        return []
-    return [tensor.name for node in operation._inbound_nodes for tensor in node.input_tensors]
-
-
 def _rows_of_words(rows: np.ndarray, before: list[bytes], now: list[bytes]) -> np.ndarray:
-    """Return the rows of the words of today; a new one has that of all that the vocabulary lacked, the last one."""
+    """Return the rows of today's words; a new one has the row for unknown words, the last one."""
     first = len(rows) - len(before) - 1  # of the words
     places = {word: first + place for place, word in enumerate(before)}
     return rows[[*range(first), *(places.get(word, len(rows) - 1) for word in now), len(rows) - 1]]

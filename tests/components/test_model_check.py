@@ -27,9 +27,9 @@ from pipeline.serving.current import Current
 from pipeline.serving.metrics import Metrics
 from pipeline.training.answers import Answers
 from pipeline.training.decoding import Decoder
-from pipeline.training.export import export
+from pipeline.training.ensemble import answering
+from pipeline.training.export import PREDICTIONS, ROWS, export, record_predictions
 from pipeline.training.features import Features
-from pipeline.training.predictions import PREDICTIONS, ROWS, record
 from pipeline.vertex.endpoints.observation import SmokeRows
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[st
     model_run.uri = str(tmp_path / "model_run")
     transformed = first_of(artifacts, "Transform/transformed_examples/*")
     decoder = Decoder(transform_output.transformed_feature_spec(), "late")
-    record(model, decoder, [f"{transformed}/Split-eval/*"], model_run.uri)
+    record_predictions(answering(model, decoder), decoder, [f"{transformed}/Split-eval/*"], model_run.uri)
 
     def check(folder: Path, **settings: Any) -> dict[str, Any]:
         exported = standard_artifacts.Model()

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipeline.data.image_checks import facts_of
 from pipeline.settings.image_data import Images
-from pipeline.training.predictions import PREDICTIONS
+from pipeline.training.export import PREDICTIONS
 from tests.e2e.run import ROOT, Run, call, copy_repository
 from tests.training.processes import Data, finish, run, start, weights
 

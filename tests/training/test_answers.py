@@ -9,10 +9,8 @@ from sklearn.metrics import precision_score, recall_score
 from sklearn.preprocessing import StandardScaler
 
 from pipeline.settings.gates import AtLeast, Costs
-from pipeline.training.answers import Answers
-from pipeline.training.conformal import interval, least_probability
+from pipeline.training.answers import Answers, choose_threshold, interval, least_probability
 from pipeline.training.errors import TrainingError
-from pipeline.training.thresholds import choose_threshold
 
 
 @pytest.fixture(scope="module")

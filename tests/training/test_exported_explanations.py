@@ -1,5 +1,6 @@
 """Explanations in an exported model: of all columns, with nothing of the training data in it that they do not need."""
 
+import functools
 import struct
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from pipeline.components.transform import analyze, with_weight
+from pipeline.components import transform
+from pipeline.fast.transform import analyze
 from pipeline.model import background
 from pipeline.model.explanations import by_row, why_none
 from pipeline.model.signatures import load
@@ -64,7 +66,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     schema = text_format.Parse(SCHEMA, schema_pb2.Schema())
     with beam.Pipeline() as pipeline:
         files = [str(folder / "rows.gz")]
-        analyze(pipeline, files, schema, with_weight(preprocessing_fn, "exposure"), str(folder / "graph"))
+        config = {transform.MODULE: __name__, "weight": "exposure"}
+        preprocess = functools.partial(transform.preprocessing_fn, custom_config=config)
+        analyze(pipeline, files, schema, preprocess, str(folder / "graph"))
     assert list(picked.passing([records])) == [records]
     picked.write(str(folder / "graph"), 0)
     return str(folder / "graph")

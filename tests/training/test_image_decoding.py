@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from pipeline.training.image_decoding import decode_image
+from pipeline.training import decode_image
 from tests.encoded import encoded
 
 PIXELS = np.kron(np.random.default_rng(0).integers(0, 255, (6, 4, 3)), np.ones((16, 16, 1))).astype(np.uint8)

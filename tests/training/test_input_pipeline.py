@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.training import cache, input_pipeline
+from pipeline.training import input_pipeline
 from pipeline.training.decoding import Decoder
 from pipeline.training.errors import TrainingError
 from pipeline.training.input_pipeline import Split, as_training_error, evaluation_steps, read, steps_per_epoch
@@ -181,8 +181,8 @@ def test_the_cache_is_the_first_that_there_is_room_for(tmp_path, monkeypatch, ca
     pattern = write(tmp_path / "rows", ROWS)
     with caplog.at_level("INFO", logger="pipeline.training"):
         for memory, disk in ((10**9, 10**9), (10**3, 10**9), (10**3, 10**3)):
-            monkeypatch.setattr(cache, "free_memory", lambda free=memory: free)
-            monkeypatch.setattr(cache.shutil, "disk_usage", lambda _, free=disk: SimpleNamespace(free=free))
+            monkeypatch.setattr(input_pipeline, "free_memory", lambda free=memory: free)
+            monkeypatch.setattr(input_pipeline.shutil, "disk_usage", lambda _, free=disk: SimpleNamespace(free=free))
             open_split(pattern, "auto")
     kinds = [record.getMessage().split("cache: ")[1].split(" ")[0] for record in caplog.records]
     assert kinds == ["memory", "disk", "none"]

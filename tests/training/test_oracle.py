@@ -9,8 +9,8 @@ import keras_tuner
 import pytest
 from keras_tuner.src.distribute import oracle_chief, oracle_client
 
-from pipeline.training import oracle as oracle_module
-from pipeline.training.oracle import DefaultsFirst, is_below_median
+from pipeline.training import tuning
+from pipeline.training.tuning import DefaultsFirst, is_below_median
 from tests.training.processes import free_ports
 
 GOOD = [0.6, 0.7, 0.8]  # running averages 0.6, 0.65, 0.7
@@ -57,7 +57,7 @@ def in_folder(tmp_path):
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in place of the system's."""
     now = [100.0]
-    monkeypatch.setattr(oracle_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

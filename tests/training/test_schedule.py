@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pipeline.settings.training import Schedule, Training
-from pipeline.training.schedule import LAST_SHARE, rate_multiple
+from pipeline.training.steps import LAST_SHARE, rate_multiple
 
 
 def multiples(schedule: Schedule, replicas: int, steps: int, scale: bool = True) -> list[float]:

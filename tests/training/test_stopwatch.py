@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.training import stopwatch
-from pipeline.training.stopwatch import Stopwatch
+from pipeline.training import diagnosis
+from pipeline.training.diagnosis import Stopwatch
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(diagnosis, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 

@@ -21,7 +21,7 @@ from pipeline.components.tuner import write_results
 from pipeline.settings.config import Label
 from pipeline.training import tuning
 from pipeline.training.errors import TrainingError
-from pipeline.training.oracle import DefaultsFirst
+from pipeline.training.tuning import DefaultsFirst
 from tests.training.processes import Data, finish, free_ports, logs, start
 from tests.training.worker import SETTINGS, small_model
 

@@ -11,12 +11,11 @@ from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from pipeline.training import strategy, tabular
-from pipeline.training.balance import class_weights, class_weights_of
 from pipeline.training.decoding import Decoder
 from pipeline.training.ensemble import WEIGHTS, most_even
 from pipeline.training.errors import TrainingError
 from pipeline.training.features import Features
-from pipeline.training.input_pipeline import Split, read
+from pipeline.training.input_pipeline import Split, balanced, class_weights_of, read
 from pipeline.training.loop import Fit
 from pipeline.training.settings import Settings
 from tests.training.records import SETTINGS, SPEC, ensemble_of, functional
@@ -156,16 +155,16 @@ def rare(tmp_path: Path) -> list[Split]:
 
 def test_balanced_weights_are_scikit_learns_and_of_rows_with_weights_those_of_repeated_rows(weighed):
     expected = compute_class_weight("balanced", classes=np.arange(2), y=RARE)
-    np.testing.assert_allclose(class_weights(RARE, None, 2), expected)
+    np.testing.assert_allclose(balanced(np.bincount(RARE)), expected)
     repeated = compute_class_weight("balanced", classes=np.arange(2), y=np.repeat(Y[:120], W[:120]))
-    np.testing.assert_allclose(class_weights(Y[:120], W[:120] / 7, 2), repeated)
+    np.testing.assert_allclose(balanced(np.bincount(Y[:120].astype(int), W[:120] / 7)), repeated)
     np.testing.assert_allclose(class_weights_of(weighed[0], 2), repeated, rtol=1e-6)
-    assert class_weights(np.array([0, 2, 2]), None, 4).tolist() == [3 / 4, 1, 3 / 8, 1]
+    assert balanced(np.array([1, 0, 2, 0])).tolist() == [3 / 4, 1, 3 / 8, 1]
 
 
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_balanced_changes_the_loss_as_weights_of_the_classes_do_and_no_metric(rare, tmp_path, accumulate):
-    of_class = class_weights(RARE[:120], None, 2)
+    of_class = balanced(np.bincount(RARE[:120]))
     files = [
         write(tmp_path / f"w{at}", X[at : at + 120], RARE[at : at + 120], of_class[RARE[at : at + 120]])
         for at in (0, 120)
@@ -173,8 +172,8 @@ def test_balanced_changes_the_loss_as_weights_of_the_classes_do_and_no_metric(ra
     weighed = [read([file], WEIGHED, classes=2, cache="memory", on_cpu=True) for file in files]
     models = network(True, "metrics"), network(True, "weighted_metrics")
     given = settings(60 // accumulate, accumulate=accumulate)
-    balanced = dataclasses.replace(given, class_weight="balanced", classes=("no", "yes"))
-    found = Fit(models[0], *rare, balanced, ONE_DEVICE, seed=1).run()
+    changed = dataclasses.replace(given, class_weight="balanced", classes=("no", "yes"))
+    found = Fit(models[0], *rare, changed, ONE_DEVICE, seed=1).run()
     expected = Fit(models[1], *weighed, dataclasses.replace(given, weight="w"), ONE_DEVICE, seed=1).run()
     for name in ("loss", "val_loss"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5)
@@ -188,9 +187,9 @@ def test_balanced_changes_the_loss_as_weights_of_the_classes_do_and_no_metric(ra
 def test_labels_that_augment_makes_soft_count_as_the_classes_that_they_were(rare):
     losses = []
     for soften in (None, lambda features, label: (features, tf.cast(label, tf.float32) * 0.98 + 0.01)):
-        balanced = settings(120, class_weight="balanced", classes=("no", "yes"))
+        changed = settings(120, class_weight="balanced", classes=("no", "yes"))
         losses.append(
-            Fit(network(False, "metrics"), *rare, balanced, ONE_DEVICE, seed=1, augment=soften).run()["loss"][0]
+            Fit(network(False, "metrics"), *rare, changed, ONE_DEVICE, seed=1, augment=soften).run()["loss"][0]
         )
     assert losses[0] == pytest.approx(losses[1], rel=0.03)
 
@@ -198,10 +197,10 @@ def test_labels_that_augment_makes_soft_count_as_the_classes_that_they_were(rare
 def test_trees_see_each_class_as_often(rare):
     trees = settings(40, members="trees", classes=("no", "yes"))
     features = Features(numbers={"x": 2}, categories={})
-    balanced = ensemble_of(None, PLAIN, features, *rare, dataclasses.replace(trees, class_weight="balanced"))
+    found = ensemble_of(None, PLAIN, features, *rare, dataclasses.replace(trees, class_weight="balanced"))
     plain = ensemble_of(None, PLAIN, features, *rare, trees)
     train = {"x": tf.constant(X[:120])}
     weights = compute_sample_weight("balanced", RARE[:120])
-    assert np.average(balanced.trees(train)[:, 0], weights=weights) == pytest.approx(0.5, abs=0.03)
+    assert np.average(found.trees(train)[:, 0], weights=weights) == pytest.approx(0.5, abs=0.03)
     assert np.mean(plain.trees(train)[:, 0]) == pytest.approx(RARE[:120].mean(), abs=0.03)
     assert RARE[:120].mean() < 0.3

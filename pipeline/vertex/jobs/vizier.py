@@ -124,7 +124,7 @@ def study_of(
         "shouldStopAsap": True,
     }
     return {
-        "medianAutomatedStoppingSpec": {},  # the rule of pipeline.training.oracle
+        "medianAutomatedStoppingSpec": {},  # the rule of pipeline.training.tuning
         "measurementSelectionType": "BEST_MEASUREMENT",  # as the search on this machine counts trials
         **({"studyStoppingConfig": limit} if minutes else {}),
         "metrics": [{"metricId": objective.name, "goal": "MAXIMIZE" if objective.direction == "max" else "MINIMIZE"}],
