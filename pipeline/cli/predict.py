@@ -93,11 +93,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def pushed_by(arguments: argparse.Namespace) -> str:
-    """Return the folder of versions that a run of the chosen pipeline pushes to.
-
-    Raises:
-        UserError: there is no such pipeline, or it has pushed nothing.
-    """
+    """Return the folder of versions that a run of the chosen pipeline pushes to."""
     root = find_root()
     config = command_line.chosen_config(arguments, root)
     folder = command_line.output_folder(arguments, root, config) / "serving" / config.name
@@ -108,11 +104,7 @@ def pushed_by(arguments: argparse.Namespace) -> str:
 
 
 def find_files(data: str) -> dict[str, str]:
-    """Return the format of every file, in the order in which they are read.
-
-    Raises:
-        UserError: there are none, or of an unknown format.
-    """
+    """Return the format of every file, in the order in which they are read."""
     if data.startswith(BIGQUERY) or data.endswith(".sql"):
         raise UserError(
             f"{data}: from BigQuery, Vertex AI predicts (docs/serving.md); here, export the rows to Parquet files first"
@@ -151,22 +143,7 @@ def predict(
     *,
     explain: bool = False,
 ) -> tuple[int, float]:
-    """Write the model's answers for every row; the file appears when it is complete.
-
-    Args:
-        model: Whose signature for rows is called.
-        files: Format by file.
-        to: A .parquet, .csv or .jsonl file.
-        kept: Columns of the data to write too.
-        folder: That the paths of image files are written relative to.
-        explain: Whether to write ``explanations.by_column`` in place of the answers alone.
-
-    Returns:
-        Rows, and seconds.
-
-    Raises:
-        UserError: a row is not valid, all images are refused, or the model has no explanations; nothing is written.
-    """
+    """Write the model's answers for every row; the file appears when it is complete."""
     import pyarrow as pa
     import tensorflow as tf
 
@@ -263,11 +240,7 @@ def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: 
 
 
 def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch.
-
-    Raises:
-        UserError: the file or a row is not valid.
-    """
+    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch."""
     from pipeline.cli import predict_images
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.shards import read
@@ -309,11 +282,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
 
 
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a file of JSON objects, one a line.
-
-    Raises:
-        UserError: a row is not valid.
-    """
+    """Yield the rows of a file of JSON objects, one a line."""
     import pyarrow as pa
 
     from pipeline.cli import predict_images

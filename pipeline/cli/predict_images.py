@@ -35,11 +35,7 @@ def image_input(signature: Signature) -> Input | None:
 
 
 def read_files(files: Sequence[str], folder: str, signature: Signature) -> Iterator[Batch]:
-    """Yield image files, some at once, with their paths relative to a folder.
-
-    Raises:
-        UserError: the model takes no images, or not images alone.
-    """
+    """Yield image files, some at once, with their paths relative to a folder."""
     image = image_input(signature)
     if image is None:
         raise UserError(
@@ -63,15 +59,7 @@ def read_files(files: Sequence[str], folder: str, signature: Signature) -> Itera
 def of_table(
     rows: Rows, file: str, image: Input, kept: Mapping[str, Any], inputs: Mapping[str, Input]
 ) -> Iterator[Batch]:
-    """Yield rows of a table, some at once, with the images whose paths or contents they hold.
-
-    Args:
-        rows: With a column of text, paths relative to the file's folder, or of bytes, encoded images.
-        file: That they are from.
-        image: Input that takes the images.
-        kept: Columns to write beside the answers.
-        inputs: Of the signature.
-    """
+    """Yield rows of a table, some at once, with the images whose paths or contents they hold."""
     column = single_values(rows.table.column(image.name))
     values: list[Any] = column.to_pylist()
     folder = os.path.dirname(file)

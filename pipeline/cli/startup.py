@@ -19,11 +19,6 @@ def run(name: str, main: Callable[[], int], after_interruption: str = "") -> int
 
     The objects of TensorFlow and TFX, hundreds of thousands, are never garbage. To look for garbage among them while
     they are imported and when Python ends takes two of seven seconds.
-
-    Args:
-        name: Program, as the line begins.
-        main: Returns the exit code.
-        after_interruption: What the line says after "interrupted".
     """
     gc.set_threshold(GARBAGE)
     try:

@@ -25,22 +25,13 @@ CHOICES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of a finished run on this machine.
-
-    Attributes:
-        run: Its name.
-        rows: By split.
-        cores: Those that it could use.
-        seconds: By step.
-        examples_per_second: Of each epoch of the network; empty where the module file keeps no history.
-        accelerated: Whether it trained on an accelerator.
-    """
+    """Times of a finished run on this machine."""
 
     run: str
-    rows: Mapping[str, int]
+    rows: Mapping[str, int]  # by split
     cores: int
-    seconds: Mapping[str, float]
-    examples_per_second: tuple[float, ...] = ()
+    seconds: Mapping[str, float]  # by step
+    examples_per_second: tuple[float, ...] = ()  # by epoch of the network; empty without a history
     accelerated: bool = False
 
     @property
@@ -56,44 +47,26 @@ class Measured:
 
 @dataclass(frozen=True)
 class Question:
-    """A training to estimate.
+    """A training to estimate."""
 
-    Attributes:
-        rows: Of all splits together.
-        epochs: Passes over the train split.
-        kind: Of its data, by which the table of prices has speeds.
-        precision: ``training.precision``.
-        epochs_here: Passes that the config asks for.
-        search_rows: Most rows of the train split in a trial of a search; None: all.
-    """
-
-    rows: int
-    epochs: int
-    kind: str
+    rows: int  # of all splits
+    epochs: int  # at most
+    kind: str  # of data, by which the table of prices has speeds
     precision: str
-    epochs_here: int
-    search_rows: int | None = None
+    epochs_here: int  # at most, in the measured run
+    search_rows: int | None = None  # at most, of the train split in a trial; None: all
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate for one choice of machines.
-
-    Attributes:
-        machine: In words.
-        hours: Least, likely, most; None: no speed of the accelerator is published.
-        dollars: Of the whole run on demand; None: not known.
-        spot_dollars: The same with a job on spot machines, which tasks never are; None: not known.
-        job: Whether the machines belong to a job, or else to the Trainer's task.
-        missing: Sentences on what is not known.
-    """
+    """An estimate for one choice of machines."""
 
     machine: str
-    hours: tuple[float, float, float] | None
-    dollars: float | None = None
-    spot_dollars: float | None = None
-    job: bool = True
-    missing: tuple[str, ...] = ()
+    hours: tuple[float, float, float] | None  # least, likely, most
+    dollars: float | None = None  # of the whole run on demand
+    spot_dollars: float | None = None  # with the job on spot machines, which tasks never are
+    job: bool = True  # or else the task of the Trainer
+    missing: tuple[str, ...] = ()  # what is not known, in sentences
 
     def price(self, spot: bool) -> float | None:
         """Return the price that counts."""
@@ -101,14 +74,7 @@ class Answer:
 
 
 class Advisor:
-    """Estimates from one measured run.
-
-    Args:
-        measured: The run.
-        question: What to estimate.
-        prices: Machines, prices and speeds.
-        rates: Returns the prices of a run with a table of machines.
-    """
+    """Estimates from one measured run."""
 
     def __init__(
         self, measured: Measured, question: Question, prices: Prices, rates: Callable[[Machines], Rates]
@@ -134,11 +100,7 @@ class Advisor:
         return Answer(HERE, (hours * FROM_VERTEX[0], hours, hours * FROM_VERTEX[1]), job=False)
 
     def answer(self, machines: Machines) -> Answer:
-        """Return the estimate for a table of machines.
-
-        Raises:
-            UserError: the table of prices lacks a machine type.
-        """
+        """Return the estimate for a table of machines."""
         job = machines.training
         trainer = self._trainer(machines)
         if trainer is None:
@@ -247,11 +209,7 @@ def fastest(answers: Sequence[Answer]) -> Answer | None:
 
 
 def job_of(text: str, prices: Prices) -> Job:
-    """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT.
-
-    Raises:
-        UserError: a name is unknown, or the machine does not take the accelerator.
-    """
+    """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT."""
     found = re.fullmatch(r"([a-z0-9-]+)(?:\+([A-Z0-9_]+?)(?:x([0-9]{1,2}))?)?", text.strip())
     if not found:
         raise UserError(

@@ -37,23 +37,14 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Rate:
-    """Price of a part of a run for an hour.
+    """Price of a part of a run for an hour."""
 
-    Attributes:
-        task: The task whose time it takes.
-        part: "task", "job" that the task waits for, or "dataflow".
-        machine: Machines in words, such as "2 x n1-standard-8 with 1 NVIDIA_TESLA_T4".
-        per_hour: US dollars for all of them.
-        share: Of the time of one process on this machine that it takes, where the work is dealt to replicas.
-        best_share: The same at best.
-    """
-
-    task: str
-    part: str
-    machine: str
-    per_hour: float
-    share: float = 1.0
-    best_share: float = 1.0
+    task: str  # whose time it takes
+    part: str  # "task", "job" that the task waits for, or "dataflow"
+    machine: str  # such as "2 x n1-standard-8 with 1 NVIDIA_TESLA_T4"
+    per_hour: float  # US dollars for all of them
+    share: float = 1.0  # of the time of one process on this machine, if the work is dealt to replicas
+    best_share: float = 1.0  # the same at best
 
 
 @dataclass(frozen=True)
@@ -67,33 +58,17 @@ class Monthly:
 
 @dataclass(frozen=True)
 class Rates:
-    """Prices of all parts of a run.
+    """Prices of all parts of a run."""
 
-    Attributes:
-        rates: By part, in the order of the graph.
-        run_fee: US dollars for a run, however long it takes.
-        monthly: What is paid as long as it stays.
-        unpriced: A sentence for each missing price, with the names of the parts that need it.
-        date: Day of the prices, ISO 8601.
-    """
-
-    rates: tuple[Rate, ...]
-    run_fee: float
-    monthly: tuple[Monthly, ...]
-    unpriced: tuple[str, ...]
-    date: str
+    rates: tuple[Rate, ...]  # in the order of the graph
+    run_fee: float  # however long the run takes
+    monthly: tuple[Monthly, ...]  # paid as long as it stays
+    unpriced: tuple[str, ...]  # a sentence for each missing price, with the parts that need it
+    date: str  # of the prices, ISO 8601
 
 
 def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searching: bool, stored_gb: float) -> Rates:
-    """Return what the parts of a run cost an hour.
-
-    Args:
-        config: WHAT runs.
-        vertex: WHERE, with the machines.
-        prices: The table of prices.
-        searching: Whether the graph has a Tuner.
-        stored_gb: Gigabytes of the artifacts that a run leaves; 0 where that is not known.
-    """
+    """Return what the parts of a run cost an hour; ``stored_gb`` is the size of its artifacts, 0 if not known."""
     unpriced: dict[str, list[str]] = {}
     rates: list[Rate] = []
     monthly: list[Monthly] = []
@@ -137,11 +112,7 @@ def from_json(text: str) -> Rates:
 
 
 def task_machine(resources: Resources, prices: Prices, region: str) -> str:
-    """Return the machine type that a task gets: the cheapest that has its cores, memory and accelerators.
-
-    Raises:
-        UserError: no type of the table has them, or none has a price in the region.
-    """
+    """Return the machine type that a task gets: the cheapest that has its cores, memory and accelerators."""
     accelerator, count = resources.accelerator, resources.accelerators
     built_in = any(accelerator and machine.accelerator == accelerator for machine in prices.machines.values())
 
@@ -166,11 +137,7 @@ def task_machine(resources: Resources, prices: Prices, region: str) -> str:
 
 
 def task_per_hour(resources: Resources, prices: Prices, region: str) -> float:
-    """Return US dollars for an hour of a task with these resources, its disk included.
-
-    Raises:
-        UserError: as ``task_machine``.
-    """
+    """Return US dollars for an hour of a task with these resources, its disk included."""
     machine = task_machine(resources, prices, region)
     price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
     return price + prices.disk_per_hour(DISK, DISK_GIB, region=region)

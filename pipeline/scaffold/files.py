@@ -47,12 +47,7 @@ def config_text(name: str, data: str, table: Table) -> str:
 
 
 def schema_text(table: Table, keep: Collection[str]) -> str:
-    """Return the text of the schema, in which serving does without label and weight, and columns left out are disabled.
-
-    Args:
-        table: The data.
-        keep: Columns that a person vouches for: they are no leaks.
-    """
+    """Return the text of the schema: no label and weight in serving; columns left out are disabled."""
     label = table.label
     schema = inferred_from([statistics_of(table.split(split)) for split in SPLITS], label.name, label.weight)
     columns = {column.name: column for column in table.columns}
@@ -156,13 +151,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
 
 
 def gate_of(label: Label, by_split: Sequence[np.ndarray], of_test: np.ndarray | None = None) -> tuple[str, str, str]:
-    """Return a first gate, the reason for it, and data checks where the default ones do not fit.
-
-    Args:
-        label: What is predicted.
-        by_split: Its values in train, eval and test, each [rows].
-        of_test: Weights of the rows of test, [rows]; None: all count the same.
-    """
+    """Return a first gate, the reason for it, and data checks where the default ones do not fit."""
     train, test = by_split[0], by_split[-1]
     if label.task == "regression":
         ceiling = rounded(float(np.sqrt(np.average((test - train.mean()) ** 2, weights=of_test))), 3)
