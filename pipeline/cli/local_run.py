@@ -255,7 +255,7 @@ class LocalRun:
         file = next(filter(Path.is_file, equal), None)
         if file is None:
             from pipeline.report import page
-            from pipeline.report.run import FinishedRun
+            from pipeline.report.finished_run import FinishedRun
 
             run = FinishedRun(
                 self.config, self.steps, folder / self.name, self._record, self.failed, self.results, self.graph

@@ -50,17 +50,7 @@ def lines(
     diagonal: bool = False,
     marked: Mapping[str, tuple[float, float]] | None = None,
 ) -> Markup:
-    """Draw lines by name, as {"train": (xs, ys)}.
-
-    Args:
-        series: At most four.
-        alt: The chart in words.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        size: Inches.
-        diagonal: Draw y = x, the result of guessing or the ideal.
-        marked: Single points by name.
-    """
+    """Draw lines by name, as {"train": (xs, ys)}."""
 
     def draw(axes: Any) -> None:
         if diagonal:
@@ -188,18 +178,7 @@ def _svg(
     names: Sequence[str] = (),
     legend: bool = False,
 ) -> Markup:
-    """Return a chart as SVG.
-
-    Args:
-        draw: Draws into the axes.
-        alt: The chart in words.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        size: Inches.
-        left: Inches to the left of the axes; to let matplotlib find them takes twice the time.
-        names: Of the rows of a horizontal chart, from the top, in place of ``left`` and the vertical axis.
-        legend: Draw one above the axes, where it hides nothing.
-    """
+    """Return a chart as SVG."""
     # The salt makes the ids of clip paths differ between the charts of a page, and be the same in every run.
     with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": alt}):
         figure = Figure(figsize=size)

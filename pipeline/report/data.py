@@ -11,7 +11,7 @@ from pipeline.components.artifacts import read_findings
 from pipeline.components.data_gate import ANOMALIES
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.image_data import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import features_of

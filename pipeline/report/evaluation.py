@@ -8,7 +8,7 @@ from pipeline.components.artifacts import read_model_report
 from pipeline.evaluation import intervals
 from pipeline.report import charts, thumbnails
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
 
 CONFIDENCE = 0.95

@@ -15,9 +15,9 @@ from pipeline.data.sample import count
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.processes import Processes
 from pipeline.progress import Progress
-from pipeline.report import costs, data, evaluation, graph, overview, scoring, thumbnails, training
+from pipeline.report import data, evaluation, graph, overview, scoring, thumbnails, training
 from pipeline.report.blocks import Block, Section, Text, write_page
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
 
@@ -29,10 +29,6 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     """Write ``report.html`` into the run's folder, whole or not at all; return its path.
 
     A part that cannot be made, because an artifact is gone say, gives the reason in its place.
-
-    Args:
-        run: Whose report.
-        processes: To draw the charts of the data, half of all, at the same time as the others; None: sequentially.
     """
     scores: dict[str, Any] = {}
     if run.results:
@@ -55,7 +51,7 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
         "data": ("Data", lambda: drawn.result() if drawn else data.section(run, importance)),
     }
     if run.record.cost:
-        parts["costs"] = ("Costs", lambda: costs.costs(run))
+        parts["costs"] = ("Costs", lambda: overview.costs(run))
     if run.config.data.images:
         parts["images"] = ("Images", lambda: thumbnails.contact_sheet(run))
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))

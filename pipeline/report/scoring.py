@@ -45,15 +45,6 @@ def score(
 ) -> dict[str, Any]:
     """Ask a model, and the one it is compared with, the test split.
 
-    Args:
-        examples: Folder of the artifact with the split "test".
-        model: Folder of a SavedModel.
-        baseline: The same; None where there is none.
-        label: Column of the numbers of classes, or of any numbers; where it has a weight, curves and importance do too.
-        settings: Threshold, and whether the models answer logits.
-        total: Rows of the split; of more than ``MOST_ROWS`` or ``MOST_BYTES``, evenly taken ones are asked.
-        image: Column of encoded images; its values are no text, and no importance is measured of facts about it.
-
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
         calibration, of several classes none); "confusion": rows by their class and the one answered, empty for numbers;
@@ -112,12 +103,6 @@ def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
 
 def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.ndarray | None = None) -> dict[str, Any]:
     """Return the curves of a model over labels [rows] of 0 and 1 and probabilities [rows], or over numbers.
-
-    Args:
-        labels: [rows].
-        answers: [rows].
-        task: Kind of model.
-        weights: How much each row counts, [rows]; None: all count the same.
 
     Returns:
         "roc": [false positive rates, true positive rates]; "precision_recall": [recalls, precisions]; both None of

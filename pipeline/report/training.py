@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pipeline import filesystem
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.training.history import DIAGNOSIS_FILE, EPOCHS_FILE, MEMBERS_FILE, STEPS_FILE
 
 
