@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     output = command_line.output_folder(arguments, root, config)
     log = output / "logs" / f"spin-{arguments.step}.log"
     with scratch_folder() as scratch, redirect_output(log) as screen:
-        screen.step_starts("importing TensorFlow and TFX")
+        screen.busy("importing TensorFlow and TFX")
         spinner = Spinner(output, scratch, arguments.rows)
         collect_rarely()
         if arguments.watch:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
         while True:
             state = _state(arguments, root, config)
             code = command_line.FAILED
-            screen.step_starts(arguments.step)
+            screen.busy(arguments.step)
             started = time.monotonic()
             try:
                 config = _checked_config(arguments, root)
@@ -128,13 +128,7 @@ def _text(table: pd.DataFrame) -> str:
 
 
 class Spinner:
-    """Runs steps of a pipeline again and again. Between two runs the samples stay decoded.
-
-    Args:
-        output: Folder of the pipeline's runs. Nothing in it is changed.
-        scratch: Folder for samples and outputs.
-        rows: Number of rows of a sample.
-    """
+    """Runs steps of a pipeline again and again. Between two runs the samples stay decoded."""
 
     def __init__(self, output: Path, scratch: Path, rows: int) -> None:
         from pipeline.graph import create_pipeline  # imports TensorFlow and TFX
@@ -149,10 +143,6 @@ class Spinner:
 
         The table of Transform has a row for each feature, the table of the Trainer a row for each training step. The
         latter is empty if the module file has its own training loop.
-
-        Raises:
-            UserError: no run has the inputs of the step.
-            Exception: the step raised it.
         """
         from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
