@@ -15,15 +15,16 @@ import os
 import shlex
 import signal
 import socket
+import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import processes
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
 from pipeline.cli.printing import LogFormatter, say
-from pipeline.cli.serve_processes import serve_in_processes
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.model.versions import MANIFEST_KEY, Versions, manifest_key, model_at
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 PORT, GRPC_PORT = 8501, 8500  # TensorFlow Serving's
 TOKEN = "PIPELINE_SERVE_TOKEN"  # environment variable
+# Folder in which processes share their metrics; Prometheus's library looks when it is imported.
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_EVERY = 2.0  # seconds between two looks for another version
 
 
@@ -182,6 +185,59 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         serve_in_processes(number, answer_beside_others, (model, name, arguments, token), say_version)
 
 
+def serve_in_processes(
+    number: int, work: Callable[..., None], arguments: tuple[Any, ...], on_start: Callable[[int], object]
+) -> None:
+    """Do the same work in several processes until a signal ends them all, or one of them ends."""
+    logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
+    # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
+    logger.handlers, logger.propagate = list(lines), False
+    to_end, asked_to = threading.Event(), threading.Event()
+    loaded: list[int] = []
+    each_in_turn = threading.Lock()
+    errors: list[UserError] = []
+    with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
+        os.environ[METRICS] = folder
+        with silence_stderr():
+            import tensorflow  # noqa: F401  # loaded once for all
+
+            import pipeline.serving.app  # noqa: F401
+        with processes.processes() as made:
+            if made is None:
+                raise UserError("--processes needs Linux and two cores; leave it out")
+
+            def is_ready(version: int) -> None:
+                with each_in_turn:
+                    loaded.append(version)
+                    if len(loaded) == number:
+                        on_start(max(loaded))
+
+            def serve(name: str) -> None:
+                try:
+                    made.run(work, *arguments, name=name, answer=is_ready)
+                except BaseException as error:  # SystemExit, too: it is another process that has ended
+                    errors.append(UserError(f"{name}: {error}"))
+                finally:
+                    to_end.set()
+
+            def end(*_: object) -> None:
+                asked_to.set()
+                to_end.set()
+
+            for one in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(one, end)
+            names = [f"process {place + 1} of {number}" for place in range(number)]
+            threads = [threading.Thread(target=serve, args=[name]) for name in names]
+            for thread in threads:
+                thread.start()
+            to_end.wait()
+            made.kill_all(names, signal.SIGTERM)
+            for thread in threads:
+                thread.join()
+    if errors and not asked_to.is_set():  # one that is ended while it loads has no last word
+        raise errors[0]
+
+
 def answer_beside_others(model: Versions | str, name: str, arguments: argparse.Namespace, token: str | None) -> None:
     """Answer in one of several processes that share the ports, and the cores."""
     import tensorflow as tf
@@ -201,16 +257,7 @@ def answer(
     sock: socket.socket,
     on_start: Callable[[int], object],
 ) -> None:
-    """Answer at a socket that listens, until a signal stops the server.
-
-    Args:
-        model: See ``Current``.
-        name: Of the model.
-        arguments: Of the command line.
-        token: That requests must bring.
-        sock: That listens.
-        on_start: Called with the version when it is loaded.
-    """
+    """Answer at a socket that listens, until a signal stops the server."""
     logger = logging.getLogger("pipeline.serve")
     with silence_stderr():
         import uvicorn
@@ -276,11 +323,7 @@ async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, toke
 
 
 def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """Return the token that requests must bring; None if none is set.
-
-    Raises:
-        UserError: it cannot be read, or is easy to guess.
-    """
+    """Return the token that requests must bring; None if none is set."""
     token, where = environment.get(TOKEN), f"${TOKEN}"
     if arguments.token_file:
         where = str(arguments.token_file)
@@ -322,17 +365,7 @@ def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
 
 
 def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.socket:
-    """Return a socket that listens, before anything slow starts.
-
-    Args:
-        host: Address or name.
-        port: 0 for any that is free.
-        flag: That names the port.
-        shared: Whether other processes listen there too, and the system deals the connections out.
-
-    Raises:
-        UserError: the port is taken, or there is no such host.
-    """
+    """Return a socket that listens, before anything slow starts."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, reuse_port=shared)
