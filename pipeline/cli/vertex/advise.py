@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Measured, Question
 from pipeline.costs.bill import dollars
@@ -25,12 +25,7 @@ HEADER = ("machine", "hours (between)", "on demand", "spot")
 
 
 def advise(session: Session) -> int:
-    """Print a line for each choice of machines, and a sentence that recommends one.
-
-    Raises:
-        WrongArgument: a machine, an accelerator or a region is unknown.
-        UserError: there is no finished run here.
-    """
+    """Print a line for each choice of machines, and a sentence that recommends one."""
     arguments, screen, table = session.arguments, session.screen, session.vertex.machines
     file = find_root() / TABLE
     if arguments.refresh:
@@ -69,12 +64,7 @@ def advise(session: Session) -> int:
 
 
 def _refresh(session: Session, file: Path) -> None:
-    """Bring the prices up to date.
-
-    Raises:
-        WrongArgument: there is no project to ask for.
-        UserError: there is no answer.
-    """
+    """Bring the prices up to date."""
     if not session.arguments.project:
         raise WrongArgument(
             "--refresh asks Google's Cloud Billing Catalog in the name of a project: give --project (or "

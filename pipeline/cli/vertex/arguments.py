@@ -48,19 +48,19 @@ class Command:
 
 
 COMMANDS = {
-    "run": Command("run", "check, compile, upload, submit and wait for the job (the default)", JOB, BUCKET, True),
-    "check": Command("run", "list what a run needs and lacks, and submit nothing", JOB, BUCKET, True),
-    "compile": Command("run", "write the job and its files to a folder, without credentials", JOB, BUCKET, True),
+    "run": Command("jobs", "check, compile, upload, submit and wait for the job (the default)", JOB, BUCKET, True),
+    "check": Command("jobs", "list what a run needs and lacks, and submit nothing", JOB, BUCKET, True),
+    "compile": Command("jobs", "write the job and its files to a folder, without credentials", JOB, BUCKET, True),
     "rehearse": Command("rehearse", "run the compiled job here, without Google Cloud", MACHINES, (), True),
     "advise": Command(
         "advise", "estimate hours and price on other machines from the last run here", (*PLACE, "machines"), ()
     ),
-    "watch": Command("run", "wait for a job that was submitted before"),
-    "schedule": Command("run", "start the pipeline at given times", JOB, BUCKET, True),
-    "schedules": Command("schedules", "list the schedules"),
-    "pause": Command("schedules", "let a schedule start no more runs"),
-    "resume": Command("schedules", "let a schedule start runs again"),
-    "unschedule": Command("schedules", "delete a schedule"),
+    "watch": Command("jobs", "wait for a job that was submitted before"),
+    "schedule": Command("jobs", "start the pipeline at given times", JOB, BUCKET, True),
+    "schedules": Command("jobs", "list the schedules"),
+    "pause": Command("jobs", "let a schedule start no more runs"),
+    "resume": Command("jobs", "let a schedule start runs again"),
+    "unschedule": Command("jobs", "delete a schedule"),
     "rollback": Command(
         "serving", "bring the previous version back to the endpoint", (*PLACE, "endpoint"), (*PLACE, "endpoint")
     ),
@@ -76,7 +76,7 @@ COMMANDS = {
         (*BUCKET, "endpoint"),
     ),
     "costs": Command(
-        "unused",
+        "estimates",
         "list what is paid for and not used, with its price a month and the command that ends it",
         (*BUCKET, "machines"),
         BUCKET,

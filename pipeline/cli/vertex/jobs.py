@@ -1,4 +1,4 @@
-"""Commands about one job: run, check, compile, schedule and watch."""
+"""Commands about jobs and their schedules."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.vertex import estimates
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import NOT_BLESSED
 from pipeline.filesystem import is_remote
@@ -16,7 +16,8 @@ from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
-from pipeline.vertex.pipelines import bills, preflight, schedules, submit
+from pipeline.vertex.pipelines import bills, preflight, submit
+from pipeline.vertex.pipelines import schedules as service
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -69,11 +70,7 @@ def compile(session: Session) -> int:
 
 
 def schedule(session: Session) -> int:
-    """Create the schedule of the pipeline, or change it to this job and these times.
-
-    Raises:
-        UserError: the data is on this machine.
-    """
+    """Create the schedule of the pipeline, or change it to this job and these times."""
     config = session.config
     if not config.data.query_source and not is_remote(config.data.path):
         raise UserError(
@@ -86,7 +83,41 @@ def schedule(session: Session) -> int:
     _compile(session)
     with explaining("scheduling"):
         cloud, note = session.connect(), session.screen.note
-        schedules.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+        service.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+    return SUCCEEDED
+
+
+def schedules(session: Session) -> int:
+    """List the schedules of the project in the region."""
+    with explaining("listing the schedules"):
+        shown = service.list_schedules(session.connect())
+    vertex = session.vertex
+    session.screen.note(
+        "\n".join(map(service.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}"
+    )
+    return SUCCEEDED
+
+
+def pause(session: Session) -> int:
+    """Let a schedule start no more runs."""
+    return _change_schedule(session, "pause")
+
+
+def resume(session: Session) -> int:
+    """Let a schedule start runs again."""
+    return _change_schedule(session, "resume")
+
+
+def unschedule(session: Session) -> int:
+    """Delete a schedule."""
+    return _change_schedule(session, "delete")
+
+
+def _change_schedule(session: Session, change: service.Change) -> int:
+    name = session.arguments.schedule
+    with explaining(f"changing the schedule {name}"):
+        changed = service.change(name, change, session.connect())
+    session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
     return SUCCEEDED
 
 
