@@ -73,6 +73,10 @@ class Answer:
         return self.spot_dollars if spot else self.dollars
 
 
+class _Unknown(Exception):
+    """Reason why the time of a training cannot be known."""
+
+
 class Advisor:
     """Estimates from one measured run."""
 
@@ -102,9 +106,10 @@ class Advisor:
     def answer(self, machines: Machines) -> Answer:
         """Return the estimate for a table of machines."""
         job = machines.training
-        trainer = self._trainer(machines)
-        if trainer is None:
-            return Answer(label(machines), None, job=bool(job), missing=(self._why_unknown(machines),))
+        try:
+            trainer = self._trainer(machines)
+        except _Unknown as error:
+            return Answer(label(machines), None, job=bool(job), missing=(str(error),))
         on_demand, on_spot = (
             self._rates(dataclasses.replace(machines, training=job and dataclasses.replace(job, spot=spot)))
             for spot in (False, True)
@@ -128,38 +133,29 @@ class Advisor:
         accelerator, count = job.accelerator or machine.accelerator, job.accelerators or machine.accelerators
         return job.replicas * machine.cpus, accelerator, job.replicas * count
 
-    def _policy(self, accelerator: str) -> str:
-        if self._question.precision != "auto":
-            return self._question.precision
-        return "mixed_bfloat16" if accelerator.startswith("TPU") else "float32"
-
-    def _trainer(self, machines: Machines) -> Times | None:
-        """Return the Trainer's seconds with their interval; None where they cannot be known."""
+    def _trainer(self, machines: Machines) -> Times:
+        """Return the Trainer's seconds with their interval."""
         here, (cpus, accelerator, count) = self._measured.cores, self._hardware(machines)
         if self._measured.accelerated:
-            return None
+            raise _Unknown("the run trained on an accelerator of this machine, and its type is not recorded")
         if accelerator is None:
             # What other cores change was not measured: from nothing to all, in proportion to their number. The likely
             # seconds are the geometric mean of both.
             ratio = math.sqrt(here / cpus)
             low, high = FROM_HERE[0] * min(ratio, 1 / ratio), FROM_HERE[1] * max(ratio, 1 / ratio)
             return Times("", {TRAINER: ratio * (self._epochs + self._rest)}, low=low, high=high)
-        speeds = self._prices.speeds.get(self._question.kind, {})
-        speed, core = speeds.get(accelerator, {}).get(self._policy(accelerator)), speeds.get("vcpu", {}).get("float32")
-        if not speed or not core or not self._measured.speed:
-            return None
+        if not self._measured.speed:
+            raise _Unknown(f"the run has no history of its training, so nothing is known about {accelerator}")
+        kind, policy = self._question.kind, self._question.precision
+        if policy == "auto":
+            policy = "mixed_bfloat16" if accelerator.startswith("TPU") else "float32"
+        speeds = self._prices.speeds.get(kind, {})
+        speed, core = speeds.get(accelerator, {}).get(policy), speeds.get("vcpu", {}).get("float32")
+        if not speed or not core:
+            which = f"{accelerator} in {policy}" if speeds else "accelerators"
+            raise _Unknown(f"{self._prices.path} has no published training speed of {which} for {kind}")
         gain = count * speed / (here * core)
         return Times("", {TRAINER: self._epochs / gain + self._rest})
-
-    def _why_unknown(self, machines: Machines) -> str:
-        if self._measured.accelerated:
-            return "the run trained on an accelerator of this machine, and its type is not recorded"
-        accelerator = str(self._hardware(machines)[1])
-        if not self._measured.speed:
-            return f"the run has no history of its training, so nothing is known about {accelerator}"
-        kind = self._question.kind
-        which = f"{accelerator} in {self._policy(accelerator)}" if kind in self._prices.speeds else "accelerators"
-        return f"{self._prices.path} has no published training speed of {which} for {kind}"
 
     def _hours(self, trainer: Times, rates: Rates, machines: Machines) -> tuple[float, float, float]:
         """Return the hours of the whole run: each task gets its machine, and a job gets its own after that."""

@@ -70,28 +70,23 @@ class Rates:
 def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searching: bool, stored_gb: float) -> Rates:
     """Return what the parts of a run cost an hour; ``stored_gb`` is the size of its artifacts, 0 if not known."""
     unpriced: dict[str, list[str]] = {}
-    rates: list[Rate] = []
-    monthly: list[Monthly] = []
-    fees: list[float] = []
-    for task in TASKS:
-        if task != SEARCH or searching:
-            for name, make in _parts(task, config, vertex, prices):
-                _add(name, make, rates, unpriced)
-    _add("run of the pipeline", lambda: prices.price("pipeline_run", vertex.region), fees, unpriced)
-    if vertex.endpoint:
-        _add("endpoint", lambda: _endpoint(vertex, prices), monthly, unpriced)
+
+    def priced(name: str, make: Callable[[], _Found]) -> list[_Found]:
+        try:
+            return [make()]
+        except UserError as error:
+            unpriced.setdefault(str(error), []).append(name)
+            return []
+
+    tasks = [task for task in TASKS if task != SEARCH or searching]
+    parts = [part for task in tasks for part in _parts(task, config, vertex, prices)]
+    rates = [rate for name, make in parts for rate in priced(name, make)]
+    fees = priced("run of the pipeline", lambda: prices.price("pipeline_run", vertex.region))
+    monthly = priced("endpoint", lambda: _endpoint(vertex, prices)) if vertex.endpoint else []
     if stored_gb >= LEAST_STORED_GB:
-        _add("storage", lambda: _storage(stored_gb, vertex, prices), monthly, unpriced)
+        monthly += priced("storage", lambda: _storage(stored_gb, vertex, prices))
     sentences = tuple(f"{shortened(names, NAMES)}: {sentence}" for sentence, names in unpriced.items())
     return Rates(tuple(rates), sum(fees), tuple(monthly), sentences, prices.date.isoformat())
-
-
-def _add(name: str, make: Callable[[], _Found], found: list[_Found], unpriced: dict[str, list[str]]) -> None:
-    """Add what a function returns to ``found``, or the name to the sentence in ``unpriced`` why it has no price."""
-    try:
-        found.append(make())
-    except UserError as error:
-        unpriced.setdefault(str(error), []).append(name)
 
 
 def to_json(rates: Rates) -> str:
