@@ -34,10 +34,7 @@ def main(argv: list[str]) -> int:
     console = Terminal(width=None if sys.stdout.isatty() else 160)
     root = find_root()
     output = command_line.output_folder(arguments, root, command_line.chosen_config(arguments, root))
-    runs = []
-    if (output / store.FILE).is_file():
-        with store.opened(output) as metadata:
-            runs = store.runs_of(metadata)
+    runs = store.runs(output)
     run_it = f"{runner()}{command_line.pipeline_flags(arguments)}"
     jobs = watched_jobs.read_all(output)
     if not runs and not (jobs and arguments.command == "list"):

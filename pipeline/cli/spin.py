@@ -173,12 +173,8 @@ class Spinner:
         """Return the inputs of a step from the newest run that has all of them."""
         from pipeline.runs import store
 
-        runs: list[Run] = []
-        if (self._output / store.FILE).is_file():
-            with store.opened(self._output) as metadata:
-                runs = store.runs_of(metadata)
         channels = {name: channel for name, channel in node.inputs.items() if name not in LEFT_OUT}
-        for run in reversed(runs):
+        for run in reversed(store.runs(self._output)):
             found = {
                 name: _artifact(nodes[channel.producer_component_id], channel, run)
                 for name, channel in channels.items()

@@ -79,12 +79,9 @@ def _refresh(session: Session, file: Path) -> None:
 def _last_run(session: Session) -> Measured:
     """Return the times of the last finished run with a model in the session's output folder."""
     output, command = session.output, f"{runner()}{pipeline_flags(session.arguments)}"
-    if (output / store.FILE).is_file():
-        with store.opened(output) as metadata:
-            runs = store.runs_of(metadata)
-        for run in reversed(runs):
-            if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
-                return measured(run)
+    for run in reversed(store.runs(output)):
+        if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
+            return measured(run)
     raise UserError(f"there is no finished run below {shown(output)} yet; start one: {command}")
 
 

@@ -107,10 +107,7 @@ def _earlier(output: Path) -> tuple[list[Times], float]:
 
     jobs = [job for job in reversed(watched_jobs.read_all(output)) if job.state == "succeeded"]
     times = [times_of(job.bill, f"the job {job.id} on Vertex AI") for job in jobs]
-    if not (output / store.FILE).is_file():
-        return times, 0.0
-    with store.opened(output) as metadata:
-        runs = [run for run in store.runs_of(metadata) if run.record.exit_code is not None and run.makers]
+    runs = [run for run in store.runs(output) if run.record.exit_code is not None and run.makers]
     for run in reversed(runs):
         times.append(Times(f"the run {run.name} on this machine", run.seconds_of_steps))
     last = runs[-1].outputs.values() if runs else ()
