@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import filesystem
-from pipeline.cli import interruption
-from pipeline.cli.interruption import Interrupted
+from pipeline.cli import startup
 from pipeline.cli.printing import say
+from pipeline.cli.startup import Interrupted
 from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, NOT_BLESSED, PUSHED, whole_outcome
@@ -118,7 +118,7 @@ class LocalRun:
         except UserError:
             raise
         except Exception as error:
-            interruption.check()
+            startup.check_interruption()
             cause: BaseException | None = error
             self.failed = ("Pipeline", 0.0)
             if isinstance(error, StepFailed):

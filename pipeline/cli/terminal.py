@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import progress
-from pipeline.cli import interruption
-from pipeline.cli.interruption import Interrupted
+from pipeline.cli import startup
 from pipeline.cli.printing import LogFormatter, Terminal, assembled
+from pipeline.cli.startup import Interrupted
 from pipeline.errors import UserError, frames_of
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Gate
@@ -254,7 +254,7 @@ class Screen:
             if bad:
                 detail = f"{bad:,} bad rows left out, kept in {shown(examples.uri)}/bad_rows  {detail}"
         self.line(step.name, step.state, step.seconds, detail)
-        interruption.check()
+        startup.check_interruption()
         for sentence in warnings_of(step):
             self.warning(sentence)
         if self._steps:
