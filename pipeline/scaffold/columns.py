@@ -102,7 +102,7 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
 
 
 def without_too_many_codes(columns: list[Column]) -> list[Column]:
-    """Take columns of few whole numbers for measures where there are many of them, such as pixels."""
+    """Take columns of few whole numbers for measures if they are many, such as pixels."""
     unnamed = [column for column in columns if column.role == "code" and not NAMES_OF_CODES.search(column.name)]
     if len(unnamed) <= MOST_UNNAMED_CODES:
         return columns
@@ -245,7 +245,7 @@ def _zero_padded(text: pa.ChunkedArray) -> bool:
 
 
 def _date_form(texts: pa.ChunkedArray, forms: tuple[str, ...] = DATES) -> str:
-    """Return the first notation in which every text is a day of the calendar; empty where there is none."""
+    """Return the first notation in which every text is a day of the calendar, or ""."""
     texts = texts.filter(pc.invert(csv_files.is_missing(texts)))
     if not len(texts):
         return ""

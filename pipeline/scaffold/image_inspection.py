@@ -1,4 +1,4 @@
-"""Look at somebody's images: a folder with one of them for each class, or a table of their paths and labels."""
+"""Look at images: a folder with one of them for each class, or a table of their paths and labels."""
 
 import io
 import os
@@ -40,7 +40,7 @@ class Pictures:
     values: np.ndarray  # the label of each: numbers of classes, int64, or numbers, float64, [images]
     column: str  # with the paths, of a table
     others: tuple[Column, ...]  # of a table
-    nested: bool  # there are folders besides those of the classes
+    nested: bool  # there are folders that are not classes
     splits: Mapping[str, str]  # file pattern by split, if the folders say it
     shares: Mapping[str, int]  # of the splits, if they do not
     sizes: np.ndarray  # width and height of the opened images, as people see them, [images, 2]
@@ -52,7 +52,8 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
     """Find images in a folder of classes, or by a table of paths relative to its folder; open some of them."""
     if path.is_dir():
         files, classes, splits = _by_folder(path)
-        label, values = label_of(label_name or LABEL, pa.chunked_array([classes]), task or _task(classes))
+        kind: Task = "binary" if pc.count_distinct(classes).as_py() == 2 else "multiclass"
+        label, values = label_of(label_name or LABEL, pa.chunked_array([classes]), task or kind)
         column = Images().column
         others: tuple[Column, ...] = ()
         nested = len({os.path.dirname(file) for file in files}) > max(1, len(splits)) * len(label.classes)
@@ -82,10 +83,6 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
         raise UserError(f"{path} has {len(files):,} images; expected at least {FEWEST_ROWS} to train, choose and test")
     shares = SHARES[1 if len(files) < SMALL else 0]
     return Pictures(label, values, column, others, nested, splits, shares, *_opened(files))
-
-
-def _task(classes: pa.Array) -> Task:
-    return "binary" if pc.count_distinct(classes).as_py() == 2 else "multiclass"
 
 
 def _by_folder(folder: Path) -> tuple[list[str], pa.Array, dict[str, str]]:

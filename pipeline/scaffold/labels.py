@@ -1,4 +1,4 @@
-"""Infer the label of somebody's data: its classes, or that it is a number."""
+"""Infer the label of a table: its classes, or that it is a number."""
 
 import re
 from collections.abc import Sequence

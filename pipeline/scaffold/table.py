@@ -1,4 +1,4 @@
-"""Read somebody's data: typed rows, the label, the columns, and the splits that a run will assign them to."""
+"""Read a table: typed rows, the label, the columns, and the splits that a run will assign them to."""
 
 import dataclasses
 import difflib
@@ -72,7 +72,7 @@ class Read(NamedTuple):
 def look(
     data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = (), weight: str | None = None
 ) -> Table:
-    """Read a table and infer what it is; ``weight`` names the column of how much each row counts."""
+    """Read a table and infer label and columns; ``weight`` names the column of how much each row counts."""
     read = read_columns(data, label_name)
     names, count = list(read.by_name), len(read.by_name[label_name])
     _check_named(leave_out, names, label_name)
