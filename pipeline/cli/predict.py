@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,18 +169,11 @@ def predict(
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
-
-                def ask(columns: Columns) -> dict[str, np.ndarray]:
-                    if not explain:
-                        return dict(sorted(signature.predict(columns).items()))
-                    (task,) = progress.task_ids
-                    return _explained(signature, columns, lambda done: progress.update(task, completed=rows + done))
-
                 for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
                     try:
                         # TensorFlow says at the first call how it prepares the model.
                         with contextlib.nullcontext() if rows else silence_stderr():
-                            answers = ask(columns)
+                            answers = _answers(signature, columns, explain, progress)
                     except tf.errors.OpError as error:
                         raise UserError(
                             f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
@@ -194,7 +187,6 @@ def predict(
                         texts.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += row_count(columns)
-                    progress.update(progress.task_ids[0], completed=rows)
             if not rows:
                 raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
             if refused == rows:
@@ -209,18 +201,20 @@ def predict(
     return rows, time.monotonic() - started
 
 
-def _explained(signature: Signature, columns: Columns, done: Callable[[int], object]) -> dict[str, np.ndarray]:
-    """Return the columns to write for rows that are explained; ``done`` is called with the number of them."""
+def _answers(signature: Signature, columns: Columns, explain: bool, progress: Progress) -> dict[str, np.ndarray]:
+    """Return the columns to write for some rows; explained ones are a few at a time, and move the line of progress."""
     import numpy as np
 
     from pipeline.model import explanations
     from pipeline.model.features import row_count
 
     parts = []
-    for start in range(0, row_count(columns), EXPLAINED_ROWS):
-        rows = {name: values[start : start + EXPLAINED_ROWS] for name, values in columns.items()}
-        parts.append(explanations.by_column(signature.predict(rows)))
-        done(start + row_count(rows))
+    size = EXPLAINED_ROWS if explain else row_count(columns)
+    for start in range(0, row_count(columns), size):
+        rows = {name: values[start : start + size] for name, values in columns.items()}
+        outputs = signature.predict(rows)
+        parts.append(explanations.by_column(outputs) if explain else dict(sorted(outputs.items())))
+        progress.advance(progress.task_ids[0], row_count(rows))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
