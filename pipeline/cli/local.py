@@ -88,7 +88,8 @@ def run(config: PipelineConfig, target: Target, output: Path, arguments: argpars
     this = LocalRun(config, output, arguments.command, webhook.read(os.environ))
     if arguments.sample:
         take = functools.partial(take_sample, config, target, arguments.sample)
-        this = LocalRun(for_sample(config), output / SAMPLE, arguments.command, webhook=None)
+        of_sample = replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
+        this = LocalRun(of_sample, output / SAMPLE, arguments.command, webhook=None)
         target = command_line.local_target(arguments, this.output, config.name)
     with only_run_in(output), this.announcing_errors():
         prepare(config)
@@ -122,11 +123,6 @@ def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], 
             run.keep_record(screen.note)
             screen.report(functools.partial(run.write_report, of_steps), run.name)
     return run.exit_code
-
-
-def for_sample(config: PipelineConfig) -> PipelineConfig:
-    """Return the config for a sample: its search has at most ``TRIALS`` trials."""
-    return replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
 
 
 def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen) -> Sample:

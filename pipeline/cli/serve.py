@@ -277,7 +277,9 @@ def answer(
     for problem in current.problems:
         logger.error("%s", problem)
     health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
-    answering = Answering(current, metrics, limits, request_log_of(arguments))
+    log, without = arguments.request_log, frozenset(arguments.log_without)
+    settings = {"days": arguments.log_days, "day_bytes": arguments.log_bytes, "without": without}
+    answering = Answering(current, metrics, limits, log and RequestLog(log, arguments.log_share, **settings))
     app = create_app(
         answering,
         health_route=health_route,
@@ -309,7 +311,7 @@ def answer(
 
 @contextlib.asynccontextmanager
 async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, token: str | None) -> AsyncIterator[None]:
-    """Answer gRPC calls while the block runs, if a port for them is asked for."""
+    """Answer gRPC calls while the block runs, if there is a port for them."""
     if arguments.grpc_port is None:
         yield
         return
@@ -339,7 +341,7 @@ def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> s
 
 
 def check_access(arguments: argparse.Namespace, token: str | None, on_vertex: bool) -> None:
-    """Raise a UserError if everybody in the network could ask, and nobody has said so."""
+    """Raise a UserError if everybody in the network could send requests, unless that is intended."""
     try:
         local = ipaddress.ip_address(socket.gethostbyname(arguments.host)).is_loopback
     except OSError:
@@ -349,19 +351,6 @@ def check_access(arguments: argparse.Namespace, token: str | None, on_vertex: bo
             f"on {arguments.host} everybody in the network could ask. Set a token that requests must bring, in "
             f"${TOKEN} or --token-file, or say --no-token where something in front of the server checks who asks"
         )
-
-
-def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
-    """Return the log of requests that is asked for."""
-    if not arguments.request_log:
-        return None
-    return RequestLog(
-        arguments.request_log,
-        arguments.log_share,
-        days=arguments.log_days,
-        day_bytes=arguments.log_bytes,
-        without=frozenset(arguments.log_without),
-    )
 
 
 def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.socket:
@@ -379,6 +368,6 @@ def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.s
 
 
 def name_of(address: str) -> str:
-    """Return the name of a model: that of its folder, without the number of a version."""
+    """Return the name of a model: the name of its folder, without the number of a version."""
     path = PurePosixPath(address.rstrip("/"))
     return path.parent.name if path.name.isdecimal() else path.name

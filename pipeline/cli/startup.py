@@ -77,7 +77,7 @@ def catch_ctrl_c() -> None:
 
 
 def check_interruption() -> None:
-    """Raise Interrupted if this process received a signal and a library took the exception for one of its own."""
+    """Raise Interrupted if this process received a signal and a library suppressed the exception."""
     if _received:
         raise Interrupted(_received[0])
 

@@ -20,7 +20,7 @@ class Times:
     """Durations of the tasks of an earlier run, with factors for the interval on the same machine."""
 
     source: str  # the run, for the reader of the estimate
-    seconds: Mapping[str, float]  # by task; of a cached one, those of the run that executed it
+    seconds: Mapping[str, float]  # by task; of a cached one, in the run that executed it
     machines: Mapping[str, str] = field(default_factory=dict)  # on Vertex AI, by task; empty: on this machine
     low: float = FROM_HERE[0]
     high: float = FROM_HERE[1]
@@ -50,7 +50,7 @@ class Estimate:
 
     @property
     def price(self) -> float:
-        """Return the sum in US dollars, with the fee of the run; nothing that is paid by the month."""
+        """Return the sum in US dollars, with the fee of the run, without monthly costs."""
         return self.rates.run_fee + sum(part.price for part in self.parts)
 
     @property

@@ -77,11 +77,11 @@ class Prices:
         return tuple(sorted({region for by_region in self.resources.values() for region in by_region}))
 
     def machine(self, machine_type: str) -> Machine:
-        """Return a machine type; if there is none, the UserError names the nearest."""
+        """Return a machine type; the UserError about an unknown one names the nearest."""
         return self._named("machine type", machine_type, self.machines)
 
     def accelerator(self, name: str) -> Accelerator:
-        """Return an accelerator; if there is none, the UserError names the nearest."""
+        """Return an accelerator; the UserError about an unknown one names the nearest."""
         return self._named("accelerator", name, self.accelerators)
 
     def per_hour(

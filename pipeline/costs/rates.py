@@ -84,7 +84,10 @@ def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searchi
     fees = priced("run of the pipeline", lambda: prices.price("pipeline_run", vertex.region))
     monthly = priced("endpoint", lambda: _endpoint(vertex, prices)) if vertex.endpoint else []
     if stored_gb >= LEAST_STORED_GB:
-        monthly += priced("storage", lambda: _storage(stored_gb, vertex, prices))
+        detail = f"{stored_gb:,.2f} GB of artifacts of one run"
+        monthly += priced(
+            "storage", lambda: Monthly("storage", detail, stored_gb * prices.price("storage", vertex.region))
+        )
     sentences = tuple(f"{shortened(names, NAMES)}: {sentence}" for sentence, names in unpriced.items())
     return Rates(tuple(rates), sum(fees), tuple(monthly), sentences, prices.date.isoformat())
 
@@ -196,11 +199,6 @@ def _endpoint(vertex: Vertex, prices: Prices) -> Monthly:
     machines = f"{endpoint.machine_type}{_beside(endpoint.accelerator, endpoint.accelerators)}"
     detail = f"{endpoint.min_replicas} x {machines} without traffic, up to {endpoint.max_replicas} with it"
     return Monthly("endpoint", detail, price * endpoint.min_replicas * HOURS_A_MONTH)
-
-
-def _storage(gigabytes: float, vertex: Vertex, prices: Prices) -> Monthly:
-    price = gigabytes * prices.price("storage", vertex.region)
-    return Monthly("storage", f"{gigabytes:,.2f} GB of artifacts of one run", price)
 
 
 def _beside(accelerator: str | None, count: int) -> str:

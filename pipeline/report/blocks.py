@@ -37,13 +37,13 @@ class Card(NamedTuple):
 
 
 class Cards(NamedTuple):
-    """Headline numbers beside each other."""
+    """Headline numbers next to each other."""
 
     cards: Sequence[Card]
 
 
 class Link(NamedTuple):
-    """A cell of a table that leads to a page beside this one."""
+    """A cell of a table that leads to a page in the same folder."""
 
     text: str
     href: str
@@ -68,7 +68,7 @@ class Figure(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Charts, beside each other where there is room."""
+    """Charts, next to each other if there is room."""
 
     figures: Sequence[Figure]
 
@@ -100,7 +100,7 @@ class Node(NamedTuple):
 
 
 class Diagram(NamedTuple):
-    """Boxes in rows, arrows between them as pairs of nodes, and a table beside them."""
+    """Boxes in rows, arrows between them as pairs of nodes, and a table next to them."""
 
     nodes: Sequence[Node]
     arrows: Sequence[tuple[Node, Node]]
@@ -141,7 +141,7 @@ def number(value: float) -> str:
 
 
 def between(interval: tuple[float, float] | None) -> str:
-    """Return an interval of a metric as text; "-" where there is none."""
+    """Return an interval of a metric as text, or "-"."""
     return f"{number(interval[0])} to {number(interval[1])}" if interval else "-"
 
 

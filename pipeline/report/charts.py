@@ -17,7 +17,7 @@ from rich.cells import cell_len
 INK, GRID = "#010203", "#040506"
 SERIES = ("#070101", "#070202", "#070303", "#070404")
 STYLE_NAMES = {INK: "--ink", GRID: "--grid", **{color: f"--series-{place}" for place, color in enumerate(SERIES, 1)}}
-DASHES = ("-", "--", ":", "-.")  # a line is told from another in black and white, too
+DASHES = ("-", "--", ":", "-.")  # lines differ in black and white, too
 SETTINGS = {
     "svg.fonttype": "none",  # letters stay letters: they can be searched, read out and marked
     "text.parse_math": False,  # a dollar in a category's name is a dollar
@@ -91,7 +91,7 @@ def densities(histograms: Mapping[str, Sequence[tuple[float, float, float]]], al
 
 
 def shares(values: Sequence[str], by_name: Mapping[str, Sequence[float]], alt: str) -> Markup:
-    """Draw bars of the share of each value, by name beside each other; the first value on top."""
+    """Draw bars of the share of each value, by name next to each other; the first value on top."""
     height = 0.8 / max(len(by_name), 1)
 
     def draw(axes: Any) -> None:

@@ -16,7 +16,7 @@ from pipeline.settings.image_data import facts
 from pipeline.validation.findings import Finding
 from pipeline.validation.statistics import features_of
 
-# Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
+# More charts are not read, and each takes a tenth of a second; the other features are in the table.
 MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 

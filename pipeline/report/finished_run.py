@@ -46,12 +46,12 @@ class FinishedRun:
         return artifacts[0] if artifacts else None
 
     def folder_of(self, step: str, output: str) -> str | None:
-        """Return the address of a step's output; None when there is none."""
+        """Return the address of a step's output, if any."""
         artifact = self.artifact(step, output)
         return str(artifact.uri) if artifact else None
 
     @cached_property
     def baseline(self) -> Mapping[str, float]:
-        """Return the metrics of the model to compare with, on all rows of the test split; empty when there is none."""
+        """Return the metrics of the model to compare with, on all rows of the test split, if any."""
         evaluation = self.folder_of("Evaluator", "evaluation")
         return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.data.sample import count
+from pipeline.errors import first_line
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.processes import Processes
 from pipeline.progress import Progress
@@ -72,8 +73,8 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
         return make()
     except Exception as error:  # whatever lies on the disk may have been changed or deleted by hand
         logger.warning("%s is missing in the report.", title, exc_info=error)
-        first = (str(error).strip().splitlines() or [""])[0][:300]
-        return [Text(f"This part could not be made: {type(error).__name__}: {first}. The log has more.", "bad")]
+        reason = f"{type(error).__name__}: {first_line(error)[:300]}"
+        return [Text(f"This part could not be made: {reason}. The log has more.", "bad")]
 
 
 def _scores(run: FinishedRun) -> dict[str, Any]:

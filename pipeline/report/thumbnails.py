@@ -19,7 +19,7 @@ from pipeline.settings.image_data import FORMATS, facts
 
 # Pixels of the longer side, and images of a class, fewer of many classes: a page is to stay below some megabytes.
 SIDE, OF_CLASS, IN_ALL, MOST_CLASSES = 64, 8, 160, 40
-# Rows that are looked through, in which a rare class may be missing, and those read at once.
+# Rows that are looked through, in which a rare class may be missing, and rows of one read.
 MOST_ROWS, BLOCK = 5_000, 256
 
 
@@ -92,5 +92,5 @@ def _images(files: Sequence[str], image: str, label: str) -> Any:
 
 
 def _values(table: pa.Table, name: str) -> list[Any]:
-    """Return the value of every row, None where there is none."""
+    """Return the value of every row, or None."""
     return single_values(table.column(name)).to_pylist() if name in table.column_names else [None] * len(table)

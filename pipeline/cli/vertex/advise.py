@@ -41,7 +41,14 @@ def advise(session: Session) -> int:
             "name one of them with --region"
         )
     run = _last_run(session)
-    question = _question(session, run)
+    question = Question(
+        rows=arguments.rows or run.all_rows,
+        epochs=arguments.epochs or session.config.training.epochs,
+        kind="images" if session.config.data.images else "tables",
+        precision=session.config.training.precision,
+        epochs_here=session.config.training.epochs,
+        search_rows=session.config.tuning.rows,
+    )
     searching = searches(session.config) and SEARCH in run.seconds
     run = replace(run, seconds={name: run.seconds[name] for name in run.seconds if searching or name != SEARCH})
 
@@ -83,19 +90,6 @@ def _last_run(session: Session) -> Measured:
         if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
             return measured(run)
     raise UserError(f"there is no finished run below {shown(output)} yet; start one: {command}")
-
-
-def _question(session: Session, run: Measured) -> Question:
-    """Return the settings of the config and the rows of the last run, where no flag says otherwise."""
-    arguments, config = session.arguments, session.config
-    return Question(
-        rows=arguments.rows or run.all_rows,
-        epochs=arguments.epochs or config.training.epochs,
-        kind="images" if config.data.images else "tables",
-        precision=config.training.precision,
-        epochs_here=config.training.epochs,
-        search_rows=config.tuning.rows,
-    )
 
 
 def _title(session: Session, run: Measured, question: Question, prices: Prices) -> list[str]:

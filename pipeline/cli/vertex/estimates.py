@@ -1,4 +1,4 @@
-"""Show what a run on Vertex AI will cost, within which budget, what it has cost, and what is paid for without use."""
+"""Show costs on Vertex AI: of a run before and after it, against a budget, and of unused resources."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ def show(session: Session) -> bool:
 def show_bill(bill: Bill, screen: Screen) -> None:
     """Show what a run has taken and cost, by task."""
     rows = [
-        (_name(line.task, line.part), line.machine, _hours(line.seconds / 3600), dollars(line.cost))
+        (_name(line.task, line.part), line.machine, f"{line.seconds / 3600:.2f}", dollars(line.cost))
         for line in bill.lines
     ]
     rows += [("run of the pipeline", "", "", fee(bill.run_fee)), ("together", "", "", dollars(bill.total))]
@@ -112,18 +112,15 @@ def _earlier(output: Path) -> tuple[list[Times], float]:
         times.append(Times(f"the run {run.name} on this machine", run.seconds_of_steps))
     last = runs[-1].outputs.values() if runs else ()
     folders = {artifact.uri for outputs in last for artifacts in outputs.values() for artifact in artifacts}
-    return times, sum(map(_size, folders)) / 1e9
-
-
-def _size(folder: str) -> int:
-    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    files = (file for folder in folders for file in Path(folder).rglob("*"))
+    return times, sum(file.stat().st_size for file in files if file.is_file()) / 1e9
 
 
 def _print(found: Estimate, prices: Prices, local_run: str, screen: Screen) -> None:
     if found.parts:
         screen.note(f"costs, estimated from {' and '.join(found.sources)}, if nothing is cached")
         rows = [
-            (_names(parts), parts[0].machine, _hours(sum(p.hours for p in parts)), *_amounts(parts))
+            (_names(parts), parts[0].machine, f"{sum(part.hours for part in parts):.2f}", *_amounts(parts))
             for parts in _grouped(found.parts)
         ]
         low, high = found.price_between
@@ -205,7 +202,3 @@ def _name(task: str, part: str) -> str:
 def _amounts(parts: Sequence[Part]) -> tuple[str, str]:
     low, high = (sum(part.price_between[end] for part in parts) for end in (0, 1))
     return dollars(sum(part.price for part in parts)), f"{dollars(low)} to {dollars(high)}"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.2f}"

@@ -60,7 +60,7 @@ def _check(session: Session) -> tuple[int, Session]:
 
 
 def compile(session: Session) -> int:
-    """Write the job and its files to a folder; nothing is asked of Google Cloud."""
+    """Write the job and its files to a folder, without Google Cloud."""
     job = _compile(session)
     uploads = json.loads((session.folder / UPLOADS).read_text(encoding="utf-8"))
     session.screen.note(
@@ -178,7 +178,7 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
 
 
 def _report_here(outcome: watching.JobOutcome, cloud: Cloud, session: Session) -> None:
-    """Write the report and notify the webhook, unless the job's own task did it; the exit code stays what it is."""
+    """Write the report and notify the webhook, unless the job's own task did it; the exit code does not change."""
     from pipeline.vertex.pipelines.report_task import report_here
 
     try:
