@@ -1,8 +1,6 @@
 """Compute from the settings what the parts of a run on Vertex AI cost an hour, and what stays costs a month."""
 
 import contextlib
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -90,23 +88,6 @@ def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searchi
         )
     sentences = tuple(f"{shortened(names, NAMES)}: {sentence}" for sentence, names in unpriced.items())
     return Rates(tuple(rates), sum(fees), tuple(monthly), sentences, prices.date.isoformat())
-
-
-def to_json(rates: Rates) -> str:
-    """Return rates as JSON, to be compiled into the job."""
-    return json.dumps(dataclasses.asdict(rates), sort_keys=True)
-
-
-def from_json(text: str) -> Rates:
-    """Return the rates that ``to_json`` wrote."""
-    read = json.loads(text)
-    return Rates(
-        tuple(Rate(**rate) for rate in read["rates"]),
-        read["run_fee"],
-        tuple(Monthly(**month) for month in read["monthly"]),
-        tuple(read["unpriced"]),
-        read["date"],
-    )
 
 
 def task_machine(resources: Resources, prices: Prices, region: str) -> str:

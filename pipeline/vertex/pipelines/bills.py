@@ -4,8 +4,9 @@ from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
 from pipeline.costs.bill import Bill, bill_of
-from pipeline.costs.rates import from_json
+from pipeline.costs.rates import Rates
 from pipeline.runs.watched_jobs import WatchedJob
+from pipeline.settings import checks
 from pipeline.vertex import REPORT_TASK, node_of
 from pipeline.vertex.pipelines.watch import seconds_of, tasks_of
 
@@ -23,9 +24,8 @@ def bill_of_job(job: v1.PipelineJob) -> Bill | None:
     if FLAG not in words:
         return None
     paid_for = (task for task in tasks_of(job) if task.state in PAID_FOR)
-    return bill_of(
-        from_json(words[words.index(FLAG) + 1]), {node_of(task.task_name): seconds_of(task) for task in paid_for}
-    )
+    rates = checks.from_json(Rates, words[words.index(FLAG) + 1])
+    return bill_of(rates, {node_of(task.task_name): seconds_of(task) for task in paid_for})
 
 
 def watched(name: str, state: str, job: v1.PipelineJob, bill: Bill) -> WatchedJob:

@@ -27,7 +27,7 @@ from tfx import types
 from pipeline import filesystem
 from pipeline.components.artifacts import read_hyperparameters
 from pipeline.costs.bill import to_dict
-from pipeline.costs.rates import Rates, to_json
+from pipeline.costs.rates import Rates
 from pipeline.errors import UserError
 from pipeline.evaluation.verdict import FAILED, whole_outcome
 from pipeline.report import page
@@ -35,6 +35,7 @@ from pipeline.report.finished_run import FinishedRun
 from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.step import Step
+from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, JOB_NAME, REPORT, REPORT_TASK, node_of, tasks_of_spec
@@ -232,7 +233,7 @@ def add_to(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, rates: 
     spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
     arguments = ["--job", JOB_NAME, "--config", container_tasks.config_to_json(config), "--executor-input", "{{$}}"]
     if rates:
-        arguments += [bills.FLAG, to_json(rates)]
+        arguments += [bills.FLAG, checks.to_json(rates)]
     if vertex.webhook_url:
         arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
     module = "pipeline.vertex.pipelines.report_task"
