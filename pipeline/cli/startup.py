@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 TUNABLES = "GLIBC_TUNABLES"
 HUGE_PAGES = "glibc.malloc.hugetlb"
@@ -56,24 +57,24 @@ class Interrupted(KeyboardInterrupt):
 
 def end_quietly() -> None:
     """Let Ctrl-C end this process without a traceback, as suits its imports: there is nothing to report or to keep."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _handle(signal.SIG_DFL, signal.SIGINT)
 
 
 def catch_signals() -> None:
-    """Let each of the signals raise Interrupted, wherever this process is.
-
-    One that is ignored stays so: nohup ignores SIGHUP, and a shell without job control SIGINT of what it starts with &.
-    """
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+    """Let each of the signals raise Interrupted, wherever this process is."""
+    _handle(_interrupt, *SIGNALS)
 
 
 def catch_ctrl_c() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, unless it is ignored."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C raise KeyboardInterrupt again."""
+    _handle(signal.default_int_handler, signal.SIGINT)
+
+
+def _handle(handler: Any, *numbers: signal.Signals) -> None:
+    """Set the handler of signals, except ignored ones: nohup ignores SIGHUP, and a shell SIGINT of what & starts."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def check_interruption() -> None:

@@ -1,5 +1,6 @@
 """Commands about jobs and their schedules."""
 
+import functools
 import json
 import logging
 import shutil
@@ -98,27 +99,17 @@ def schedules(session: Session) -> int:
     return SUCCEEDED
 
 
-def pause(session: Session) -> int:
-    """Let a schedule start no more runs."""
-    return _change_schedule(session, "pause")
-
-
-def resume(session: Session) -> int:
-    """Let a schedule start runs again."""
-    return _change_schedule(session, "resume")
-
-
-def unschedule(session: Session) -> int:
-    """Delete a schedule."""
-    return _change_schedule(session, "delete")
-
-
 def _change_schedule(session: Session, change: service.Change) -> int:
     name = session.arguments.schedule
     with explaining(f"changing the schedule {name}"):
         changed = service.change(name, change, session.connect())
     session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
     return SUCCEEDED
+
+
+pause = functools.partial(_change_schedule, change="pause")
+resume = functools.partial(_change_schedule, change="resume")
+unschedule = functools.partial(_change_schedule, change="delete")
 
 
 def watch(session: Session) -> int:
