@@ -51,7 +51,7 @@ COPY --from=beam /opt/apache/beam /opt/apache/beam
 WORKDIR /home/pipeline
 # What is imported was compiled above. Dataflow's start-up would otherwise look for the packages in an environment of
 # its own. Vertex AI puts NVIDIA's driver into the last folders, where TensorFlow must find it. How memory is taken: see
-# pipeline/cli/allocation.py.
+# pipeline/cli/startup.py.
 ENV PYTHONUNBUFFERED=1 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 \

@@ -4,23 +4,23 @@ A runner makes two values of its arguments: WHAT runs (a PipelineConfig) and WHE
 the two, runs it step by step, and shows and keeps the outcome.
 """
 
-from pipeline.cli import allocation, interruption
+from pipeline.cli import startup
 
 if __name__ == "__main__":
-    interruption.end_quietly()
-    allocation.restart_with_allocation()  # before anything is imported that takes time
+    startup.end_quietly()
+    startup.restart_with_allocation()  # before anything is imported that takes time
 
 import sys
 from pathlib import Path
 
-from pipeline.cli import command_line, local, startup
+from pipeline.cli import command_line, local
 
 ROOT = Path(__file__).resolve().parent
 
 
 def main() -> int:
     """Run the pipeline as the command line says; return the exit code."""
-    interruption.catch_signals()
+    startup.catch_signals()
     arguments = local.parse_arguments()
     config = command_line.configured(arguments, ROOT)
     output = command_line.output_folder(arguments, ROOT, config)

@@ -4,16 +4,15 @@ A runner makes two values of the command line and the environment: WHAT runs (a 
 its machines and its endpoint). The command, ``run`` if none is named, does its work with these two.
 """
 
-from pipeline.cli import interruption
+from pipeline.cli import startup
 
 if __name__ == "__main__":
-    interruption.end_quietly()
+    startup.end_quietly()
 
 import os
 import sys
 from pathlib import Path
 
-from pipeline.cli import startup
 from pipeline.cli.vertex import commands, settings
 from pipeline.cli.vertex.arguments import parse_arguments
 
@@ -25,7 +24,7 @@ AFTER_INTERRUPTION = (
 
 def main() -> int:
     """Run the command that the command line names; return its exit code."""
-    interruption.catch_ctrl_c()
+    startup.catch_ctrl_c()
     arguments = parse_arguments(sys.argv[1:], os.environ)
     del sys.argv[1:]  # TFX would hand these to its executors as options of Beam
     vertex = settings.read(arguments, ROOT)

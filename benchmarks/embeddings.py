@@ -36,7 +36,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pipeline.cli.allocation import with_allocation  # noqa: E402
+from pipeline.cli.startup import with_allocation  # noqa: E402
 
 EXAMPLES, NUMBERS, WIDTH, BATCH_SIZE = 131_072, 8, 16, 1_024
 # By whether gradients are dense: steps of those take up to two hundred times as long.

@@ -34,8 +34,8 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from pipeline.cli.allocation import with_allocation  # noqa: E402
 from pipeline.cli.local import FOR_STEPS  # noqa: E402
+from pipeline.cli.startup import with_allocation  # noqa: E402
 
 SPLITS = ("train", "eval", "test")
 LEAST_FASTER, MOST_BELOW = 5.0, 0.005

@@ -34,7 +34,7 @@ from reference import import_seconds, judge
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli.allocation import with_allocation
+from pipeline.cli.startup import with_allocation
 
 ROOT = Path(__file__).resolve().parent.parent
 TENSORFLOW, TFX = "tensorflow", "tfx.v1"

@@ -1,15 +1,14 @@
 """Run one of the commands: python -m pipeline COMMAND --help."""
 
-from pipeline.cli import interruption
+from pipeline.cli import startup
 
 if __name__ == "__main__":
-    interruption.end_quietly()
+    startup.end_quietly()
 
 import difflib
 import importlib
 import sys
 
-from pipeline.cli import startup
 from pipeline.cli.command_line import WRONG_ARGUMENTS
 from pipeline.cli.printing import say
 
@@ -27,7 +26,7 @@ COMMANDS = {
 
 def main(argv: list[str]) -> int:
     """Run the command that ``argv`` names with the rest of it; return the exit code."""
-    interruption.catch_ctrl_c()
+    startup.catch_ctrl_c()
     name, *rest = argv or ["--help"]
     program = f"pipeline {name}" if name in COMMANDS else "pipeline"
     return startup.run(program, lambda: _run(name, rest))

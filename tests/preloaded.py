@@ -14,7 +14,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pipeline.cli.allocation import with_allocation
+from pipeline.cli.startup import with_allocation
 
 # Of the packages, never of the repository: what runs is the code in the folder of the script.
 IMPORTED = (

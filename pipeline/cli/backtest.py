@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline import filesystem
-from pipeline.cli import interruption
 from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.scratch import scratch_folder
 from pipeline.cli.terminal import Screen, redirect_output
@@ -27,27 +26,13 @@ from pipeline.settings.repository import shown
 from pipeline.settings.target import Target
 from pipeline.settings.tasks import shown_metrics
 
-if TYPE_CHECKING:
-    from pipeline.runs.step import Step
-
 FOLDER, FILE = "backtest", "backtest.json"
 # The last step of a window: nothing is pushed.
 LAST = "Evaluator"
 
 
 def backtest(config: PipelineConfig, target: Target, output: Path, count: int, verbose: bool) -> int:
-    """Run the windows, the oldest first; show and write the metrics of each; return the exit code.
-
-    Args:
-        config: Config of the pipeline.
-        target: Target of the windows, except for the metadata store.
-        output: Folder of the backtests.
-        count: Number of windows.
-        verbose: Whether the terminal shows the whole log.
-
-    Raises:
-        UserError: the data has too few spans, or a window cannot start.
-    """
+    """Run the windows, the oldest first; show and write the metrics of each; return the exit code."""
     windows = windows_of(config.data, count)
     configs = [config_of_window(config, spans) for spans in windows]
     check_data(replace(config, data=replace(config.data, until_span=None, last_spans=None)))
@@ -76,11 +61,7 @@ def backtest(config: PipelineConfig, target: Target, output: Path, count: int, v
 
 
 def windows_of(data: Data, count: int) -> list[list[int]]:
-    """Return the spans of each window, the test span last; the last window has the newest span.
-
-    Raises:
-        UserError: the data has no spans, or fewer spans than the windows need.
-    """
+    """Return the spans of each window, the test span last; the last window has the newest span."""
     if data.query_source or data.images or not data.has_spans:
         raise UserError(
             'a backtest needs tables in spans, with "{SPAN}" in data.files: for example, write the rows of each month '
@@ -99,11 +80,7 @@ def windows_of(data: Data, count: int) -> list[list[int]]:
 
 
 def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineConfig:
-    """Return a config that trains on all spans but the last one, and tests on the last one.
-
-    Raises:
-        UserError: the config reuses a search.
-    """
+    """Return a config that trains on all spans but the last one, and tests on the last one."""
     if config.tuning.mode == "reuse":
         raise UserError(
             "a backtest cannot reuse a search, because the search has used the test spans; set --tuning search or off"
@@ -118,27 +95,15 @@ def config_of_window(config: PipelineConfig, spans: Sequence[int]) -> PipelineCo
 
 
 def _run(config: PipelineConfig, target: Target, earlier_model: str, screen: Screen) -> tuple[str, dict[str, Any]]:
-    """Run the graph of a window up to the Evaluator.
-
-    Returns:
-        The folder of the model; and the metrics of the model, of the earlier model, which was not trained on the newest
-        span, and of the baselines, all on the rows of the test span.
-    """
+    """Run a window's graph; return the model's folder, and metrics of it, the earlier model and the baselines."""
     from pipeline.components.artifacts import read_baselines
     from pipeline.graph import create_pipeline
     from pipeline.quality.tfma_config import BASELINE, read_metrics
-    from pipeline.runs.results import warnings_of
     from pipeline.runs.run_graph import run_graph
-
-    def on_end(step: Step) -> None:
-        screen.step_ends(step)
-        interruption.check()
-        for sentence in warnings_of(step):
-            screen.warning(sentence)
 
     compared = replace(config, evaluation=replace(config.evaluation, baseline=earlier_model, broken_baseline="warn"))
     pipeline = create_pipeline(compared, target)
-    steps = run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, on_end, last=LAST)
+    steps = run_graph(pipeline, datetime.now().isoformat(), screen.step_starts, screen.step_ends, last=LAST)
     evaluation = steps[LAST].outputs["evaluation"][0].uri
     return steps["Trainer"].outputs["model"][0].uri, {
         "metrics": read_metrics(evaluation)["overall"],

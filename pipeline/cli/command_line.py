@@ -26,14 +26,7 @@ IMPORTED, LEAST_MEMORY = int(2.1 * 2**30), 4 << 30
 
 
 def make_parser(prog: str, description: str, exit_codes: Mapping[int, str], note: str = "") -> argparse.ArgumentParser:
-    """Return a parser whose help ends with the exit codes.
-
-    Args:
-        prog: The command as it is typed.
-        description: One sentence that says what it does.
-        exit_codes: Meanings, by code; those that all commands have in common are added.
-        note: For the end of the help.
-    """
+    """Return a parser whose help ends with the exit codes."""
     codes = {FAILED: "failed", WRONG_ARGUMENTS: "wrong arguments", INTERRUPTED: "interrupted", **exit_codes}
     listed = "; ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
     return argparse.ArgumentParser(prog=prog, description=description, epilog=f"{note} Exit codes: {listed}.".strip())
@@ -60,11 +53,7 @@ def output_folder(arguments: argparse.Namespace, root: Path, config: PipelineCon
 
 
 def chosen_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
-    """Read the config of the pipeline that the command line names; its relative paths start at ``root``.
-
-    Raises:
-        ConfigError: there is no such config, or it is wrong.
-    """
+    """Read the config of the pipeline that the command line names; its relative paths start at ``root``."""
     file = Path(arguments.config) if arguments.config else config_file(root, arguments.pipeline)
     return load_config(file).with_paths_from(root)
 
@@ -77,11 +66,7 @@ def pipeline_flags(arguments: argparse.Namespace) -> str:
 
 
 def config_file(root: Path, name: str) -> Path:
-    """Return the config file of a pipeline by its name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the config file of a pipeline by its name."""
     path = root / "configs" / f"{name}.py"
     if not path.is_file():
         # configs/ also holds machines and endpoints.
@@ -109,11 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
-    """Return the config with the settings of the command line; its relative paths start at ``root``.
-
-    Raises:
-        ConfigError: there is no such config, or it is wrong.
-    """
+    """Return the config with the settings of the command line; its relative paths start at ``root``."""
     config = chosen_config(arguments, root)
     if arguments.data:
         path = arguments.data if is_remote(arguments.data) else str(Path(arguments.data).absolute())
@@ -138,11 +119,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def local_target(arguments: argparse.Namespace, output: Path, name: str) -> Target:
-    """Return this machine, with the engine of Beam that the command line names.
-
-    Raises:
-        UserError: there is no such engine, or its options are wrong.
-    """
+    """Return this machine, with the engine of Beam that the command line names."""
     if not arguments.beam_runner:
         if arguments.beam_option:
             raise UserError(f"--beam-option {arguments.beam_option[0]} needs --beam-runner, whose option it is")
@@ -158,11 +135,7 @@ def local_target(arguments: argparse.Namespace, output: Path, name: str) -> Targ
 
 
 def check_memory() -> None:
-    """Check that TensorFlow and TFX can be imported; short of memory, some of their modules import without their parts.
-
-    Raises:
-        UserError: the limit on this process' memory is too small for that.
-    """
+    """Check the memory limit: short of memory, some modules of TensorFlow and TFX import without their parts."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST_MEMORY:
         raise UserError(
@@ -173,11 +146,7 @@ def check_memory() -> None:
 
 
 def check_files(config: PipelineConfig) -> None:
-    """Check schema and module file as far as that needs no TensorFlow.
-
-    Raises:
-        UserError: one is missing, or the module file is none.
-    """
+    """Check schema and module file as far as that needs no TensorFlow."""
     if config.schema and not Path(config.schema).is_file():
         raise UserError(
             f"no schema at {shown(config.schema)}; write one with python -m pipeline schema, or leave it out"

@@ -1,4 +1,4 @@
-"""What local_runner.py does: a run on all rows, a run on a sample, or a backtest."""
+"""Command line of local_runner.py: a run on all rows, a run on a sample, or a backtest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli import command_line, interruption
+from pipeline.cli import command_line
 from pipeline.cli.backtest import FOLDER, backtest
 from pipeline.cli.local_run import LocalRun, load_libraries
 from pipeline.cli.scratch import scratch_folder
@@ -25,7 +25,6 @@ from pipeline.settings.target import KEEP_VERSIONS, Target, only_run_in
 
 if TYPE_CHECKING:
     from pipeline.data.sample import Sample
-    from pipeline.runs.step import Step
 
 # Folder of the runs on a sample, in the output folder of the runs on all rows.
 SAMPLE = "sample"
@@ -76,18 +75,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(config: PipelineConfig, target: Target, output: Path, arguments: argparse.Namespace) -> int:
-    """Run the pipeline, on a sample or as a backtest if the arguments say so; return the exit code.
-
-    Args:
-        config: WHAT runs.
-        target: WHERE, for a run on all rows.
-        output: Folder for artifacts, logs and pushed models.
-        arguments: Of the command line.
-
-    Raises:
-        UserError: the run cannot start, or its results cannot be used.
-        Interrupted: a signal ended it.
-    """
+    """Run the pipeline, on a sample or as a backtest if the arguments say so; return the exit code."""
     command_line.check_memory()
     command_line.check_files(config)
     if arguments.backtest:
@@ -100,7 +88,8 @@ def run(config: PipelineConfig, target: Target, output: Path, arguments: argpars
     this = LocalRun(config, output, arguments.command, webhook.read(os.environ))
     if arguments.sample:
         take = functools.partial(take_sample, config, target, arguments.sample)
-        this = LocalRun(for_sample(config), output / SAMPLE, arguments.command, webhook=None)
+        of_sample = replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
+        this = LocalRun(of_sample, output / SAMPLE, arguments.command, webhook=None)
         target = command_line.local_target(arguments, this.output, config.name)
     with only_run_in(output), this.announcing_errors():
         prepare(config)
@@ -109,17 +98,10 @@ def run(config: PipelineConfig, target: Target, output: Path, arguments: argpars
 
 
 def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], Sample] | None = None) -> int:
-    """Build the graph and run it, announce the outcome, and write the report; return the exit code.
-
-    Args:
-        run: Of which config.
-        target: Where.
-        verbose: Whether the terminal shows the whole log.
-        take: Takes a sample of the rows; None: all rows.
-    """
+    """Build the graph and run it, announce the outcome, and write the report; return the exit code."""
     with scratch_folder(), redirect_output(run.log, verbose) as screen, started_ahead(run.expects_work()):
         screen.start(run.config, run.name)
-        screen.step_starts("importing TensorFlow and TFX")
+        screen.busy("importing TensorFlow and TFX")
         load_libraries()  # with the log in place, for they print a lot
         from pipeline import fast
         from pipeline.graph import create_pipeline
@@ -143,28 +125,22 @@ def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], 
     return run.exit_code
 
 
-def for_sample(config: PipelineConfig) -> PipelineConfig:
-    """Return the config for a sample: its search has at most ``TRIALS`` trials."""
-    return replace(config, tuning=replace(config.tuning, trials=min(TRIALS, config.tuning.trials)))
-
-
 def take_sample(config: PipelineConfig, whole: Target, rows: int, screen: Screen) -> Sample:
-    """Read all rows on the target of the runs on all rows, unless an earlier run has read them; show the sample.
-
-    Raises:
-        StepFailed: the rows cannot be read.
-    """
+    """Read all rows on the target of the runs on all rows, unless an earlier run has read them; show the sample."""
     from pipeline.data.sample import Sample, count, shares
     from pipeline.graph import create_pipeline
     from pipeline.runs.run_graph import run_graph
     from pipeline.runs.store import SAMPLED
 
-    def on_end(step: Step) -> None:
-        screen.step_ends(replace(step, name=ALL_ROWS))
-        interruption.check()
-
     run_id, first = f"{SAMPLED}{datetime.now().isoformat()}", "ExampleGen"
-    step = run_graph(create_pipeline(config, whole), run_id, screen.step_starts, on_end, last=first)[first]
+    steps = run_graph(
+        create_pipeline(config, whole),
+        run_id,
+        lambda _: screen.step_starts(ALL_ROWS),
+        lambda step: screen.step_ends(replace(step, name=ALL_ROWS)),
+        last=first,
+    )
+    step = steps[first]
     sample = Sample(step.outputs["examples"][0].uri, rows, made=str(step.made))
     there = count(sample.examples)
     taken = shares(there, rows)

@@ -1,4 +1,4 @@
-"""One run on this machine: show its steps, announce its outcome, and keep its record and report.
+"""One run on this machine, in four parts: the steps on the terminal, the announced outcome, the record, and the report.
 
 TFX is imported where it is needed: the command line is checked, and the log in place, before that takes its seconds.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import filesystem
-from pipeline.cli import interruption
-from pipeline.cli.interruption import Interrupted
+from pipeline.cli import startup
 from pipeline.cli.printing import say
+from pipeline.cli.startup import Interrupted
 from pipeline.cli.terminal import Screen, message_of
 from pipeline.errors import UserError
 from pipeline.packaging.user_code import searches
@@ -56,35 +56,20 @@ def load_libraries() -> None:
 
 @dataclass
 class LocalRun:
-    """A run and, once it has ended, its outcome.
-
-    Attributes:
-        config: WHAT runs.
-        output: Folder for artifacts, logs and pushed models.
-        command: As typed.
-        webhook: Receives the outcome; None: no receiver.
-        started: Local time.
-        graph: All steps in their order, each with those it depends on; empty until there is a graph.
-        steps: Those that ended well, in their order.
-        failed: The step that did not, and its seconds.
-        results: Metrics and verdict; None when no model was judged.
-        exit_code: Of the runner.
-        outcome: For verdict.json: the verdict and the metrics; of a failed run "failed" alone, the reasons.
-        is_announced: Whether that is in verdict.json, and stays whatever happens to the report.
-    """
+    """A run and, once it has ended, its outcome."""
 
     config: PipelineConfig
     output: Path
-    command: list[str]
+    command: list[str]  # as typed
     webhook: Webhook | None
     started: datetime = field(default_factory=datetime.now)
-    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    failed: tuple[str, float] | None = None
+    graph: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all steps, each with those it depends on
+    steps: list[Step] = field(default_factory=list)  # that succeeded
+    failed: tuple[str, float] | None = None  # the step that did not, and its seconds
     results: Results | None = None
     exit_code: int = FAILED
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-    is_announced: bool = False
+    outcome: Mapping[str, Any] = field(default_factory=dict)  # for verdict.json; of a failed run, only the reasons
+    is_announced: bool = False  # from then on, the outcome no longer changes
     _record: Record | None = None
 
     @property
@@ -98,31 +83,60 @@ class LocalRun:
         return self.output / "logs" / f"{self.name}.log"
 
     def expects_work(self) -> bool:
-        """Return whether a step will probably run: no run has ended here, or a file was edited since the last one.
-
-        A guess that decides what is started ahead: a wrong one costs time only.
-        """
-        verdict = self.output / VERDICT
-        data = [] if self.config.data.images else [Path(self.config.data.path)]
-        code = [REPOSITORY / "pipeline", REPOSITORY / "configs", Path(self.config.module).parent]
-        read = [file for folder in code for file in folder.rglob("*.py")]
-        read += [file for path in data for file in (path, *path.rglob("*"))]
-        read += [Path(self.config.schema)] if self.config.schema else []
+        """Guess whether a step will run: the last run has failed, or a file is newer. A wrong guess costs time only."""
+        verdict, data, code = self.output / VERDICT, Path(self.config.data.path), Path(self.config.module).parent
+        folders = [REPOSITORY / "pipeline", REPOSITORY / "configs", code]
+        files = [file for folder in folders for file in folder.rglob("*.py")]
+        files += [Path(self.config.schema)] if self.config.schema else []
+        files += [] if self.config.data.images else [data, *data.rglob("*")]
         try:
             if json.loads(verdict.read_text(encoding="utf-8"))["exit_code"] not in (PUSHED, NOT_BLESSED):
                 return True
             ended = verdict.stat().st_mtime
-            return any(file.stat().st_mtime > ended for file in read)
+            return any(file.stat().st_mtime > ended for file in files)
         except (OSError, LookupError, TypeError, ValueError):
             return True
 
-    @property
-    def _has_pushed(self) -> bool:
-        """Return whether the Pusher has pushed in this run."""
+    def execute(self, create: Callable[[], Pipeline], screen: Screen, schedule: Schedule) -> None:
+        """Create the graph and run it as the schedule says; show the steps, and the results or the error."""
+        from pipeline.runs import store
+        from pipeline.runs.results import read_results
+        from pipeline.runs.run_graph import run_graph, upstream_of
+        from pipeline.runs.step import StepFailed
+
+        def on_end(step: Step) -> None:
+            self.steps.append(step)
+            screen.step_ends(step)
+
+        if self.config.tuning.mode == "search" and not searches(self.config):
+            screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
+        try:
+            store.check(self.output)
+            pipeline = create()
+            self.graph = upstream_of(pipeline)
+            self.results = read_results(run_graph(pipeline, self.name, screen.step_starts, on_end, schedule=schedule))
+        except UserError:
+            raise
+        except Exception as error:
+            startup.check_interruption()
+            cause: BaseException | None = error
+            self.failed = ("Pipeline", 0.0)
+            if isinstance(error, StepFailed):
+                cause, self.failed = error.__cause__, (error.step, error.seconds)
+            reason = screen.failure(*self.failed, cause, self.config, pushed=self._pushed("ran"))
+            self.outcome = {"failed": [reason], "failed_step": self.failed[0]}
+        else:
+            screen.results(self.results, self.config)
+            if self.results.pushed_to and self._pushed("cached"):
+                screen.note("  by an earlier run; nothing has changed that would push another model")
+            self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
+
+    def _pushed(self, state: str) -> bool:
+        """Return whether the Pusher has pushed a model, in this run ("ran") or in an earlier one ("cached")."""
         return any(
             artifact.get_int_custom_property("pushed")
             for step in self.steps
-            if (step.name, step.state) == ("Pusher", "ran")
+            if (step.name, step.state) == ("Pusher", state)
             for artifact in step.outputs["pushed_model"]
         )
 
@@ -143,62 +157,6 @@ class LocalRun:
             self.announce(say)
             raise
 
-    def execute(self, create: Callable[[], Pipeline], screen: Screen, schedule: Schedule) -> None:
-        """Create the graph and run it; show every step, and the results or the step that failed.
-
-        Args:
-            create: Creates the graph.
-            screen: Shows it.
-            schedule: Decides when and where the steps run, see ``run_graph``.
-
-        Raises:
-            UserError: the run cannot start, or its results cannot be used.
-        """
-        from pipeline.runs import store
-        from pipeline.runs.results import read_results, warnings_of
-        from pipeline.runs.run_graph import run_graph, upstream_of
-        from pipeline.runs.step import StepFailed
-
-        running: list[str] = []
-
-        def on_start(name: str) -> None:
-            running.append(name)
-            screen.step_starts(*running)
-
-        def on_end(step: Step) -> None:
-            running.remove(step.name)
-            self.steps.append(step)
-            screen.step_ends(step)
-            interruption.check()
-            for sentence in warnings_of(step):
-                screen.warning(sentence)
-            if running:
-                screen.step_starts(*running)
-
-        if self.config.tuning.mode == "search" and not searches(self.config):
-            screen.note(f"No Tuner: {self.config.module} has no tuner_fn.")
-        try:
-            store.check(self.output)
-            pipeline = create()
-            self.graph = upstream_of(pipeline)
-            steps = run_graph(pipeline, self.name, on_start, on_end, schedule=schedule)
-            self.results = read_results(steps)
-        except UserError:
-            raise
-        except Exception as error:
-            interruption.check()
-            cause: BaseException | None = error
-            self.failed = ("Pipeline", 0.0)
-            if isinstance(error, StepFailed):
-                cause, self.failed = error.__cause__, (error.step, error.seconds)
-            reason = screen.failure(*self.failed, cause, self.config, pushed=self._has_pushed)
-            self.outcome = {"failed": [reason], "failed_step": self.failed[0]}
-        else:
-            screen.results(self.results, self.config)
-            if self.results.pushed_to and any(step.name == "Pusher" and step.state == "cached" for step in self.steps):
-                screen.note("  by an earlier run; nothing has changed that would push another model")
-            self.exit_code, self.outcome = self.results.exit_code, self.results.outcome
-
     def announce(self, note: Callable[[str], None]) -> None:
         """Write verdict.json and send it to the webhook; note if that fails, which does not change the outcome."""
         verdict = whole_outcome(self.name, self.exit_code, self.outcome)
@@ -218,32 +176,18 @@ class LocalRun:
         try:
             places = {name: place for place, name in enumerate(self.graph)}
             self.steps.sort(key=lambda step: places[step.name])  # several may have run at the same time
-            self._record = record.make(
-                self.name,
-                self.command,
-                self.config,
-                self.started,
-                self.exit_code,
-                self.outcome,
-                self.steps,
-                self.failed,
-            )
+            of_run = (self.name, self.command, self.config, self.started, self.exit_code, self.outcome)
+            self._record = record.make(*of_run, self.steps, self.failed)
             if (self.output / store.FILE).is_file():
                 with store.opened(self.output, write=True) as metadata:
                     record.keep(metadata, self._record)
         except Exception as error:
             note(f"note: the run is missing in `runs list`, its record could not be kept: {message_of(error)}")
 
-    def write_report(self, processes: Processes | None = None) -> Path:
-        """Write the report of the run after ``keep_record``, and list it with the others.
+    def write_report(self, processes: Processes | None) -> Path:
+        """Write the report after ``keep_record``, and list it with the others; return its file.
 
         A run that repeats an earlier one without executing a step keeps the report of that one, which shows the same.
-
-        Args:
-            processes: To draw some charts at the same time as the others; None: sequentially.
-
-        Returns:
-            The file of the report.
         """
         from pipeline.report import index
         from pipeline.runs import store
@@ -255,11 +199,10 @@ class LocalRun:
         file = next(filter(Path.is_file, equal), None)
         if file is None:
             from pipeline.report import page
-            from pipeline.report.run import FinishedRun
+            from pipeline.report.finished_run import FinishedRun
 
-            run = FinishedRun(
-                self.config, self.steps, folder / self.name, self._record, self.failed, self.results, self.graph
-            )
+            own = folder / self.name
+            run = FinishedRun(self.config, self.steps, own, self._record, self.failed, self.results, self.graph)
             file = page.write(run, processes)
         index.write(self.output, records)
         return file

@@ -61,11 +61,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
-    """Read the newest rows that one version answered.
-
-    Raises:
-        UserError: there is no log, or it has no such rows.
-    """
+    """Read the newest rows that one version answered."""
     files = sorted(log.glob("*.jsonl")) if log.is_dir() else [log]
     if not files or not files[0].is_file():
         raise UserError(f"no request log at {log}; expected the folder that pipeline serve --request-log wrote")
@@ -100,14 +96,7 @@ def read_log(log: Path, rows: int, version: int | None = None) -> RequestRows:
 
 
 def monitor(requests: RequestRows, config: PipelineConfig, output: Path) -> bool:
-    """Print the report, and write statistics and findings below the output folder.
-
-    Returns:
-        Whether a limit is crossed.
-
-    Raises:
-        UserError: there is nothing to compare with.
-    """
+    """Print the report, and write statistics and findings below the output folder."""
     with silence_stderr():
         from pipeline.quality import reference, serving_skew
         from pipeline.quality.schema_text import parse

@@ -57,11 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 def from_table(arguments: argparse.Namespace, data: Path, path: str) -> Made:
-    """Look at a table; return what was found, and the texts of config, module file and schema.
-
-    Raises:
-        UserError: it cannot make a model.
-    """
+    """Look at a table; return what was found, and the texts of config, module file and schema."""
     with silence_stderr():
         # TensorFlow prints warnings and takes seconds to import, so not before the arguments are checked.
         from pipeline.scaffold import files
@@ -93,11 +89,7 @@ def from_images(arguments: argparse.Namespace, data: Path, path: str) -> Made:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse options of tables with images, and the other way round.
-
-    Raises:
-        UserError: there are some, or one is missing.
-    """
+    """Refuse options of tables with images, and the other way round."""
     if bool(arguments.data) == bool(arguments.images):
         raise UserError("give either --data, of a table, or --images, of a folder of images or a table of their paths")
     if arguments.data and not arguments.label:
@@ -139,11 +131,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def targets_of(name: str, replace: bool) -> tuple[Path, Path, Path]:
-    """Return the paths of config, module file and schema.
-
-    Raises:
-        UserError: the name cannot be one, or is taken.
-    """
+    """Return the paths of config, module file and schema."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,48}", name):
         hint = f". Give a name and this file: new NAME --data {shlex.quote(name)}" if Path(name).exists() else ""
         raise UserError(

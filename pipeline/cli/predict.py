@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +93,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def pushed_by(arguments: argparse.Namespace) -> str:
-    """Return the folder of versions that a run of the chosen pipeline pushes to.
-
-    Raises:
-        UserError: there is no such pipeline, or it has pushed nothing.
-    """
+    """Return the folder of versions that a run of the chosen pipeline pushes to."""
     root = find_root()
     config = command_line.chosen_config(arguments, root)
     folder = command_line.output_folder(arguments, root, config) / "serving" / config.name
@@ -108,11 +104,7 @@ def pushed_by(arguments: argparse.Namespace) -> str:
 
 
 def find_files(data: str) -> dict[str, str]:
-    """Return the format of every file, in the order in which they are read.
-
-    Raises:
-        UserError: there are none, or of an unknown format.
-    """
+    """Return the format of every file, in the order in which they are read."""
     if data.startswith(BIGQUERY) or data.endswith(".sql"):
         raise UserError(
             f"{data}: from BigQuery, Vertex AI predicts (docs/serving.md); here, export the rows to Parquet files first"
@@ -151,22 +143,7 @@ def predict(
     *,
     explain: bool = False,
 ) -> tuple[int, float]:
-    """Write the model's answers for every row; the file appears when it is complete.
-
-    Args:
-        model: Whose signature for rows is called.
-        files: Format by file.
-        to: A .parquet, .csv or .jsonl file.
-        kept: Columns of the data to write too.
-        folder: That the paths of image files are written relative to.
-        explain: Whether to write ``explanations.by_column`` in place of the answers alone.
-
-    Returns:
-        Rows, and seconds.
-
-    Raises:
-        UserError: a row is not valid, all images are refused, or the model has no explanations; nothing is written.
-    """
+    """Write the model's answers for every row; the file appears when it is complete."""
     import pyarrow as pa
     import tensorflow as tf
 
@@ -192,18 +169,11 @@ def predict(
     try:
         with new_file(to) as partial, _progress() as progress:
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
-
-                def ask(columns: Columns) -> dict[str, np.ndarray]:
-                    if not explain:
-                        return dict(sorted(signature.predict(columns).items()))
-                    (task,) = progress.task_ids
-                    return _explained(signature, columns, lambda done: progress.update(task, completed=rows + done))
-
                 for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
                     try:
                         # TensorFlow says at the first call how it prepares the model.
                         with contextlib.nullcontext() if rows else silence_stderr():
-                            answers = ask(columns)
+                            answers = _answers(signature, columns, explain, progress)
                     except tf.errors.OpError as error:
                         raise UserError(
                             f"{file}, after {rows:,} rows: the model refuses a row: {error.message}"
@@ -217,7 +187,6 @@ def predict(
                         texts.add(columns[name])
                     writer.write(pa.table({**kept_columns, **arrays}))
                     rows += row_count(columns)
-                    progress.update(progress.task_ids[0], completed=rows)
             if not rows:
                 raise UserError(f"no rows in {', '.join(list(files)[:3])}; expected at least one")
             if refused == rows:
@@ -232,18 +201,20 @@ def predict(
     return rows, time.monotonic() - started
 
 
-def _explained(signature: Signature, columns: Columns, done: Callable[[int], object]) -> dict[str, np.ndarray]:
-    """Return the columns to write for rows that are explained; ``done`` is called with the number of them."""
+def _answers(signature: Signature, columns: Columns, explain: bool, progress: Progress) -> dict[str, np.ndarray]:
+    """Return the columns to write for some rows; explained ones are a few at a time, and move the line of progress."""
     import numpy as np
 
     from pipeline.model import explanations
     from pipeline.model.features import row_count
 
     parts = []
-    for start in range(0, row_count(columns), EXPLAINED_ROWS):
-        rows = {name: values[start : start + EXPLAINED_ROWS] for name, values in columns.items()}
-        parts.append(explanations.by_column(signature.predict(rows)))
-        done(start + row_count(rows))
+    size = EXPLAINED_ROWS if explain else row_count(columns)
+    for start in range(0, row_count(columns), size):
+        rows = {name: values[start : start + size] for name, values in columns.items()}
+        outputs = signature.predict(rows)
+        parts.append(explanations.by_column(outputs) if explain else dict(sorted(outputs.items())))
+        progress.advance(progress.task_ids[0], row_count(rows))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -263,11 +234,7 @@ def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: 
 
 
 def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch.
-
-    Raises:
-        UserError: the file or a row is not valid.
-    """
+    """Yield the rows of a CSV, Parquet or TFRecord file, batch by batch."""
     from pipeline.cli import predict_images
     from pipeline.data import csv_files, parquet_files
     from pipeline.data.shards import read
@@ -309,11 +276,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
 
 
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a file of JSON objects, one a line.
-
-    Raises:
-        UserError: a row is not valid.
-    """
+    """Yield the rows of a file of JSON objects, one a line."""
     import pyarrow as pa
 
     from pipeline.cli import predict_images

@@ -25,21 +25,17 @@ from pipeline.settings.names import printable, shortened
 ROWS_AT_ONCE, BYTES_AT_ONCE = 64, 64 << 20
 REFUSED = "refused"
 PATH = facts("")[0]
-# Inputs of the signature, columns to write beside the answers, and the reasons why images are refused, "" for none.
+# Inputs of the signature, columns to write next to the answers, and the reasons why images are refused, "" for none.
 Batch = tuple[dict[str, Any], dict[str, Any], list[str]]
 
 
 def image_input(signature: Signature) -> Input | None:
-    """Return the input that takes images; None where there is none."""
+    """Return the input that takes images, if any."""
     return next((column for column in signature.inputs.values() if column.kind == IMAGE), None)
 
 
 def read_files(files: Sequence[str], folder: str, signature: Signature) -> Iterator[Batch]:
-    """Yield image files, some at once, with their paths relative to a folder.
-
-    Raises:
-        UserError: the model takes no images, or not images alone.
-    """
+    """Yield batches of image files, with their paths relative to a folder."""
     image = image_input(signature)
     if image is None:
         raise UserError(
@@ -52,59 +48,49 @@ def read_files(files: Sequence[str], folder: str, signature: Signature) -> Itera
             f"the model takes {shortened(others)} beside {image.name}; give a CSV or Parquet table with these columns "
             f"and one named {image.name!r}, with the paths of the images relative to the table"
         )
-    sizes = [filesystem.size(file) for file in files]
-    for part in _parts(sizes):
-        data = [_content(file, image) for file in files[part]]
-        paths = [os.path.relpath(file, folder) if folder else file for file in files[part]]
-        rows = Rows(pa.table({image.name: pa.array([b""] * len(paths))}), np.arange(part.start, part.stop) + 1)
-        yield with_images(rows, files[part.start], data, {facts(image.name)[0]: pa.array(paths)}, signature.inputs)
+    paths = [os.path.relpath(file, folder) if folder else file for file in files]
+    rows = Rows(pa.table({image.name: [b""] * len(files)}), np.arange(len(files)) + 1)
+    yield from _batches(rows, files[0], image, files, {facts(image.name)[0]: pa.array(paths)}, signature.inputs)
 
 
 def of_table(
     rows: Rows, file: str, image: Input, kept: Mapping[str, Any], inputs: Mapping[str, Input]
 ) -> Iterator[Batch]:
-    """Yield rows of a table, some at once, with the images whose paths or contents they hold.
-
-    Args:
-        rows: With a column of text, paths relative to the file's folder, or of bytes, encoded images.
-        file: That they are from.
-        image: Input that takes the images.
-        kept: Columns to write beside the answers.
-        inputs: Of the signature.
-    """
+    """Yield batches of a table's rows, with the images whose paths or contents they hold."""
     column = single_values(rows.table.column(image.name))
     values: list[Any] = column.to_pylist()
-    folder = os.path.dirname(file)
     if any(isinstance(value, str) for value in values):
-        found = [_found(folder, value) for value in values]
-        names = values
-        sizes = [0 if isinstance(place, BadImage) else filesystem.size(place) for place in found]
+        names, found = values, [_found(os.path.dirname(file), value) for value in values]
     elif column.null_count == len(column) or any(isinstance(value, bytes) for value in values):
-        found = [BadImage(NOT_ONE) if value is None else value for value in values]
         names = [f"{os.path.basename(file)}:{number}" for number in rows.numbers]
-        sizes = [len(value or b"") for value in values]
+        found = [BadImage(NOT_ONE) if value is None else value for value in values]
     else:
         raise UserError(
             f"{file}: the column {image.name!r} holds {type_name(column.type)}; expected paths of images relative to "
             "the file's folder, or encoded images"
         )
-    paths = {facts(image.name)[0]: pa.array(names, pa.string())}
-    for part in _parts(sizes):
-        data = [_content(place, image) if isinstance(place, str) else place for place in found[part]]
-        some = Rows(rows.table.slice(part.start, part.stop - part.start), rows.numbers[part])
-        columns = {name: values.slice(part.start, len(data)) for name, values in (paths | dict(kept)).items()}
-        yield with_images(some, file, data, columns, inputs)
+    yield from _batches(rows, file, image, found, {facts(image.name)[0]: pa.array(names, pa.string()), **kept}, inputs)
 
 
-def with_images(
-    rows: Rows, file: str, data: Sequence[bytes | BadImage], kept: Mapping[str, Any], inputs: Mapping[str, Input]
-) -> Batch:
-    """Return the inputs of rows whose column of images is replaced by these."""
-    image = next(column for column in inputs.values() if column.kind == IMAGE)
-    images, reasons = checked(data, image)
+def _batches(
+    rows: Rows,
+    file: str,
+    image: Input,
+    found: Sequence[str | bytes | BadImage],
+    kept: Mapping[str, Any],
+    inputs: Mapping[str, Input],
+) -> Iterator[Batch]:
+    """Yield batches of rows; their column of images holds ``found``, or what is at these addresses."""
     place = rows.table.column_names.index(image.name)
-    table = rows.table.set_column(place, image.name, pa.array(images, pa.large_binary()))
-    return from_table(Rows(table, rows.numbers), file, inputs), dict(kept), reasons
+    sizes = [
+        filesystem.size(one) if isinstance(one, str) else 0 if isinstance(one, BadImage) else len(one) for one in found
+    ]
+    for part in _parts(sizes):
+        images, reasons = checked([_content(one, image) for one in found[part]], image)
+        table = rows.table.slice(part.start, len(images))
+        table = table.set_column(place, image.name, pa.array(images, pa.large_binary()))
+        columns = {name: values.slice(part.start, len(images)) for name, values in kept.items()}
+        yield from_table(Rows(table, rows.numbers[part]), file, inputs), columns, reasons
 
 
 def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes], list[str]]:
@@ -134,7 +120,7 @@ def answered(answers: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, An
 
 
 def first_refused(file: str, kept: Mapping[str, Any], reasons: Sequence[str]) -> str:
-    """Return the first image of a batch that is refused, and why, for a terminal; "" where there is none."""
+    """Return the first image of a batch that is refused, and why, for a terminal; else ""."""
     row = next((row for row, reason in enumerate(reasons) if reason), None)
     if row is None:
         return ""
@@ -164,8 +150,9 @@ def _found(folder: str, path: str | None) -> str | BadImage:
     return file if filesystem.exists(file) else BadImage("there is no such file")
 
 
-def _content(file: str, image: Input) -> bytes | BadImage:
+def _content(found: str | bytes | BadImage, image: Input) -> bytes | BadImage:
+    """Return the image at an address; what is no address is returned as it is."""
     try:
-        return read_file(file, image.limits or Images())
+        return read_file(found, image.limits or Images()) if isinstance(found, str) else found
     except BadImage as error:
         return error

@@ -35,7 +35,7 @@ class Terminal(Console):
 
 
 class LogFormatter(logging.Formatter):
-    """Formatter for logs that somebody looks at on a terminal."""
+    """Formatter for logs that are shown on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""

@@ -34,10 +34,7 @@ def main(argv: list[str]) -> int:
     console = Terminal(width=None if sys.stdout.isatty() else 160)
     root = find_root()
     output = command_line.output_folder(arguments, root, command_line.chosen_config(arguments, root))
-    runs = []
-    if (output / store.FILE).is_file():
-        with store.opened(output) as metadata:
-            runs = store.runs_of(metadata)
+    runs = store.runs(output)
     run_it = f"{runner()}{command_line.pipeline_flags(arguments)}"
     jobs = watched_jobs.read_all(output)
     if not runs and not (jobs and arguments.command == "list"):
@@ -97,7 +94,7 @@ def list_runs(console: Terminal, runs: list[Run]) -> None:
 
 
 def list_jobs(console: Terminal, jobs: list[WatchedJob]) -> None:
-    """Print a line for each job on Vertex AI that was watched from here, with what it has cost."""
+    """Print a line for each job on Vertex AI that was watched from here, with its cost."""
     if not jobs:
         return
     rows = [
@@ -143,7 +140,7 @@ def diff(console: Terminal, earlier: Run, later: Run) -> None:
         "code": code_changes(earlier, later),
         "schema": _text_diff("schema.pbtxt", _schema(earlier), _schema(later)),
         "data": changes(_data_of(earlier), _data_of(later)),
-        "packages and machine": changes(_environment(earlier), _environment(later)),
+        "packages and machine": changes(*({**run.record.packages, **run.record.machine} for run in (earlier, later))),
         "metrics": metric_changes(earlier, later),
     }
     for title, lines in parts.items():
@@ -222,10 +219,6 @@ def _schema(run: Run) -> str:
     artifact = run.artifact("ReviewedSchema", "result") or run.artifact("SchemaGen", "schema")
     file = Path(artifact.uri) / "schema.pbtxt" if artifact else None
     return file.read_text(encoding="utf-8") if file and file.is_file() else ""
-
-
-def _environment(run: Run) -> dict[str, str]:
-    return {**run.record.packages, **run.record.machine}
 
 
 def _fingerprint(run: Run) -> str:

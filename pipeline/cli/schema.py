@@ -78,11 +78,7 @@ def newest(artifacts: Path) -> Path | None:
 
 
 def read_statistics(folder: str) -> list[Any]:
-    """Read the statistics of every split, train first, from the artifact of a StatisticsGen.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Read the statistics of every split, train first, from the artifact of a StatisticsGen."""
     import tensorflow_data_validation as tfdv
 
     files = filesystem.find_files(folder, "Split-*/FeatureStats.pb")
@@ -92,11 +88,7 @@ def read_statistics(folder: str) -> list[Any]:
 
 
 def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, replace: bool) -> None:
-    """Write the schema inferred from the data, in which serving does without the label.
-
-    Raises:
-        UserError: ``to`` exists and must not be replaced.
-    """
+    """Write the schema inferred from the data, in which serving does without the label."""
     from pipeline.quality.schema_text import inferred_from, to_text
 
     if to.exists() and not replace:
@@ -106,13 +98,7 @@ def write_inferred(statistics: list[Any], config: PipelineConfig, to: Path, repl
 
 
 def diff(schema_file: Path, found: Mapping[str, list[str]], which: str) -> int:
-    """Print what the data would change in the reviewed schema; return 3 if that is anything, else 0.
-
-    Args:
-        schema_file: The reviewed one.
-        found: Changes by column.
-        which: Flags that name the pipeline, for the command that accepts it.
-    """
+    """Print what the data would change in the reviewed schema; return 3 if that is anything, else 0."""
     print_changes(found)
     if not found:
         say(f"The data fits {shown(schema_file)}.")
@@ -123,11 +109,7 @@ def diff(schema_file: Path, found: Mapping[str, list[str]], which: str) -> int:
 
 
 def accept(schema_file: Path, before: Any, after: Any, found: Mapping[str, list[str]], columns: list[str]) -> None:
-    """Change the schema file for some columns, or all; the rest of its text stays.
-
-    Raises:
-        UserError: a column is not among the differences.
-    """
+    """Change the schema file for some columns, or all; the rest of its text stays."""
     from pipeline.quality.schema_text import rewritten
 
     unknown = [column for column in columns if column not in found]

@@ -20,30 +20,22 @@ def scratch_folder() -> Iterator[Path]:
 
     Those of runs that were killed are removed first.
     """
-    before = tempfile.gettempdir()
+    before, environment = tempfile.gettempdir(), dict(os.environ)
     for leftover in Path(before).glob(f"{PREFIX}*"):
         if _is_abandoned(leftover):
             shutil.rmtree(leftover, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder,
-        contextlib.ExitStack() as afterwards,
-    ):
-        variable = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-
         if MATPLOTLIB not in os.environ and not os.access(os.path.expanduser("~"), os.W_OK):
             # Without a home Matplotlib makes a temporary folder, and deletes it after this one has been deleted.
             os.environ[MATPLOTLIB] = folder
-            afterwards.callback(os.environ.pop, MATPLOTLIB)
-
-        @afterwards.callback
-        def put_back() -> None:
+        try:
+            yield Path(folder)
+        finally:
             tempfile.tempdir = before
-            os.environ.pop("TMPDIR")
-            if variable is not None:
-                os.environ["TMPDIR"] = variable
-
-        yield Path(folder)
+            for name in ("TMPDIR", MATPLOTLIB):
+                os.environ.pop(name, None)
+                os.environ.update({name: environment[name]} if name in environment else {})
 
 
 def _is_abandoned(folder: Path) -> bool:

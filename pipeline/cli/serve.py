@@ -15,6 +15,8 @@ import os
 import shlex
 import signal
 import socket
+import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -23,7 +25,6 @@ from pipeline import processes
 from pipeline.cli.command_line import add_pipeline_arguments, make_parser, pipeline_flags, positive
 from pipeline.cli.predict import pushed_by
 from pipeline.cli.printing import LogFormatter, say
-from pipeline.cli.serve_processes import serve_in_processes
 from pipeline.cli.terminal import silence_stderr
 from pipeline.errors import UserError
 from pipeline.model.versions import MANIFEST_KEY, Versions, manifest_key, model_at
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 PORT, GRPC_PORT = 8501, 8500  # TensorFlow Serving's
 TOKEN = "PIPELINE_SERVE_TOKEN"  # environment variable
+# Folder in which processes share their metrics; Prometheus's library looks when it is imported.
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_EVERY = 2.0  # seconds between two looks for another version
 
 
@@ -48,7 +51,8 @@ def main(argv: list[str]) -> int:
             raise UserError(f"{model} is one model; expected a folder of versions on this machine")
         manage_versions(model, arguments)
     else:
-        serve(model, arguments.name or name_of(address), arguments)
+        arguments.name = arguments.name or name_of(address)
+        serve(model, arguments)
     return 0
 
 
@@ -150,7 +154,7 @@ def describe(versions: Versions, number: int) -> str:
     return f"{number} ({', '.join(facts)})" if facts else str(number)
 
 
-def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> None:
+def serve(model: Versions | str, arguments: argparse.Namespace) -> None:
     """Serve until a signal stops the server."""
     lines = logging.StreamHandler()
     lines.setFormatter(LogFormatter("%(asctime)s %(name)s: %(message)s"))
@@ -158,8 +162,8 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
     logger = logging.getLogger("pipeline.serve")
     logger.setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # or whoever sends nonsense fills the log
-    token = token_of(arguments, os.environ)
-    check_access(arguments, token, on_vertex="AIP_HTTP_PORT" in os.environ)
+    arguments.token = token_of(arguments, os.environ)
+    check_access(arguments, on_vertex="AIP_HTTP_PORT" in os.environ)
     manifest_key()
     if isinstance(model, Versions):
         model.resolve()  # before TensorFlow is imported, which takes seconds
@@ -167,7 +171,7 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
         listen(arguments.host, arguments.grpc_port, "--grpc-port").close()  # gRPC takes no socket that listens
     with listen(arguments.host, arguments.port, "--port") as sock:
         host, port = sock.getsockname()[:2]
-        address = f"http://{host}:{port}/v1/models/{name}:predict"
+        address = f"http://{host}:{port}/v1/models/{arguments.name}:predict"
         signed = "signed" if manifest_key() else f"not signed: no ${MANIFEST_KEY}"
         number = arguments.processes
         in_all = f", {number} processes" if number > 1 else ""
@@ -176,41 +180,78 @@ def serve(model: Versions | str, name: str, arguments: argparse.Namespace) -> No
             logger.info("version %d answers at %s (%s%s)", version, address, signed, in_all)
 
         if number == 1:
-            answer(model, name, arguments, token, sock, say_version)
+            answer(model, arguments, sock, say_version)
     if number > 1:
         arguments.port = port
-        serve_in_processes(number, answer_beside_others, (model, name, arguments, token), say_version)
+        serve_in_processes(model, arguments, say_version)
 
 
-def answer_beside_others(model: Versions | str, name: str, arguments: argparse.Namespace, token: str | None) -> None:
-    """Answer in one of several processes that share the ports, and the cores."""
+def serve_in_processes(model: Versions | str, arguments: argparse.Namespace, on_start: Callable[[int], object]) -> None:
+    """Serve in several processes until a signal ends them all, or one of them ends."""
+    logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
+    # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
+    logger.handlers, logger.propagate = list(lines), False
+    to_end, asked_to = threading.Event(), threading.Event()
+    loaded: list[int] = []
+    each_in_turn = threading.Lock()
+    errors: list[UserError] = []
+    with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
+        os.environ[METRICS] = folder
+        with silence_stderr():
+            import tensorflow  # noqa: F401  # loaded once for all
+
+            import pipeline.serving.app  # noqa: F401
+        with processes.processes() as made:
+            if made is None:
+                raise UserError("--processes needs Linux and two cores; leave it out")
+
+            def is_ready(version: int) -> None:
+                with each_in_turn:
+                    loaded.append(version)
+                    if len(loaded) == arguments.processes:
+                        on_start(max(loaded))
+
+            def serve(name: str) -> None:
+                try:
+                    made.run(serve_in_process, model, arguments, name=name, answer=is_ready)
+                except BaseException as error:  # SystemExit, too: it is another process that has ended
+                    errors.append(UserError(f"{name}: {error}"))
+                finally:
+                    to_end.set()
+
+            def end(*_: object) -> None:
+                asked_to.set()
+                to_end.set()
+
+            for one in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(one, end)
+            names = [f"process {place + 1} of {arguments.processes}" for place in range(arguments.processes)]
+            threads = [threading.Thread(target=serve, args=[name]) for name in names]
+            for thread in threads:
+                thread.start()
+            to_end.wait()
+            made.kill_all(names, signal.SIGTERM)
+            for thread in threads:
+                thread.join()
+    if errors and not asked_to.is_set():  # one that is ended while it loads has no last word
+        raise errors[0]
+
+
+def serve_in_process(model: Versions | str, arguments: argparse.Namespace) -> None:
+    """Serve in one of several processes that share the ports, and the cores."""
     import tensorflow as tf
 
     cores = max(1, len(os.sched_getaffinity(0)) // arguments.processes)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     with listen(arguments.host, arguments.port, "--port", shared=True) as sock:
-        answer(model, name, arguments, token, sock, processes.ask)
+        answer(model, arguments, sock, processes.ask)
 
 
 def answer(
-    model: Versions | str,
-    name: str,
-    arguments: argparse.Namespace,
-    token: str | None,
-    sock: socket.socket,
-    on_start: Callable[[int], object],
+    model: Versions | str, arguments: argparse.Namespace, sock: socket.socket, on_start: Callable[[int], object]
 ) -> None:
-    """Answer at a socket that listens, until a signal stops the server.
-
-    Args:
-        model: See ``Current``.
-        name: Of the model.
-        arguments: Of the command line.
-        token: That requests must bring.
-        sock: That listens.
-        on_start: Called with the version when it is loaded.
-    """
+    """Answer at a socket that listens, until a signal stops the server."""
     logger = logging.getLogger("pipeline.serve")
     with silence_stderr():
         import uvicorn
@@ -224,21 +265,23 @@ def answer(
 
         limits = Limits(arguments.max_body_bytes, arguments.max_instances)
         metrics = Metrics(shared=arguments.processes > 1)
-        current = Current(model, name, metrics, limits.rows_waiting)
+        current = Current(model, arguments.name, metrics, limits.rows_waiting)
         served = current.start()
     for problem in current.problems:
         logger.error("%s", problem)
     health_route = os.environ.get("AIP_HEALTH_ROUTE", "/health")
-    answering = Answering(current, metrics, limits, request_log_of(arguments))
+    log, without = arguments.request_log, frozenset(arguments.log_without)
+    settings = {"days": arguments.log_days, "day_bytes": arguments.log_bytes, "without": without}
+    answering = Answering(current, metrics, limits, log and RequestLog(log, arguments.log_share, **settings))
     app = create_app(
         answering,
         health_route=health_route,
         predict_route=os.environ.get("AIP_PREDICT_ROUTE", "/predict"),
         look_every=LOOK_EVERY,
-        beside=functools.partial(also_by_grpc, answering, arguments, token),
+        beside=functools.partial(also_by_grpc, answering, arguments),
     )
-    open_to_all = token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
-    guard = Guard(app, token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
+    open_to_all = arguments.token is not None or arguments.no_token or "AIP_HTTP_PORT" in os.environ
+    guard = Guard(app, arguments.token, () if open_to_all else LOOPBACK | {arguments.host}, {health_route})
     config = uvicorn.Config(
         guard,
         http=Connection,
@@ -260,8 +303,8 @@ def answer(
 
 
 @contextlib.asynccontextmanager
-async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, token: str | None) -> AsyncIterator[None]:
-    """Answer gRPC calls while the block runs, if a port for them is asked for."""
+async def also_by_grpc(answering: Answering, arguments: argparse.Namespace) -> AsyncIterator[None]:
+    """Answer gRPC calls while the block runs, if there is a port for them."""
     if arguments.grpc_port is None:
         yield
         return
@@ -269,17 +312,13 @@ async def also_by_grpc(answering: Answering, arguments: argparse.Namespace, toke
 
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     address, shared = f"{host}:{arguments.grpc_port}", arguments.processes > 1
-    async with grpc_server(answering, address, token, arguments.grace_seconds, shared=shared) as port:
+    async with grpc_server(answering, address, arguments.token, arguments.grace_seconds, shared=shared) as port:
         logging.getLogger("pipeline.serve").info("gRPC calls are answered at %s:%d", host, port)
         yield
 
 
 def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """Return the token that requests must bring; None if none is set.
-
-    Raises:
-        UserError: it cannot be read, or is easy to guess.
-    """
+    """Return the token that requests must bring; None if none is set."""
     token, where = environment.get(TOKEN), f"${TOKEN}"
     if arguments.token_file:
         where = str(arguments.token_file)
@@ -294,44 +333,21 @@ def token_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> s
     return token
 
 
-def check_access(arguments: argparse.Namespace, token: str | None, on_vertex: bool) -> None:
-    """Raise a UserError if everybody in the network could ask, and nobody has said so."""
+def check_access(arguments: argparse.Namespace, on_vertex: bool) -> None:
+    """Raise a UserError if everybody in the network could send requests, unless that is intended."""
     try:
         local = ipaddress.ip_address(socket.gethostbyname(arguments.host)).is_loopback
     except OSError:
         local = arguments.host == "::1"
-    if not (local or token is not None or arguments.no_token or on_vertex):
+    if not (local or arguments.token is not None or arguments.no_token or on_vertex):
         raise UserError(
             f"on {arguments.host} everybody in the network could ask. Set a token that requests must bring, in "
             f"${TOKEN} or --token-file, or say --no-token where something in front of the server checks who asks"
         )
 
 
-def request_log_of(arguments: argparse.Namespace) -> RequestLog | None:
-    """Return the log of requests that is asked for."""
-    if not arguments.request_log:
-        return None
-    return RequestLog(
-        arguments.request_log,
-        arguments.log_share,
-        days=arguments.log_days,
-        day_bytes=arguments.log_bytes,
-        without=frozenset(arguments.log_without),
-    )
-
-
 def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.socket:
-    """Return a socket that listens, before anything slow starts.
-
-    Args:
-        host: Address or name.
-        port: 0 for any that is free.
-        flag: That names the port.
-        shared: Whether other processes listen there too, and the system deals the connections out.
-
-    Raises:
-        UserError: the port is taken, or there is no such host.
-    """
+    """Return a socket that listens, before anything slow starts."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, reuse_port=shared)
@@ -345,6 +361,6 @@ def listen(host: str, port: int, flag: str, *, shared: bool = False) -> socket.s
 
 
 def name_of(address: str) -> str:
-    """Return the name of a model: that of its folder, without the number of a version."""
+    """Return the name of a model: the name of its folder, without the number of a version."""
     path = PurePosixPath(address.rstrip("/"))
     return path.parent.name if path.name.isdecimal() else path.name

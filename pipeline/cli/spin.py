@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     output = command_line.output_folder(arguments, root, config)
     log = output / "logs" / f"spin-{arguments.step}.log"
     with scratch_folder() as scratch, redirect_output(log) as screen:
-        screen.step_starts("importing TensorFlow and TFX")
+        screen.busy("importing TensorFlow and TFX")
         spinner = Spinner(output, scratch, arguments.rows)
         collect_rarely()
         if arguments.watch:
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
         while True:
             state = _state(arguments, root, config)
             code = command_line.FAILED
-            screen.step_starts(arguments.step)
+            screen.busy(arguments.step)
             started = time.monotonic()
             try:
                 config = _checked_config(arguments, root)
@@ -129,13 +129,7 @@ def _text(table: pd.DataFrame) -> str:
 
 
 class Spinner:
-    """Runs steps of a pipeline again and again. Between two runs the samples stay decoded.
-
-    Args:
-        output: Folder of the pipeline's runs. Nothing in it is changed.
-        scratch: Folder for samples and outputs.
-        rows: Number of rows of a sample.
-    """
+    """Runs steps of a pipeline again and again. Between two runs the samples stay decoded."""
 
     def __init__(self, output: Path, scratch: Path, rows: int) -> None:
         from pipeline.graph import create_pipeline  # imports TensorFlow and TFX
@@ -150,10 +144,6 @@ class Spinner:
 
         The table of Transform has a row for each feature, the table of the Trainer a row for each training step. The
         latter is empty if the module file has its own training loop.
-
-        Raises:
-            UserError: no run has the inputs of the step.
-            Exception: the step raised it.
         """
         from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
@@ -184,12 +174,8 @@ class Spinner:
         """Return the inputs of a step from the newest run that has all of them."""
         from pipeline.runs import store
 
-        runs: list[Run] = []
-        if (self._output / store.FILE).is_file():
-            with store.opened(self._output) as metadata:
-                runs = store.runs_of(metadata)
         channels = {name: channel for name, channel in node.inputs.items() if name not in LEFT_OUT}
-        for run in reversed(runs):
+        for run in reversed(store.runs(self._output)):
             found = {
                 name: _artifact(nodes[channel.producer_component_id], channel, run)
                 for name, channel in channels.items()

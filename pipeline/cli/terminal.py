@@ -1,4 +1,4 @@
-"""Terminal of a run: steps, results and warnings, while all other output goes to a log file."""
+"""Terminal of a run: steps, progress, results and warnings, while all other output goes to a log file."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from pipeline import progress
-from pipeline.cli.interruption import Interrupted
+from pipeline.cli import startup
 from pipeline.cli.printing import LogFormatter, Terminal, assembled
-from pipeline.cli.running_line import RunningLine
+from pipeline.cli.startup import Interrupted
 from pipeline.errors import UserError, frames_of
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.gates import BeatsBaseline, Gate
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pipeline.runs.results import Results
     from pipeline.runs.step import Step
 
+# Seconds between two lines about running steps: on a terminal; elsewhere in the first minute after a start, and later.
+REFRESH, SOON, LATER = 0.5, 10.0, 60.0
 CPU_FACTOR = 1.5
 SHORTEST = 1.0  # seconds; differences between wall and CPU time of shorter steps say nothing
 NAME_WIDTH = 60  # characters of a slice's name in a table
@@ -57,12 +61,7 @@ STATE_STYLES = {
 
 @contextlib.contextmanager
 def redirect_output(log: Path, verbose: bool = False) -> Iterator[Screen]:
-    """Redirect all output of this process, TensorFlow's C++ lines too, to a log file; yield the screen.
-
-    Args:
-        log: File to write; the folders above it are made.
-        verbose: Whether the terminal shows the log as well.
-    """
+    """Redirect all output of this process, TensorFlow's C++ lines too, to a log file; yield the screen."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         _open_log(log, verbose) as file,
@@ -122,14 +121,7 @@ def _open_log(log: Path, verbose: bool) -> Iterator[int]:
 
 
 def print_table(console: Terminal, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """Print a table whose lines are as long as they need to be: on a narrow terminal they wrap, and nothing is cut.
-
-    Args:
-        console: Where to.
-        header: Titles.
-        rows: Texts; of the first column no more than ``NAME_WIDTH`` characters are shown, for it may come from data.
-        left: How many columns are aligned to the left, the others to the right.
-    """
+    """Print a table whose lines are as long as they need to be: on a narrow terminal they wrap, and nothing is cut."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, title in enumerate(header):
         heading = assembled(title if place else f" {title}")
@@ -155,6 +147,67 @@ class _ScreenHandler(logging.Handler):
             self._screen.warning(record.getMessage())
 
 
+class RunningLine:
+    """Names of the running steps, their seconds so far and their progress.
+
+    On a terminal it is the line below all others. Elsewhere it is printed now and then, so that a log shows progress.
+    """
+
+    def __init__(self, console: Terminal):
+        self._console = console
+        self._live: Live | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._started: dict[str, float] = {}
+        self._progress: dict[str, str] = {}
+
+    def start(self, *steps: str) -> None:
+        """Show the line for all steps that run."""
+        self.stop()
+        self._started = {step: self._started.get(step, time.monotonic()) for step in steps}
+        self._progress = {}
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._render,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start(refresh=True)
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._keep_showing, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the line and end its thread, because a process with threads cannot be forked."""
+        if self._thread:
+            self._stopped.set()
+            self._thread.join()
+        if self._live:
+            self._live.stop()
+        self._thread = self._live = None
+
+    def progress(self, topic: str, text: str) -> None:
+        """Show how far the step is with one kind of work."""
+        self._progress = {**self._progress, topic: text}
+
+    def _keep_showing(self) -> None:
+        started = time.monotonic()
+        while not self._stopped.wait(REFRESH if self._live else SOON if time.monotonic() - started < LATER else LATER):
+            if self._live:
+                self._live.refresh()
+            else:
+                self._console.print(self._render(), soft_wrap=True)
+
+    def _render(self) -> Text:
+        seconds = ", ".join(f"{time.monotonic() - started:7.1f} s" for started in self._started.values())
+        details = "; ".join(self._progress.values())
+        parts = (f"  {', '.join(self._started):<19} ", ("running   ", "dim"), f"{seconds}  ", (details, "dim"))
+        return assembled(*parts, no_wrap=True)
+
+
 class Screen:
     """Lines of a run: its settings, how each step ended, metrics and verdict."""
 
@@ -162,6 +215,7 @@ class Screen:
         self._console = console
         self._log = log
         self._running = RunningLine(console)
+        self._steps: list[str] = []  # that run
         self._warned: set[str] = set()
 
     def start(self, config: PipelineConfig, run_id: str) -> None:
@@ -180,23 +234,36 @@ class Screen:
         self._running.stop()
         self._print(text)
 
-    def step_starts(self, *names: str) -> None:
-        """Show the steps that are running; on a terminal only, where the next line replaces them."""
-        self._running.start(*names)
+    def busy(self, work: str) -> None:
+        """Show what is being done, until the next line."""
+        self._running.start(work)
+
+    def step_starts(self, name: str) -> None:
+        """Show one more step that is running."""
+        self._steps.append(name)
+        self._running.start(*self._steps)
 
     def step_ends(self, step: Step) -> None:
-        """Show the step's line: name, state, seconds, bad rows, and why a cached step did not run."""
+        """Show the step's line: name, state, seconds, bad rows, why a cached step did not run; and its warnings."""
+        from pipeline.runs.results import warnings_of
+
+        self._steps = [name for name in self._steps if name != step.name]
         detail = "  ".join(filter(None, (cpu_time(step), step.reason)))
         for examples in step.outputs.get("examples", []):
             bad = examples.get_int_custom_property("bad_rows")
             if bad:
                 detail = f"{bad:,} bad rows left out, kept in {shown(examples.uri)}/bad_rows  {detail}"
         self.line(step.name, step.state, step.seconds, detail)
+        startup.check_interruption()
+        for sentence in warnings_of(step):
+            self.warning(sentence)
+        if self._steps:
+            self._running.start(*self._steps)
 
     def line(self, name: str, state: str, seconds: float, detail: str) -> None:
         """Show a step's line; of one that is running, on a terminal only until the next line."""
         if state == "running" and self._console.is_terminal:
-            self._running.start(name)
+            self.busy(name)
             return
         self._running.stop()
         parts = (f"  {name:<20}", (f"{state:<10}", STATE_STYLES[state]), f"{seconds:7.1f} s  ", (detail, "dim"))
@@ -277,13 +344,8 @@ class Screen:
         self._print(f"pushed to {shown(pushed_to)}" if pushed_to else "not pushed; what was pushed before stays")
 
     def report(self, write: Callable[[], Path], run: str) -> None:
-        """Write the report and show where it is; show an error or a signal, which does not change the outcome.
-
-        Args:
-            write: Returns the file, in the folder of the run that it is the report of.
-            run: The name of this run.
-        """
-        self._running.start("report")
+        """Write the report and show where it is; show an error or a signal, which does not change the outcome."""
+        self.busy("report")
         logger, started = logging.getLogger("pipeline"), time.monotonic()
         try:
             file = write()

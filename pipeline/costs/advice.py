@@ -25,22 +25,13 @@ CHOICES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of a finished run on this machine.
-
-    Attributes:
-        run: Its name.
-        rows: By split.
-        cores: Those that it could use.
-        seconds: By step.
-        examples_per_second: Of each epoch of the network; empty where the module file keeps no history.
-        accelerated: Whether it trained on an accelerator.
-    """
+    """Times of a finished run on this machine."""
 
     run: str
-    rows: Mapping[str, int]
+    rows: Mapping[str, int]  # by split
     cores: int
-    seconds: Mapping[str, float]
-    examples_per_second: tuple[float, ...] = ()
+    seconds: Mapping[str, float]  # by step
+    examples_per_second: tuple[float, ...] = ()  # by epoch of the network; empty without a history
     accelerated: bool = False
 
     @property
@@ -56,59 +47,38 @@ class Measured:
 
 @dataclass(frozen=True)
 class Question:
-    """A training to estimate.
+    """A training to estimate."""
 
-    Attributes:
-        rows: Of all splits together.
-        epochs: Passes over the train split.
-        kind: Of its data, by which the table of prices has speeds.
-        precision: ``training.precision``.
-        epochs_here: Passes that the config asks for.
-        search_rows: Most rows of the train split in a trial of a search; None: all.
-    """
-
-    rows: int
-    epochs: int
-    kind: str
+    rows: int  # of all splits
+    epochs: int  # at most
+    kind: str  # of data, by which the table of prices has speeds
     precision: str
-    epochs_here: int
-    search_rows: int | None = None
+    epochs_here: int  # at most, in the measured run
+    search_rows: int | None = None  # at most, of the train split in a trial; None: all
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An estimate for one choice of machines.
-
-    Attributes:
-        machine: In words.
-        hours: Least, likely, most; None: no speed of the accelerator is published.
-        dollars: Of the whole run on demand; None: not known.
-        spot_dollars: The same with a job on spot machines, which tasks never are; None: not known.
-        job: Whether the machines belong to a job, or else to the Trainer's task.
-        missing: Sentences on what is not known.
-    """
+    """An estimate for one choice of machines."""
 
     machine: str
-    hours: tuple[float, float, float] | None
-    dollars: float | None = None
-    spot_dollars: float | None = None
-    job: bool = True
-    missing: tuple[str, ...] = ()
+    hours: tuple[float, float, float] | None  # least, likely, most
+    dollars: float | None = None  # of the whole run on demand
+    spot_dollars: float | None = None  # with the job on spot machines, which tasks never are
+    job: bool = True  # or else the task of the Trainer
+    missing: tuple[str, ...] = ()  # what is not known, in sentences
 
     def price(self, spot: bool) -> float | None:
         """Return the price that counts."""
         return self.spot_dollars if spot else self.dollars
 
 
-class Advisor:
-    """Estimates from one measured run.
+class _Unknown(Exception):
+    """Reason why the time of a training cannot be known."""
 
-    Args:
-        measured: The run.
-        question: What to estimate.
-        prices: Machines, prices and speeds.
-        rates: Returns the prices of a run with a table of machines.
-    """
+
+class Advisor:
+    """Estimates from one measured run."""
 
     def __init__(
         self, measured: Measured, question: Question, prices: Prices, rates: Callable[[Machines], Rates]
@@ -134,15 +104,12 @@ class Advisor:
         return Answer(HERE, (hours * FROM_VERTEX[0], hours, hours * FROM_VERTEX[1]), job=False)
 
     def answer(self, machines: Machines) -> Answer:
-        """Return the estimate for a table of machines.
-
-        Raises:
-            UserError: the table of prices lacks a machine type.
-        """
+        """Return the estimate for a table of machines."""
         job = machines.training
-        trainer = self._trainer(machines)
-        if trainer is None:
-            return Answer(label(machines), None, job=bool(job), missing=(self._why_unknown(machines),))
+        try:
+            trainer = self._trainer(machines)
+        except _Unknown as error:
+            return Answer(label(machines), None, job=bool(job), missing=(str(error),))
         on_demand, on_spot = (
             self._rates(dataclasses.replace(machines, training=job and dataclasses.replace(job, spot=spot)))
             for spot in (False, True)
@@ -166,38 +133,29 @@ class Advisor:
         accelerator, count = job.accelerator or machine.accelerator, job.accelerators or machine.accelerators
         return job.replicas * machine.cpus, accelerator, job.replicas * count
 
-    def _policy(self, accelerator: str) -> str:
-        if self._question.precision != "auto":
-            return self._question.precision
-        return "mixed_bfloat16" if accelerator.startswith("TPU") else "float32"
-
-    def _trainer(self, machines: Machines) -> Times | None:
-        """Return the Trainer's seconds with their interval; None where they cannot be known."""
+    def _trainer(self, machines: Machines) -> Times:
+        """Return the Trainer's seconds with their interval."""
         here, (cpus, accelerator, count) = self._measured.cores, self._hardware(machines)
         if self._measured.accelerated:
-            return None
+            raise _Unknown("the run trained on an accelerator of this machine, and its type is not recorded")
         if accelerator is None:
             # What other cores change was not measured: from nothing to all, in proportion to their number. The likely
             # seconds are the geometric mean of both.
             ratio = math.sqrt(here / cpus)
             low, high = FROM_HERE[0] * min(ratio, 1 / ratio), FROM_HERE[1] * max(ratio, 1 / ratio)
             return Times("", {TRAINER: ratio * (self._epochs + self._rest)}, low=low, high=high)
-        speeds = self._prices.speeds.get(self._question.kind, {})
-        speed, core = speeds.get(accelerator, {}).get(self._policy(accelerator)), speeds.get("vcpu", {}).get("float32")
-        if not speed or not core or not self._measured.speed:
-            return None
+        if not self._measured.speed:
+            raise _Unknown(f"the run has no history of its training, so nothing is known about {accelerator}")
+        kind, policy = self._question.kind, self._question.precision
+        if policy == "auto":
+            policy = "mixed_bfloat16" if accelerator.startswith("TPU") else "float32"
+        speeds = self._prices.speeds.get(kind, {})
+        speed, core = speeds.get(accelerator, {}).get(policy), speeds.get("vcpu", {}).get("float32")
+        if not speed or not core:
+            which = f"{accelerator} in {policy}" if speeds else "accelerators"
+            raise _Unknown(f"{self._prices.path} has no published training speed of {which} for {kind}")
         gain = count * speed / (here * core)
         return Times("", {TRAINER: self._epochs / gain + self._rest})
-
-    def _why_unknown(self, machines: Machines) -> str:
-        if self._measured.accelerated:
-            return "the run trained on an accelerator of this machine, and its type is not recorded"
-        accelerator = str(self._hardware(machines)[1])
-        if not self._measured.speed:
-            return f"the run has no history of its training, so nothing is known about {accelerator}"
-        kind = self._question.kind
-        which = f"{accelerator} in {self._policy(accelerator)}" if kind in self._prices.speeds else "accelerators"
-        return f"{self._prices.path} has no published training speed of {which} for {kind}"
 
     def _hours(self, trainer: Times, rates: Rates, machines: Machines) -> tuple[float, float, float]:
         """Return the hours of the whole run: each task gets its machine, and a job gets its own after that."""
@@ -247,11 +205,7 @@ def fastest(answers: Sequence[Answer]) -> Answer | None:
 
 
 def job_of(text: str, prices: Prices) -> Job:
-    """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT.
-
-    Raises:
-        UserError: a name is unknown, or the machine does not take the accelerator.
-    """
+    """Return the job on TYPE, TYPE+ACCELERATOR or TYPE+ACCELERATORxCOUNT."""
     found = re.fullmatch(r"([a-z0-9-]+)(?:\+([A-Z0-9_]+?)(?:x([0-9]{1,2}))?)?", text.strip())
     if not found:
         raise UserError(

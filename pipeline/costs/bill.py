@@ -1,4 +1,4 @@
-"""Reckon what a run on Vertex AI has cost from the times of its tasks."""
+"""Compute what a run on Vertex AI has cost from the times of its tasks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -34,19 +34,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Bill:
-    """Cost of a run that has ended.
-
-    Attributes:
-        lines: By part of a task that was executed.
-        run_fee: US dollars for the run itself.
-        unpriced: A sentence for each part without a price.
-        date: Day of the prices, ISO 8601.
-    """
+    """Cost of a run that has ended."""
 
     lines: tuple[Line, ...]
     run_fee: float
-    unpriced: tuple[str, ...]
-    date: str
+    unpriced: tuple[str, ...]  # a sentence for each missing price
+    date: str  # of the prices, ISO 8601
 
     @property
     def total(self) -> float:
@@ -55,14 +48,8 @@ class Bill:
 
 
 def bill_of(rates: Rates, seconds: Mapping[str, float]) -> Bill:
-    """Return what the tasks of a run have cost.
-
-    Args:
-        rates: Prices of the parts, as they were when the job was compiled.
-        seconds: By task that was executed, from its start to its end; a cached task is not among them. A job that a
-            task waits for has the time of the task. Workers of Dataflow come and go by themselves, and the job says
-            nothing of them: they are not in the bill.
-    """
+    """Return what the tasks of a run have cost, by their seconds; cached ones are not among them."""
+    # The job says nothing about workers of Dataflow, which come and go. A job that a task waits for has its time.
     parts = [rate for rate in rates.rates if rate.task in seconds and rate.part != "dataflow"]
     lines = (
         Line(rate.task, rate.part, rate.machine, seconds[rate.task], rate.per_hour * seconds[rate.task] / 3600)

@@ -17,19 +17,11 @@ START = (30.0, 120.0, 300.0)
 
 @dataclass(frozen=True)
 class Times:
-    """Durations of the tasks of an earlier run.
+    """Durations of the tasks of an earlier run, with factors for the interval on the same machine."""
 
-    Attributes:
-        source: The run, for the one who reads the estimate.
-        seconds: By task, as the machine of then did the work; of a task that was cached, of the run that did it.
-        machines: By task, what it ran on at Vertex AI; empty: the run was on this machine.
-        low: Factor of the seconds for the lower end of the interval, on the same machine.
-        high: The same for the upper end.
-    """
-
-    source: str
-    seconds: Mapping[str, float]
-    machines: Mapping[str, str] = field(default_factory=dict)
+    source: str  # the run, for the reader of the estimate
+    seconds: Mapping[str, float]  # by task; of a cached one, in the run that executed it
+    machines: Mapping[str, str] = field(default_factory=dict)  # on Vertex AI, by task; empty: on this machine
     low: float = FROM_HERE[0]
     high: float = FROM_HERE[1]
 
@@ -49,23 +41,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of the time and cost of a run.
-
-    Attributes:
-        parts: Those whose times are known.
-        unknown: Tasks that no earlier run has shown.
-        rates: The prices that it was made from.
-        sources: The earlier runs whose times were taken.
-    """
+    """Estimate of the time and cost of a run."""
 
     parts: tuple[Part, ...]
-    unknown: tuple[str, ...]
+    unknown: tuple[str, ...]  # tasks without an earlier run
     rates: Rates
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # the earlier runs
 
     @property
     def price(self) -> float:
-        """Return the sum in US dollars, with the fee of the run; nothing that is paid by the month."""
+        """Return the sum in US dollars, with the fee of the run, without monthly costs."""
         return self.rates.run_fee + sum(part.price for part in self.parts)
 
     @property
@@ -82,13 +67,7 @@ class Estimate:
 
 
 def estimate(rates: Rates, earlier: Sequence[Times], start: tuple[float, float, float] = START) -> Estimate:
-    """Return what a run will take and cost, if no task is cached.
-
-    Args:
-        rates: Prices of the parts.
-        earlier: Times of earlier runs; of a task, the first that has it counts.
-        start: Seconds until a machine is there: least, likely, most.
-    """
+    """Return what a run will take and cost if no task is cached; the first of the earlier times of a task counts."""
     parts, unknown, sources = [], [], []
     for rate in rates.rates:
         times = next((times for times in earlier if rate.task in times.seconds), None)

@@ -27,33 +27,20 @@ REFRESH = "python vertex_runner.py advise --refresh brings it up to date"
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One chip, card, or core of a TPU v2 or v3.
+    """One chip, card, or core of a TPU v2 or v3."""
 
-    Attributes:
-        name: As Vertex AI names it, such as "NVIDIA_TESLA_T4".
-        with_host: Whether its price includes the CPUs and the memory of its host.
-    """
-
-    name: str
-    with_host: bool = False
+    name: str  # as Vertex AI names it, such as "NVIDIA_TESLA_T4"
+    with_host: bool = False  # the price includes CPUs and memory of the host
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine type.
+    """A machine type."""
 
-    Attributes:
-        name: Such as "n1-standard-8".
-        cpus: Its vCPUs.
-        memory_gib: Its memory.
-        accelerator: That is part of the type; None: none is.
-        accelerators: How many of it.
-    """
-
-    name: str
+    name: str  # such as "n1-standard-8"
     cpus: int
     memory_gib: float
-    accelerator: str | None = None
+    accelerator: str | None = None  # built in
     accelerators: int = 0
 
     @property
@@ -72,23 +59,15 @@ class Price:
 
 @dataclass(frozen=True)
 class Prices:
-    """The table of prices; see ``read_prices``.
-
-    Attributes:
-        date: Day of the prices.
-        fees: Share that Vertex AI adds to Compute Engine's price, by use.
-        machines: By name.
-        accelerators: By name.
-        resources: Price by resource, such as "n1.vcpu" or "NVIDIA_L4", then by region.
-        speeds: Training speed by kind of data, then hardware ("vcpu" or an accelerator), then Keras policy.
-        path: Of the file, for messages.
-    """
+    """The table of prices."""
 
     date: datetime.date
-    fees: Mapping[str, float]
+    fees: Mapping[str, float]  # share that Vertex AI adds to Compute Engine's price, by use
     machines: Mapping[str, Machine]
     accelerators: Mapping[str, Accelerator]
+    # By resource, such as "n1.vcpu" or "NVIDIA_L4", then by region.
     resources: Mapping[str, Mapping[str, Price]] = field(repr=False)
+    # By kind of data, then hardware ("vcpu" or an accelerator), then Keras policy.
     speeds: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     path: str = TABLE
 
@@ -98,19 +77,11 @@ class Prices:
         return tuple(sorted({region for by_region in self.resources.values() for region in by_region}))
 
     def machine(self, machine_type: str) -> Machine:
-        """Return a machine type.
-
-        Raises:
-            UserError: the table has no such type; it names the nearest.
-        """
+        """Return a machine type; the UserError about an unknown one names the nearest."""
         return self._named("machine type", machine_type, self.machines)
 
     def accelerator(self, name: str) -> Accelerator:
-        """Return an accelerator.
-
-        Raises:
-            UserError: the table has no such accelerator; it names the nearest.
-        """
+        """Return an accelerator; the UserError about an unknown one names the nearest."""
         return self._named("accelerator", name, self.accelerators)
 
     def per_hour(
@@ -123,30 +94,14 @@ class Prices:
         spot: bool = False,
         use: Use = "training",
     ) -> float:
-        """Return US dollars for an hour of a machine on Vertex AI, with its fee.
-
-        Args:
-            machine_type: Such as "n1-standard-8".
-            accelerator: Beside it; those that are part of the type count in any case.
-            count: How many of it.
-            region: Such as "europe-west4".
-            spot: Whether the machine may be taken away.
-            use: Training, which the pipeline's tasks are as well, or prediction.
-
-        Raises:
-            UserError: the table lacks the machine, the accelerator, the region or the price.
-        """
+        """Return US dollars for an hour of a machine on Vertex AI, with its fee."""
         price = self._compute_engine(machine_type, accelerator, count, region, spot=spot)
         # The fee is one and the same, on demand or spot: a share of the price on demand.
         whole = self._compute_engine(machine_type, accelerator, count, region, spot=False) if spot else price
         return price + self.fees[use] * whole
 
     def disk_per_hour(self, kind: str, gib: int, *, region: str) -> float:
-        """Return US dollars for an hour of a boot disk on Vertex AI, with its fee.
-
-        Raises:
-            UserError: the table lacks the price.
-        """
+        """Return US dollars for an hour of a boot disk on Vertex AI, with its fee."""
         return gib * self.price(f"disks.{kind}", region) / HOURS_A_MONTH * (1 + self.fees["training"])
 
     def _compute_engine(
@@ -163,11 +118,7 @@ class Prices:
         return price + (count * self.price(chip.name, region, spot=spot) if chip else 0.0)
 
     def price(self, resource: str, region: str, *, spot: bool = False) -> float:
-        """Return the price of a resource without Vertex AI's fee, in the unit of its section in the file.
-
-        Raises:
-            UserError: the table does not have it.
-        """
+        """Return the price of a resource without Vertex AI's fee, in the unit of its section in the file."""
         if region not in self.regions:
             raise UserError(
                 f"{self.path} has no prices of the region {region!r}; it has those of {', '.join(self.regions)}"
@@ -203,11 +154,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def read_prices(path: Path) -> Prices:
-    """Read the table of prices.
-
-    Raises:
-        UserError: there is no such file, or it is not as expected.
-    """
+    """Read the table of prices; an error in it is a UserError."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         return _parsed(table, shown(path))

@@ -1,8 +1,6 @@
 """Compute from the settings what the parts of a run on Vertex AI cost an hour, and what stays costs a month."""
 
 import contextlib
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,23 +35,14 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Rate:
-    """Price of a part of a run for an hour.
+    """Price of a part of a run for an hour."""
 
-    Attributes:
-        task: The task whose time it takes.
-        part: "task", "job" that the task waits for, or "dataflow".
-        machine: Machines in words, such as "2 x n1-standard-8 with 1 NVIDIA_TESLA_T4".
-        per_hour: US dollars for all of them.
-        share: Of the time of one process on this machine that it takes, where the work is dealt to replicas.
-        best_share: The same at best.
-    """
-
-    task: str
-    part: str
-    machine: str
-    per_hour: float
-    share: float = 1.0
-    best_share: float = 1.0
+    task: str  # whose time it takes
+    part: str  # "task", "job" that the task waits for, or "dataflow"
+    machine: str  # such as "2 x n1-standard-8 with 1 NVIDIA_TESLA_T4"
+    per_hour: float  # US dollars for all of them
+    share: float = 1.0  # of the time of one process on this machine, if the work is dealt to replicas
+    best_share: float = 1.0  # the same at best
 
 
 @dataclass(frozen=True)
@@ -67,81 +56,42 @@ class Monthly:
 
 @dataclass(frozen=True)
 class Rates:
-    """Prices of all parts of a run.
+    """Prices of all parts of a run."""
 
-    Attributes:
-        rates: By part, in the order of the graph.
-        run_fee: US dollars for a run, however long it takes.
-        monthly: What is paid as long as it stays.
-        unpriced: A sentence for each missing price, with the names of the parts that need it.
-        date: Day of the prices, ISO 8601.
-    """
-
-    rates: tuple[Rate, ...]
-    run_fee: float
-    monthly: tuple[Monthly, ...]
-    unpriced: tuple[str, ...]
-    date: str
+    rates: tuple[Rate, ...]  # in the order of the graph
+    run_fee: float  # however long the run takes
+    monthly: tuple[Monthly, ...]  # paid as long as it stays
+    unpriced: tuple[str, ...]  # a sentence for each missing price, with the parts that need it
+    date: str  # of the prices, ISO 8601
 
 
 def run_rates(config: PipelineConfig, vertex: Vertex, prices: Prices, *, searching: bool, stored_gb: float) -> Rates:
-    """Return what the parts of a run cost an hour.
-
-    Args:
-        config: WHAT runs.
-        vertex: WHERE, with the machines.
-        prices: The table of prices.
-        searching: Whether the graph has a Tuner.
-        stored_gb: Gigabytes of the artifacts that a run leaves; 0 where that is not known.
-    """
+    """Return what the parts of a run cost an hour; ``stored_gb`` is the size of its artifacts, 0 if not known."""
     unpriced: dict[str, list[str]] = {}
-    rates: list[Rate] = []
-    monthly: list[Monthly] = []
-    fees: list[float] = []
-    for task in TASKS:
-        if task != SEARCH or searching:
-            for name, make in _parts(task, config, vertex, prices):
-                _add(name, make, rates, unpriced)
-    _add("run of the pipeline", lambda: prices.price("pipeline_run", vertex.region), fees, unpriced)
-    if vertex.endpoint:
-        _add("endpoint", lambda: _endpoint(vertex, prices), monthly, unpriced)
+
+    def priced(name: str, make: Callable[[], _Found]) -> list[_Found]:
+        try:
+            return [make()]
+        except UserError as error:
+            unpriced.setdefault(str(error), []).append(name)
+            return []
+
+    tasks = [task for task in TASKS if task != SEARCH or searching]
+    parts = [part for task in tasks for part in _parts(task, config, vertex, prices)]
+    rates = [rate for name, make in parts for rate in priced(name, make)]
+    fees = priced("run of the pipeline", lambda: prices.price("pipeline_run", vertex.region))
+    monthly = priced("endpoint", lambda: _endpoint(vertex, prices)) if vertex.endpoint else []
     if stored_gb >= LEAST_STORED_GB:
-        _add("storage", lambda: _storage(stored_gb, vertex, prices), monthly, unpriced)
+        detail = f"{stored_gb:,.2f} GB of artifacts of one run"
+        monthly += priced(
+            "storage", lambda: Monthly("storage", detail, stored_gb * prices.price("storage", vertex.region))
+        )
     sentences = tuple(f"{shortened(names, NAMES)}: {sentence}" for sentence, names in unpriced.items())
     return Rates(tuple(rates), sum(fees), tuple(monthly), sentences, prices.date.isoformat())
 
 
-def _add(name: str, make: Callable[[], _Found], found: list[_Found], unpriced: dict[str, list[str]]) -> None:
-    """Add what a function returns to ``found``, or the name to the sentence in ``unpriced`` why it has no price."""
-    try:
-        found.append(make())
-    except UserError as error:
-        unpriced.setdefault(str(error), []).append(name)
-
-
-def to_json(rates: Rates) -> str:
-    """Return rates as JSON, to be compiled into the job."""
-    return json.dumps(dataclasses.asdict(rates), sort_keys=True)
-
-
-def from_json(text: str) -> Rates:
-    """Return the rates that ``to_json`` wrote."""
-    read = json.loads(text)
-    return Rates(
-        tuple(Rate(**rate) for rate in read["rates"]),
-        read["run_fee"],
-        tuple(Monthly(**month) for month in read["monthly"]),
-        tuple(read["unpriced"]),
-        read["date"],
-    )
-
-
 def task_machine(resources: Resources, prices: Prices, region: str) -> str:
-    """Return the machine type that a task gets: the cheapest that has its cores, memory and accelerators.
-
-    Raises:
-        UserError: no type of the table has them, or none has a price in the region.
-    """
+    """Return the machine type that a task gets: the cheapest that has its cores, memory and accelerators."""
     accelerator, count = resources.accelerator, resources.accelerators
     built_in = any(accelerator and machine.accelerator == accelerator for machine in prices.machines.values())
 
@@ -166,11 +116,7 @@ def task_machine(resources: Resources, prices: Prices, region: str) -> str:
 
 
 def task_per_hour(resources: Resources, prices: Prices, region: str) -> float:
-    """Return US dollars for an hour of a task with these resources, its disk included.
-
-    Raises:
-        UserError: as ``task_machine``.
-    """
+    """Return US dollars for an hour of a task with these resources, its disk included."""
     machine = task_machine(resources, prices, region)
     price = prices.per_hour(machine, resources.accelerator, resources.accelerators, region=region)
     return price + prices.disk_per_hour(DISK, DISK_GIB, region=region)
@@ -234,11 +180,6 @@ def _endpoint(vertex: Vertex, prices: Prices) -> Monthly:
     machines = f"{endpoint.machine_type}{_beside(endpoint.accelerator, endpoint.accelerators)}"
     detail = f"{endpoint.min_replicas} x {machines} without traffic, up to {endpoint.max_replicas} with it"
     return Monthly("endpoint", detail, price * endpoint.min_replicas * HOURS_A_MONTH)
-
-
-def _storage(gigabytes: float, vertex: Vertex, prices: Prices) -> Monthly:
-    price = gigabytes * prices.price("storage", vertex.region)
-    return Monthly("storage", f"{gigabytes:,.2f} GB of artifacts of one run", price)
 
 
 def _beside(accelerator: str | None, count: int) -> str:

@@ -3,8 +3,8 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -14,25 +14,20 @@ from pipeline import filesystem
 NUMERIC = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( (%|s|min \d+ s))?( to [-\d,.]+)?|-")
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A paragraph; ``tone`` is "", "good", "bad" or "quiet"."""
 
     text: str
     tone: str = ""
-    kind: str = "text"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """Values by name."""
 
     values: Mapping[str, str]
-    kind: str = "facts"
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A headline number: its title, the value in large letters, notes below it, and a tone as of ``Text``."""
 
     title: str
@@ -41,35 +36,29 @@ class Card:
     tone: str = ""
 
 
-@dataclass(frozen=True)
-class Cards:
-    """Headline numbers beside each other."""
+class Cards(NamedTuple):
+    """Headline numbers next to each other."""
 
     cards: Sequence[Card]
-    kind: str = "cards"
 
 
-@dataclass(frozen=True)
-class Link:
-    """A cell of a table that leads to a page beside this one."""
+class Link(NamedTuple):
+    """A cell of a table that leads to a page in the same folder."""
 
     text: str
     href: str
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of text; ``folded`` ones are shown on a click."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str | Link]]
     caption: str = ""
     folded: bool = False
-    kind: str = "table"
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A chart, its title, the numbers behind it, and a note."""
 
     svg: Markup
@@ -78,16 +67,13 @@ class Figure:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Charts, beside each other where there is room."""
+class Figures(NamedTuple):
+    """Charts, next to each other if there is room."""
 
     figures: Sequence[Figure]
-    kind: str = "figures"
 
 
-@dataclass(frozen=True)
-class Thumbnail:
+class Thumbnail(NamedTuple):
     """A small PNG in base64, its description, and a text below it."""
 
     png: str
@@ -95,17 +81,14 @@ class Thumbnail:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Thumbnails:
+class Thumbnails(NamedTuple):
     """Small images in rows, each with its title."""
 
     rows: Sequence[tuple[str, Sequence[Thumbnail]]]
     caption: str
-    kind: str = "thumbnails"
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A box of a diagram: texts, state, share of the whole time, and its place in columns and rows."""
 
     name: str
@@ -116,9 +99,8 @@ class Node:
     row: int
 
 
-@dataclass(frozen=True)
-class Diagram:
-    """Boxes in rows, arrows between them as pairs of nodes, and a table beside them."""
+class Diagram(NamedTuple):
+    """Boxes in rows, arrows between them as pairs of nodes, and a table next to them."""
 
     nodes: Sequence[Node]
     arrows: Sequence[tuple[Node, Node]]
@@ -126,19 +108,17 @@ class Diagram:
     rows: int
     alt: str
     table: Table
-    kind: str = "diagram"
 
 
 Block = Text | Facts | Cards | Table | Figures | Thumbnails | Diagram
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page; without a title, its headline."""
 
     name: str
     title: str
-    blocks: Sequence[Block] = field(default_factory=tuple)
+    blocks: Sequence[Block] = ()
 
 
 def write_page(file: Path, title: str, sections: Sequence[Section]) -> Path:
@@ -146,6 +126,7 @@ def write_page(file: Path, title: str, sections: Sequence[Section]) -> Path:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["kind"] = lambda block: type(block).__name__
     environment.tests["numeric"] = lambda cell: isinstance(cell, str) and bool(NUMERIC.fullmatch(cell))
     html = environment.get_template("page.html.j2").render(title=title, sections=sections)
     filesystem.write(file, html.encode("utf-8", "replace"))
@@ -160,7 +141,7 @@ def number(value: float) -> str:
 
 
 def between(interval: tuple[float, float] | None) -> str:
-    """Return an interval of a metric as text; "-" where there is none."""
+    """Return an interval of a metric as text, or "-"."""
     return f"{number(interval[0])} to {number(interval[1])}" if interval else "-"
 
 

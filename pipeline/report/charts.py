@@ -17,7 +17,7 @@ from rich.cells import cell_len
 INK, GRID = "#010203", "#040506"
 SERIES = ("#070101", "#070202", "#070303", "#070404")
 STYLE_NAMES = {INK: "--ink", GRID: "--grid", **{color: f"--series-{place}" for place, color in enumerate(SERIES, 1)}}
-DASHES = ("-", "--", ":", "-.")  # a line is told from another in black and white, too
+DASHES = ("-", "--", ":", "-.")  # lines differ in black and white, too
 SETTINGS = {
     "svg.fonttype": "none",  # letters stay letters: they can be searched, read out and marked
     "text.parse_math": False,  # a dollar in a category's name is a dollar
@@ -50,17 +50,7 @@ def lines(
     diagonal: bool = False,
     marked: Mapping[str, tuple[float, float]] | None = None,
 ) -> Markup:
-    """Draw lines by name, as {"train": (xs, ys)}.
-
-    Args:
-        series: At most four.
-        alt: The chart in words.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        size: Inches.
-        diagonal: Draw y = x, the result of guessing or the ideal.
-        marked: Single points by name.
-    """
+    """Draw lines by name, as {"train": (xs, ys)}."""
 
     def draw(axes: Any) -> None:
         if diagonal:
@@ -101,7 +91,7 @@ def densities(histograms: Mapping[str, Sequence[tuple[float, float, float]]], al
 
 
 def shares(values: Sequence[str], by_name: Mapping[str, Sequence[float]], alt: str) -> Markup:
-    """Draw bars of the share of each value, by name beside each other; the first value on top."""
+    """Draw bars of the share of each value, by name next to each other; the first value on top."""
     height = 0.8 / max(len(by_name), 1)
 
     def draw(axes: Any) -> None:
@@ -188,18 +178,7 @@ def _svg(
     names: Sequence[str] = (),
     legend: bool = False,
 ) -> Markup:
-    """Return a chart as SVG.
-
-    Args:
-        draw: Draws into the axes.
-        alt: The chart in words.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        size: Inches.
-        left: Inches to the left of the axes; to let matplotlib find them takes twice the time.
-        names: Of the rows of a horizontal chart, from the top, in place of ``left`` and the vertical axis.
-        legend: Draw one above the axes, where it hides nothing.
-    """
+    """Return a chart as SVG."""
     # The salt makes the ids of clip paths differ between the charts of a page, and be the same in every run.
     with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": alt}):
         figure = Figure(figsize=size)

@@ -13,10 +13,10 @@ from pipeline.quality.findings import Finding
 from pipeline.quality.statistics import features_of
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.image_data import facts
 
-# Nobody looks through more charts, and each takes a tenth of a second; the other features stand in the table.
+# More charts are not read, and each takes a tenth of a second; the other features are in the table.
 MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 

@@ -1,14 +1,14 @@
 """Show the model on the test split: metrics against the baseline and by slice, important features, largest errors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.components.artifacts import read_model_report
 from pipeline.quality import intervals
 from pipeline.report import charts, thumbnails
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, between, number, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.tasks import shown_metrics
 
 CONFIDENCE = 0.95
@@ -47,24 +47,16 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
         return [Text("The model sees images alone: there is no column whose values could be permuted.", "quiet")]
     if not importances:
         return [Text(_why_not(run))]
-    top = dict(list(importances.items())[:MOST_FEATURES])
-    means = {name: mean for name, (mean, _) in top.items()}
-    errors = {name: spread for name, (_, spread) in top.items()}
     metric = next(iter(shown_metrics(run.config.label.task).values()))
     loss = f"{'loss' if metric.direction > 0 else 'growth'} of {metric.title}"
-    loss_first = loss[0].upper() + loss[1:]
-    alt = f"{loss_first} when the values of a feature are permuted among the rows, the largest first"
-    header = ("Feature", loss_first, "Deviation")
-    rows = [(charts.shown(name), number(mean), number(spread)) for name, (mean, spread) in importances.items()]
+    header = ("Feature", loss[0].upper() + loss[1:], "Deviation")
+    alt = f"{header[1]} when the values of a feature are permuted among the rows, the largest first"
     times = "mean of three permutations" if scores["importance_repeats"] > 1 else "one permutation"
     text = (
         f"Permutation importance: the {loss} on {scores['importance_rows']:,} rows of the test split when the values "
         f"of one feature are permuted among them ({times}). Features with the same information share it."
     )
-    if len(importances) > len(top):
-        text += f" The chart has {len(top)} of {len(importances):,} features."
-    figure = Figure(charts.bars(means, alt, loss, errors), "Permutation importance", Table(header, rows))
-    return [Text(text, "quiet"), Figures([figure])]
+    return _ranked(importances, "Permutation importance", text, alt, header, number, "features")
 
 
 def contributions(run: FinishedRun) -> list[Block]:
@@ -75,8 +67,6 @@ def contributions(run: FinishedRun) -> list[Block]:
     explained = read_model_report(folder).get("explained")
     if not explained:
         return [Text("The model does not explain its answers; docs/serving.md says which do.", "quiet")]
-    by_size = sorted(explained["columns"].items(), key=lambda item: -item[1][0])
-    top = by_size[:MOST_FEATURES]
     unit = "probability" if run.config.label.classes else run.config.label.name
     header = ("Column", f"Mean contribution to the {charts.shown(unit, 30)}", "Standard error")
     alt = f"{header[1]}, whatever its sign, of each column, the largest first"
@@ -84,13 +74,27 @@ def contributions(run: FinishedRun) -> list[Block]:
         f"Mean size of each column's contributions to {explained['rows']:,} answers, rows of the eval split: Shapley "
         "values by sampling, from rows of the train split on. It says what moves answers, not what makes them right."
     )
-    if len(by_size) > len(top):
-        text += f" The chart has {len(top)} of {len(by_size):,} columns."
-    chart = charts.bars(
-        {name: mean for name, (mean, _) in top}, alt, header[1], {name: error for name, (_, error) in top}
-    )
-    rows = [(charts.shown(name), short(mean), short(error)) for name, (mean, error) in by_size]
-    return [Text(text, "quiet"), Figures([Figure(chart, "Contributions of columns", Table(header, rows))])]
+    by_size = dict(sorted(explained["columns"].items(), key=lambda item: -item[1][0]))
+    return _ranked(by_size, "Contributions of columns", text, alt, header, short, "columns")
+
+
+def _ranked(
+    values: Mapping[str, Sequence[float]],
+    title: str,
+    text: str,
+    alt: str,
+    header: Sequence[str],
+    format: Callable[[float], str],
+    what: str,
+) -> list[Block]:
+    """Return bars of the first values, each a mean and its error, with a text; the numbers behind them are all."""
+    top = dict(list(values.items())[:MOST_FEATURES])
+    if len(values) > len(top):
+        text += f" The chart has {len(top)} of {len(values):,} {what}."
+    means, errors = ({name: pair[place] for name, pair in top.items()} for place in (0, 1))
+    rows = [(charts.shown(name), format(mean), format(error)) for name, (mean, error) in values.items()]
+    figure = Figure(charts.bars(means, alt, header[1], errors), title, Table(header, rows))
+    return [Text(text, "quiet"), Figures([figure])]
 
 
 def wrong(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from pipeline.report.blocks import Block, Diagram, Node, Table, Text, duration
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 
 
 def graph(run: FinishedRun) -> list[Block]:
@@ -42,11 +42,7 @@ def graph(run: FinishedRun) -> list[Block]:
 
 
 def direct(upstream: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return a graph without the edges that follow from others: its transitive reduction.
-
-    Args:
-        upstream: Steps in an order in which each comes after those it waits for, which are named.
-    """
+    """Return a graph without the edges that follow from others: its transitive reduction."""
     before: dict[str, set[str]] = {}
     for name, others in upstream.items():
         before[name] = set(others).union(*(before[other] for other in others))

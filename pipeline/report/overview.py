@@ -1,13 +1,14 @@
-"""Show the headline numbers, the verdict with its reasons, and what it takes to get the same again."""
+"""Show the headline numbers, the verdict with its reasons, what it takes to get the same again, and the costs."""
 
 import math
 from collections import Counter
 from pathlib import Path
 
+from pipeline.costs.bill import CAVEAT, dollars, fee, from_dict
 from pipeline.quality import intervals
 from pipeline.report.blocks import Block, Card, Cards, Facts, Table, Text, between, duration, number
 from pipeline.report.evaluation import CONFIDENCE
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.runs.record import flat
 from pipeline.settings.tasks import METRICS
 
@@ -99,3 +100,21 @@ def reproducibility(run: FinishedRun) -> list[Block]:
         Table(("Package or machine", ""), versions, "Versions and machine"),
         Table(("Setting", "Value"), list(flat(record.config).items()), "All settings", True),
     ]
+
+
+def costs(run: FinishedRun) -> list[Block]:
+    """Return the bill: a row for each part, the sum, and what is not in it."""
+    bill = from_dict(run.record.cost)
+    rows = [
+        (
+            f"{line.task}, its job" if line.part == "job" else line.task,
+            line.machine,
+            duration(line.seconds),
+            dollars(line.cost),
+        )
+        for line in bill.lines
+    ]
+    rows += [("run of the pipeline", "", "", fee(bill.run_fee)), ("together", "", "", dollars(bill.total))]
+    left_out = [Text(f"Not in the sum: {sentence}.", "bad") for sentence in bill.unpriced]
+    note = f"{CAVEAT} Prices of {bill.date}; the task that writes this page is not in it yet."
+    return [Table(("Task", "Machine", "Time", "Cost"), rows), *left_out, Text(note, "quiet")]

@@ -12,12 +12,13 @@ from typing import Any
 
 from pipeline import filesystem
 from pipeline.data.sample import count
+from pipeline.errors import first_line
 from pipeline.packaging.fingerprints import fingerprint_of
 from pipeline.processes import Processes
 from pipeline.progress import Progress
-from pipeline.report import costs, data, evaluation, graph, overview, scoring, thumbnails, training
+from pipeline.report import data, evaluation, graph, overview, scoring, thumbnails, training
 from pipeline.report.blocks import Block, Section, Text, write_page
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 
 logger = logging.getLogger("pipeline.report")
 
@@ -29,10 +30,6 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
     """Write ``report.html`` into the run's folder, whole or not at all; return its path.
 
     A part that cannot be made, because an artifact is gone say, gives the reason in its place.
-
-    Args:
-        run: Whose report.
-        processes: To draw the charts of the data, half of all, at the same time as the others; None: sequentially.
     """
     scores: dict[str, Any] = {}
     if run.results:
@@ -55,7 +52,7 @@ def write(run: FinishedRun, processes: Processes | None = None) -> Path:
         "data": ("Data", lambda: drawn.result() if drawn else data.section(run, importance)),
     }
     if run.record.cost:
-        parts["costs"] = ("Costs", lambda: costs.costs(run))
+        parts["costs"] = ("Costs", lambda: overview.costs(run))
     if run.config.data.images:
         parts["images"] = ("Images", lambda: thumbnails.contact_sheet(run))
     parts["reproducibility"] = ("Reproducibility", lambda: overview.reproducibility(run))
@@ -76,8 +73,8 @@ def _made(title: str, make: Callable[[], list[Block]]) -> list[Block]:
         return make()
     except Exception as error:  # whatever lies on the disk may have been changed or deleted by hand
         logger.warning("%s is missing in the report.", title, exc_info=error)
-        first = (str(error).strip().splitlines() or [""])[0][:300]
-        return [Text(f"This part could not be made: {type(error).__name__}: {first}. The log has more.", "bad")]
+        reason = f"{type(error).__name__}: {first_line(error)[:300]}"
+        return [Text(f"This part could not be made: {reason}. The log has more.", "bad")]
 
 
 def _scores(run: FinishedRun) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pipeline.data.tfrecord_files import read_records
 from pipeline.model.export_format import examples_signature, read_inputs, threshold_of
 from pipeline.model.outside_operations import check_inward
 from pipeline.quality.tfma_config import as_measured
+from pipeline.report.charts import thinned
 from pipeline.report.thumbnails import thumbnail
 from pipeline.settings.config import Label
 from pipeline.settings.gates import Evaluation
@@ -26,12 +27,14 @@ logger = logging.getLogger("pipeline.report")
 # More rows move no curve by the width of its line.
 MOST_ROWS = 100_000
 BATCH = 4_096
-# Rows, and values in them, that are asked for the importance of all features together: about five seconds on two cores
+# Rows, and values in them, that are scored for the importance of all features together: about five seconds on two cores
 # for 30 features, and less than 20 for 500. More than 200 features are permuted once and not three times.
 QUESTIONS, VALUES = 120_000, 40_000_000
 LEAST_IMPORTANCE_ROWS, MOST_IMPORTANCE_ROWS, REPEATS = 100, 2_000, 3
 MOST_BYTES = 256 << 20  # of rows, as they are in their files
-CURVE, BINS, WRONG, MOST_CLASSES = 200, 10, 5, 10
+BINS, WRONG, MOST_CLASSES = 10, 5, 10
+
+_row = tf.train.Example.FromString
 
 
 def score(
@@ -43,16 +46,7 @@ def score(
     total: int,
     image: str | None = None,
 ) -> dict[str, Any]:
-    """Ask a model, and the one it is compared with, the test split.
-
-    Args:
-        examples: Folder of the artifact with the split "test".
-        model: Folder of a SavedModel.
-        baseline: The same; None where there is none.
-        label: Column of the numbers of classes, or of any numbers; where it has a weight, curves and importance do too.
-        settings: Threshold, and whether the models answer logits.
-        total: Rows of the split; of more than ``MOST_ROWS`` or ``MOST_BYTES``, evenly taken ones are asked.
-        image: Column of encoded images; its values are no text, and no importance is measured of facts about it.
+    """Score the test split by a model, and by the baseline.
 
     Returns:
         For JSON: "rows" asked, "of" how many; "curves" by "new" and "baseline" (``curves_of``; of numbers only the
@@ -99,10 +93,6 @@ def score(
     return scores
 
 
-def _row(record: bytes) -> tf.train.Example:
-    return tf.train.Example.FromString(record)
-
-
 def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
     """Return the number that each record has in a feature, [records]."""
     kind = _row(records[0]).features.feature[name].WhichOneof("kind")
@@ -112,12 +102,6 @@ def _numbers(records: Sequence[bytes], name: str) -> np.ndarray:
 
 def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.ndarray | None = None) -> dict[str, Any]:
     """Return the curves of a model over labels [rows] of 0 and 1 and probabilities [rows], or over numbers.
-
-    Args:
-        labels: [rows].
-        answers: [rows].
-        task: Kind of model.
-        weights: How much each row counts, [rows]; None: all count the same.
 
     Returns:
         "roc": [false positive rates, true positive rates]; "precision_recall": [recalls, precisions]; both None of
@@ -134,8 +118,8 @@ def curves_of(labels: np.ndarray, answers: np.ndarray, task: Task, weights: np.n
     if task == "binary" and 0 < labels.mean() < 1:
         false_rates, true_rates, _ = metrics.roc_curve(labels, answers, drop_intermediate=False, sample_weight=weights)
         precisions, recalls, _ = metrics.precision_recall_curve(labels, answers, sample_weight=weights)
-        curves["roc"] = _thinned(false_rates, true_rates)
-        curves["precision_recall"] = _thinned(recalls[::-1], precisions[::-1])
+        curves["roc"] = [thinned(rates).tolist() for rates in (false_rates, true_rates)]
+        curves["precision_recall"] = [thinned(values[::-1]).tolist() for values in (recalls, precisions)]
     return curves
 
 
@@ -163,11 +147,6 @@ QUALITIES: dict[Task, Callable[[np.ndarray, np.ndarray, np.ndarray | None], floa
         -metrics.root_mean_squared_error(labels, answers, sample_weight=weights)
     ),
 }
-
-
-def _thinned(xs: np.ndarray, ys: np.ndarray) -> list[list[float]]:
-    keep = np.unique(np.linspace(0, len(xs) - 1, CURVE).round().astype(int))
-    return [xs[keep].tolist(), ys[keep].tolist()]
 
 
 def _records(examples: str, total: int) -> list[bytes]:
@@ -244,7 +223,7 @@ def _importance(
     counted = None if weights is None else weights[chosen]
     quality = QUALITIES[task]
     before = quality(sample_labels, _ask(signature, asked, task), counted)
-    # Serialized messages put one after the other are one message, so rows are cut into features once.
+    # Concatenated serialized messages are one message, so rows are cut into features once.
     columns = list(dict.fromkeys([*names, *(name for row in sample for name in row.features.feature)]))
     pieces = [[_only(name, row) for name in columns] for row in sample]
     importance: dict[str, tuple[float, float]] = {}

@@ -14,12 +14,12 @@ from pipeline.data import tfrecord_files
 from pipeline.data.table import Unit, single_values
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Text, Thumbnail, Thumbnails
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.image_data import FORMATS, facts
 
 # Pixels of the longer side, and images of a class, fewer of many classes: a page is to stay below some megabytes.
 SIDE, OF_CLASS, IN_ALL, MOST_CLASSES = 64, 8, 160, 40
-# Rows that are looked through, in which a rare class may be missing, and those read at once.
+# Rows that are looked through, in which a rare class may be missing, and rows of one read.
 MOST_ROWS, BLOCK = 5_000, 256
 
 
@@ -49,13 +49,7 @@ def contact_sheet(run: FinishedRun) -> list[Block]:
 
 
 def most_wrong(examples: Sequence[Mapping[str, Any]], labels: Sequence[str], answers: Sequence[str]) -> list[Block]:
-    """Return the images with the largest errors by their label.
-
-    Args:
-        examples: Of ``scoring.score``, with an "image" where there is one.
-        labels: Of each, in words.
-        answers: The same.
-    """
+    """Return the images with the largest errors by their label."""
     rows: dict[str, list[Thumbnail]] = {}
     for example, label, answer in zip(examples, labels, answers, strict=True):
         if example.get("image"):
@@ -98,5 +92,5 @@ def _images(files: Sequence[str], image: str, label: str) -> Any:
 
 
 def _values(table: pa.Table, name: str) -> list[Any]:
-    """Return the value of every row, None where there is none."""
+    """Return the value of every row, or None."""
     return single_values(table.column(name)).to_pylist() if name in table.column_names else [None] * len(table)

@@ -1,14 +1,15 @@
 """Sections on the search and the training."""
 
-import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
 from pipeline import filesystem
 from pipeline.report import charts
 from pipeline.report.blocks import Block, Figure, Figures, Table, Text, number, short
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.training.history import DIAGNOSIS_FILE, EPOCHS_FILE, MEMBERS_FILE, STEPS_FILE
 
 
@@ -105,7 +106,4 @@ def _read(folder: str, name: str) -> str:
 
 def _columns(text: str) -> dict[str, Sequence[float]]:
     """Return columns by name; an empty cell is NaN."""
-    header, *rows = csv.reader(io.StringIO(text))
-    return {
-        name: [float(row[place]) if row[place] else float("nan") for row in rows] for place, name in enumerate(header)
-    }
+    return {str(name): values.tolist() for name, values in pd.read_csv(io.StringIO(text)).astype(float).items()}

@@ -129,6 +129,14 @@ def check(output: Path) -> None:
             pass
 
 
+def runs(output: Path) -> list[Run]:
+    """Return all runs below an output folder, the oldest first."""
+    if not (output / FILE).is_file():
+        return []
+    with opened(output) as metadata:
+        return runs_of(metadata)
+
+
 def runs_of(store: MetadataStore) -> list[Run]:
     """Return all runs, the oldest first."""
     contexts = [one for one in store.get_contexts_by_type(RUN_CONTEXT) if not one.name.startswith(SAMPLED)]

@@ -1,1 +1,1 @@
-"""From somebody's data to a pipeline of its own: looks at the columns, and writes config, module file and schema."""
+"""Make a pipeline from a table or images: infer the columns, and write config, module file and schema."""

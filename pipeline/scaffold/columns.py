@@ -44,42 +44,21 @@ EPOCHS = (315_532_800, 4_102_444_800)
 
 @dataclass(frozen=True)
 class Column:
-    """A column that is not the label.
-
-    Attributes:
-        name: As in the data.
-        type: Of its values in a tf.Example: "text", "integers", "floats", "lists" or "nothing".
-        role: How a model uses it; a code is a number as well. "text" is sentences, "sequence" several values in a row.
-        distinct: Different values.
-        form: Of a time, a key of ``notations.DATES`` or a unit; of an amount, its decimal sign.
-        origin: Where whole numbers count from that have more digits than float32.
-        places: Of sentences and sequences, as many words or items as nearly all rows have at most: a power of 2.
-        left_out: Why no model can use it; None for a feature.
-        note: What a person should know of how it is read.
-    """
+    """A column that is not the label."""
 
     name: str
-    type: str
-    role: Role = "none"
-    distinct: int = 0
-    form: str = ""
-    origin: int = 0
-    places: int = 0
-    left_out: str | None = None
-    note: str = ""
+    type: str  # in a tf.Example: "text", "integers", "floats", "lists" or "nothing"
+    role: Role = "none"  # a code is a number as well; "text" is sentences, "sequence" several values in a row
+    distinct: int = 0  # number of different values
+    form: str = ""  # of a time, a key of ``notations.DATES`` or a unit; of an amount, its decimal sign
+    origin: int = 0  # from which whole numbers count that have more digits than float32
+    places: int = 0  # words or items that nearly all rows have at most: a power of 2
+    left_out: str | None = None  # why no model can use it
+    note: str = ""  # how it is read
 
 
 def describe(name: str, values: pa.ChunkedArray, *, from_text: bool) -> Column:
-    """Infer what a column holds.
-
-    Args:
-        name: Its header.
-        values: Scalars or lists, null where there is none, [rows].
-        from_text: The file has no types, so text may be numbers.
-
-    Raises:
-        UserError: a value fits into no tf.Example.
-    """
+    """Infer what a column of scalars or lists holds; ``from_text``: the file has no types, so text may be numbers."""
     try:
         return _described(name, values, from_text)
     except pa.ArrowInvalid as error:
@@ -123,7 +102,7 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
 
 
 def without_too_many_codes(columns: list[Column]) -> list[Column]:
-    """Take columns of few whole numbers for measures where there are many of them, such as pixels."""
+    """Take columns of few whole numbers for measures if they are many, such as pixels."""
     unnamed = [column for column in columns if column.role == "code" and not NAMES_OF_CODES.search(column.name)]
     if len(unnamed) <= MOST_UNNAMED_CODES:
         return columns
@@ -266,7 +245,7 @@ def _zero_padded(text: pa.ChunkedArray) -> bool:
 
 
 def _date_form(texts: pa.ChunkedArray, forms: tuple[str, ...] = DATES) -> str:
-    """Return the first notation in which every text is a day of the calendar; empty where there is none."""
+    """Return the first notation in which every text is a day of the calendar, or ""."""
     texts = texts.filter(pc.invert(csv_files.is_missing(texts)))
     if not len(texts):
         return ""

@@ -8,6 +8,7 @@ import ast
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -34,6 +35,7 @@ STEPS = 1500
 SMALL_SEARCH = 5_000
 # Rows of which embeddings of numbers learn chance, and rare values of categories are worth knowing.
 FEW_ROWS = 2_000
+LONGEST_LINE = 120
 
 
 def module_text(name: str, table: Table) -> str:
@@ -47,12 +49,7 @@ def config_text(name: str, data: str, table: Table) -> str:
 
 
 def schema_text(table: Table, keep: Collection[str]) -> str:
-    """Return the text of the schema, in which serving does without label and weight, and columns left out are disabled.
-
-    Args:
-        table: The data.
-        keep: Columns that a person vouches for: they are no leaks.
-    """
+    """Return the text of the schema: no label and weight in serving; columns left out are disabled."""
     label = table.label
     schema = inferred_from([statistics_of(table.split(split)) for split in SPLITS], label.name, label.weight)
     columns = {column.name: column for column in table.columns}
@@ -61,7 +58,7 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
         if column and column.left_out:
             feature.lifecycle_stage = schema_pb2.DISABLED
         if column and (column.left_out or column.role in ("time", "amount", "text", "sequence")):
-            # Tomorrow's dates, prices and words are others; and nobody reviews the values of a column not used.
+            # Tomorrow's dates, prices and words are others; and values of an unused column need no review.
             if domain := feature.WhichOneof("domain_info"):
                 feature.ClearField(domain)
         if column and feature.type == schema_pb2.BYTES and not column.left_out:
@@ -78,7 +75,7 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
 
 
 def checked(render: Callable[[Literal], str]) -> str:
-    """Render the text, and check that its statements are those of the same text without the data's words."""
+    """Render the text, and check that its statements do not depend on the data's words."""
     text = render(_literal)
     if _statements(text) != _statements(render(lambda word: '"' + "x" * (len(_literal(word)) - 2) + '"')):
         raise AssertionError("text from the data became code; this is an error in pipeline/scaffold/files.py")
@@ -124,44 +121,62 @@ def _module(name: str, table: Table, literal: Literal) -> str:
 
 
 def _config(name: str, data: str, table: Table, literal: Literal) -> str:
-    label, rows = table.label, table.rows.num_rows
+    rows = table.rows.num_rows
     batch_size = 2 ** round(math.log2(min(2048, max(16, rows * 0.8 / 50))))
     parts = [table.places == place for place in range(len(SPLITS))]
     weights = None if table.weights is None else table.weights[parts[-1]]
-    gate, why, checks = gate_of(label, [table.values[part] for part in parts], weights)
-    weight = f", weight={literal(label.weight)}" if label.weight else ""
     slices = [column.name for column in table.features if column.role == "category" and 2 <= column.distinct <= 10][:2]
-    names = ["Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning"]
-    names += ["DataChecks"] * bool(checks) + ["HashSplit"] * (table.shares != SHARES[0])
-    return TEMPLATES.get_template("config.py.j2").render(
-        name=name,
-        names=", ".join(sorted(names)),
+    return render_config(
+        name,
+        table.label,
+        [table.values[part] for part in parts],
+        weights,
+        literal,
+        more_names=["HashSplit"] if table.shares != SHARES[0] else [],
+        images=False,
         shares=table.shares,
         data=literal(data),
-        label=literal(label.name),
-        zero_or_one=label.classes == ("0", "1"),
-        two=len(label.classes) == 2,
-        weight=weight,
-        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes={weight}),")),
         # Of few rows, a longer search finds what chance has made of the eval split.
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
         batch_size=batch_size,
         places=max((column.places for column in table.features), default=0),
-        gate=gate,
-        why=why,
         slices=tuple_text(slices, literal),
-        checks=checks,
     )
 
 
-def gate_of(label: Label, by_split: Sequence[np.ndarray], of_test: np.ndarray | None = None) -> tuple[str, str, str]:
-    """Return a first gate, the reason for it, and data checks where the default ones do not fit.
+def render_config(
+    name: str,
+    label: Label,
+    by_split: Sequence[np.ndarray],
+    weights: np.ndarray | None,
+    literal: Literal,
+    more_names: Sequence[str],
+    **values: Any,
+) -> str:
+    """Return the text of a config; see ``gate_of`` for the label's values and weights."""
+    gate, why, checks = gate_of(label, by_split, weights)
+    names = ["Data", "Evaluation", "Gate", "Label", "PipelineConfig", "Training", "Tuning", *more_names]
+    weight = f", weight={literal(label.weight)}" if label.weight else ""
+    return TEMPLATES.get_template("config.py.j2").render(
+        name=name,
+        names=names_text(sorted([*names, *(["DataChecks"] if checks else [])])),
+        label=literal(label.name),
+        zero_or_one=label.classes == ("0", "1"),
+        two=len(label.classes) == 2,
+        weight=weight,
+        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes={weight}),")),
+        gate=gate,
+        why=why,
+        checks=checks,
+        **values,
+    )
 
-    Args:
-        label: What is predicted.
-        by_split: Its values in train, eval and test, each [rows].
-        of_test: Weights of the rows of test, [rows]; None: all count the same.
+
+def gate_of(label: Label, by_split: Sequence[np.ndarray], of_test: np.ndarray | None) -> tuple[str, str, str]:
+    """Return a first gate, the reason for it, and data checks if the default ones do not fit.
+
+    ``by_split`` has the label in train, eval and test, each [rows]; ``of_test`` the weights of test, None for equal.
     """
     train, test = by_split[0], by_split[-1]
     if label.task == "regression":
@@ -221,12 +236,20 @@ def _literal(value: str) -> str:
 
 
 def tuple_text(values: Sequence[str], literal: Literal, before: int = 12) -> str:
-    """Return a tuple as ruff writes it after so many characters: a line a value if one line is too short."""
+    """Return a tuple as ruff writes it after ``before`` characters: a line a value if one line is too short."""
     items = [literal(value) for value in values]
     one_line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if before + len(one_line) <= 118:
         return one_line
     return "\n".join(["(", *(f"    {item}," for item in items), ")"])
+
+
+def names_text(names: list[str]) -> str:
+    """Return imported names as ruff writes them."""
+    one_line = ", ".join(names)
+    if len(f"from pipeline.config import {one_line}") <= LONGEST_LINE:
+        return one_line
+    return "\n".join(["(", *(f"    {name}," for name in names), ")"])
 
 
 def mapping_text(values: Mapping[str, str | int], literal: Literal) -> str:

@@ -12,11 +12,10 @@ from pipeline.scaffold.files import (
     TEMPLATES,
     Literal,
     checked,
-    gate_of,
     label_line,
     mapping_text,
+    render_config,
     rounded,
-    tuple_text,
 )
 from pipeline.scaffold.image_inspection import Pictures
 from pipeline.settings.config import SPLITS
@@ -31,11 +30,10 @@ BACKBONE_SIDES = (96, 128, 160, 224)
 DRAWN = 64
 SMALL_IMAGES = 5_000
 TYPES = {"text": schema_pb2.BYTES, "integers": schema_pb2.INT, "floats": schema_pb2.FLOAT}
-LONGEST_LINE = 120
 
 
 def module_text(name: str, pictures: Pictures, backbone: str | None) -> str:
-    """Return the text of the module file, with a network of keras.applications or a small one of its own."""
+    """Return the text of the module file, with a network of keras.applications or a small one."""
     label = pictures.label
     height, width, crop = _shape(pictures, BACKBONE_SIDES if backbone else SIDES)
     blocks = max(1, round(math.log2(min(height, width) / 2 / 4)))
@@ -117,47 +115,26 @@ def summary(pictures: Pictures) -> Iterator[tuple[str, str]]:
 
 
 def _config(name: str, data: str, pictures: Pictures, backbone: str | None, literal: Literal) -> str:
-    label, count = pictures.label, len(pictures.values)
-    parts = np.split(
-        np.random.default_rng(0).permutation(pictures.values),
-        (np.cumsum(list(pictures.shares.values())[:-1]) * count // sum(pictures.shares.values())),
-    )
-    gate, why, checks = gate_of(label, parts)
+    count = len(pictures.values)
+    ends = np.cumsum(list(pictures.shares.values())[:-1]) * count // sum(pictures.shares.values())
     batch_size = 32 if count < SMALL_IMAGES or backbone else 64
-    epochs = min(60, max(10, math.ceil(STEPS * batch_size / (0.7 * count))))
-    if backbone:
-        epochs = 15
-    names = ["Data", "Evaluation", "Gate", "Images", "Label", "PipelineConfig", "Training", "Tuning"]
-    names += ["DataChecks"] * bool(checks) + ["HashSplit"] * (not pictures.splits)
-    return TEMPLATES.get_template("image_config.py.j2").render(
-        name=name,
-        names=_names(sorted(names)),
+    return render_config(
+        name,
+        pictures.label,
+        np.split(np.random.default_rng(0).permutation(pictures.values), ends),
+        None,
+        literal,
+        more_names=["Images"] if pictures.splits else ["HashSplit", "Images"],
+        images=True,
         data=literal(data),
         column="" if pictures.column == Images().column else f"column={literal(pictures.column)}",
         splits=mapping_text({split: pictures.splits[split] for split in SPLITS}, literal) if pictures.splits else "",
         folder=literal(facts(pictures.column)[1]) if pictures.nested else "",
         shares=pictures.shares,
-        label=literal(label.name),
-        zero_or_one=label.classes == ("0", "1"),
-        two=len(label.classes) == 2,
-        classes=tuple_text(label.classes, literal, len(f"    label=Label({literal(label.name)}, classes=),")),
         backbone=backbone,
-        epochs=epochs,
-        head_epochs=5,
+        epochs=15 if backbone else min(60, max(10, math.ceil(STEPS * batch_size / (0.7 * count)))),
         batch_size=batch_size,
-        patience=max(5, epochs // 3),
-        gate=gate,
-        why=why,
-        checks=checks,
     )
-
-
-def _names(names: list[str]) -> str:
-    """Return imported names as ruff writes them."""
-    one_line = ", ".join(names)
-    if len(f"from pipeline.config import {one_line}") <= LONGEST_LINE:
-        return one_line
-    return "\n".join(["(", *(f"    {name}," for name in names), ")"])
 
 
 def _shape(pictures: Pictures, sides: tuple[int, ...]) -> tuple[int, int, bool]:

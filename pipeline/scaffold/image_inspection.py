@@ -1,4 +1,4 @@
-"""Look at somebody's images: a folder with one of them for each class, or a table of their paths and labels."""
+"""Look at images: a folder with one of them for each class, or a table of their paths and labels."""
 
 import io
 import os
@@ -34,48 +34,26 @@ NAMES_OF_SPLITS = {"train": ("train", "training"), "eval": ("eval", "val", "vali
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images, as far as they were looked at.
-
-    Attributes:
-        label: What is to be predicted.
-        values: The label of each: numbers of classes, int64, or numbers, float64, [images].
-        column: Of a table, the one with the paths.
-        others: Columns of a table that are neither the path nor the label.
-        nested: Whether there are folders besides those of the classes.
-        splits: File pattern by split where folders say it, else empty.
-        shares: Of the splits to which images are assigned by their hash.
-        sizes: Width and height as people see them, of those that were opened, [images, 2].
-        formats: Number of images of each format, of the same.
-        grey: Whether these have no colours.
-    """
+    """The images, as far as they were looked at."""
 
     label: Label
-    values: np.ndarray
-    column: str
-    others: tuple[Column, ...]
-    nested: bool
-    splits: Mapping[str, str]
-    shares: Mapping[str, int]
-    sizes: np.ndarray
-    formats: Mapping[str, int]
-    grey: bool
+    values: np.ndarray  # the label of each: numbers of classes, int64, or numbers, float64, [images]
+    column: str  # with the paths, of a table
+    others: tuple[Column, ...]  # of a table
+    nested: bool  # there are folders that are not classes
+    splits: Mapping[str, str]  # file pattern by split, if the folders say it
+    shares: Mapping[str, int]  # of the splits, if they do not
+    sizes: np.ndarray  # width and height of the opened images, as people see them, [images, 2]
+    formats: Mapping[str, int]  # number of opened images by format
+    grey: bool  # the opened images have no colours
 
 
 def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
-    """Find the images and their labels, and open some of them.
-
-    Args:
-        path: A folder with a folder of images for each class, or a CSV or Parquet file with their paths, which start at
-            its own folder.
-        label_name: Column of the label; None: "label", which a table must have.
-        task: What is to be predicted; None finds out.
-
-    Raises:
-        UserError: the images or their labels cannot make a model.
-    """
+    """Find images in a folder of classes, or by a table of paths relative to its folder; open some of them."""
     if path.is_dir():
         files, classes, splits = _by_folder(path)
-        label, values = label_of(label_name or LABEL, pa.chunked_array([classes]), task or _task(classes))
+        kind: Task = "binary" if pc.count_distinct(classes).as_py() == 2 else "multiclass"
+        label, values = label_of(label_name or LABEL, pa.chunked_array([classes]), task or kind)
         column = Images().column
         others: tuple[Column, ...] = ()
         nested = len({os.path.dirname(file) for file in files}) > max(1, len(splits)) * len(label.classes)
@@ -107,16 +85,8 @@ def look(path: Path, label_name: str | None, task: Task | None) -> Pictures:
     return Pictures(label, values, column, others, nested, splits, shares, *_opened(files))
 
 
-def _task(classes: pa.Array) -> Task:
-    return "binary" if pc.count_distinct(classes).as_py() == 2 else "multiclass"
-
-
 def _by_folder(folder: Path) -> tuple[list[str], pa.Array, dict[str, str]]:
-    """Return the images below a folder, the class of each, and the patterns of splits where there are folders of them.
-
-    Raises:
-        UserError: there are none, there is something else, or there is one class only.
-    """
+    """Return the images below a folder, the class of each, and the pattern of each split if it has a folder."""
     splits = _folders_of_splits(folder)
     expected = f"expected {folder}/CLASS/ with the images of each class, or a table of paths and labels"
     files: list[str] = []
@@ -149,11 +119,7 @@ def _folders_of_splits(folder: Path) -> dict[str, str]:
 
 
 def _column_of_paths(table: Path, columns: Mapping[str, pa.ChunkedArray], label: str) -> str:
-    """Return the column whose first values are paths of images, "image" if there are several.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the column whose first values are paths of images, "image" if there are several."""
     missing = ""
     names = sorted((name for name in columns if name != label), key=lambda name: name != Images().column)
     for name in names:
@@ -169,11 +135,7 @@ def _column_of_paths(table: Path, columns: Mapping[str, pa.ChunkedArray], label:
 
 
 def _opened(files: Sequence[str]) -> tuple[np.ndarray, dict[str, int], bool]:
-    """Open some of the images; return their sizes, the number of each format, and whether all are grey.
-
-    Raises:
-        UserError: one of them cannot be read.
-    """
+    """Open some of the images; return their sizes, the number of each format, and whether all are grey."""
     places = np.unique(np.linspace(0, len(files) - 1, LOOKED_AT).astype(int))
     facts, modes = [], set()
     for file in [files[place] for place in places]:

@@ -1,4 +1,4 @@
-"""Infer the label of somebody's data: its classes, or that it is a number."""
+"""Infer the label of a table: its classes, or that it is a number."""
 
 import re
 from collections.abc import Sequence
@@ -21,19 +21,7 @@ CLASSES_OF_NUMBERS = 10
 
 
 def label_of(name: str, column: pa.ChunkedArray, task: Task | None) -> tuple[Label, np.ndarray]:
-    """Infer the label.
-
-    Args:
-        name: Its column.
-        column: Its values as they stand in the file, [rows].
-        task: What it is; None finds out.
-
-    Returns:
-        The label, and its values: the numbers of classes, int64, or numbers, float64, [rows].
-
-    Raises:
-        UserError: no model can learn it.
-    """
+    """Infer the label; return it with its values: numbers of classes, int64, or numbers, float64, [rows]."""
     array = one_array(column)
     missing = array.null_count
     if missing:

@@ -1,4 +1,4 @@
-"""Read somebody's data: typed rows, the label, the columns, and the splits that a run will assign them to."""
+"""Read a table: typed rows, the label, the columns, and the splits that a run will assign them to."""
 
 import dataclasses
 import difflib
@@ -33,25 +33,15 @@ SMALL = 1_000
 
 @dataclass(frozen=True)
 class Table:
-    """The data, as far as it was read.
+    """The data, as far as it was read."""
 
-    Attributes:
-        rows: As ExampleGen makes examples of them: lists of int64, float32 or bytes.
-        label: What is to be predicted.
-        values: The label: numbers of classes, int64, or numbers, float64, [rows].
-        columns: The others.
-        whole: Whether all rows were read.
-        shares: Of the splits to which rows are assigned by their hash.
-        places: The split of each row as its place in ``config.SPLITS``, int64 [rows].
-    """
-
-    rows: pa.Table
+    rows: pa.Table  # as ExampleGen writes them: lists of int64, float32 or bytes
     label: Label
-    values: np.ndarray
-    columns: tuple[Column, ...]
-    whole: bool
-    shares: Mapping[str, int]
-    places: np.ndarray
+    values: np.ndarray  # of the label: numbers of classes, int64, or numbers, float64, [rows]
+    columns: tuple[Column, ...]  # the others
+    whole: bool  # all rows were read
+    shares: Mapping[str, int]  # of the splits
+    places: np.ndarray  # the split of each row as its place in SPLITS, int64 [rows]
 
     def split(self, name: str) -> pa.Table:
         """Return the rows of a split."""
@@ -60,11 +50,9 @@ class Table:
     @property
     def weights(self) -> np.ndarray | None:
         """Return how much each row counts, [rows]; None where all count the same."""
-        return (
-            None
-            if self.label.weight is None
-            else np.asarray(self.rows.column(self.label.weight).combine_chunks().values)
-        )
+        if self.label.weight is None:
+            return None
+        return np.asarray(self.rows.column(self.label.weight).combine_chunks().values)
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -73,36 +61,18 @@ class Table:
 
 
 class Read(NamedTuple):
-    """Columns as they stand in the files.
-
-    Attributes:
-        format: Of the files.
-        scans: Of them.
-        by_name: Values by column, [rows].
-        whole: Whether all rows were read.
-    """
+    """Columns as they stand in the files."""
 
     format: str
     scans: list[shards.FileScan]
     by_name: dict[str, pa.ChunkedArray]
-    whole: bool
+    whole: bool  # all rows were read
 
 
 def look(
     data: Data, label_name: str, task: Task | None, leave_out: Collection[str] = (), weight: str | None = None
 ) -> Table:
-    """Read the data and find out what it is.
-
-    Args:
-        data: CSV or Parquet files.
-        label_name: The column to predict.
-        task: What it is; None finds out.
-        leave_out: Columns that the model shall not use.
-        weight: Column of how much each row counts; None: all count the same.
-
-    Raises:
-        UserError: the data or its label cannot make a model.
-    """
+    """Read a table and infer label and columns; ``weight`` names the column of how much each row counts."""
     read = read_columns(data, label_name)
     names, count = list(read.by_name), len(read.by_name[label_name])
     _check_named(leave_out, names, label_name)
@@ -141,11 +111,7 @@ def look(
 
 
 def read_columns(data: Data, label: str) -> Read:
-    """Read CSV or Parquet files.
-
-    Raises:
-        UserError: they are none, lack the label or have hardly any rows.
-    """
+    """Read CSV or Parquet files."""
     found = find_files(data)
     if found.format == "tfrecord":
         raise UserError("pipeline new reads CSV and Parquet files; for TFRecords copy configs/flights.py and edit it")
@@ -163,15 +129,7 @@ def read_columns(data: Data, label: str) -> Read:
 
 
 def check_leaks(table: Table, keep: Collection[str]) -> None:
-    """Refuse columns that contain a leaked label, by the rows and the rule of the run itself.
-
-    Args:
-        table: The data.
-        keep: Columns that a person vouches for.
-
-    Raises:
-        UserError: there are some, or no such column is to be kept.
-    """
+    """Refuse columns that contain a leaked label, by the rows and the rule of the run itself."""
     _check_named(keep, table.rows.column_names, table.label.name)
     usable = {column.name for column in table.features} - set(keep)
     names = [name for name in table.rows.column_names if name in usable or name == table.label.name]
@@ -221,11 +179,7 @@ def _read(scans: list[shards.FileScan]) -> tuple[list[tuple[Rows, str]], bool]:
 
 
 def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Table]:
-    """Yield the rows as ExampleGen will make examples of them, without the label.
-
-    Raises:
-        UserError: a number is too large, or a weight is none.
-    """
+    """Yield the rows as ExampleGen will make examples of them, without the label."""
     others = {label.weight: csv_files.FLOATS} if label.weight else {}
     scans = [
         dataclasses.replace(scan, types={**types, **others, label.name: scan.types[label.name]}) for scan in read.scans
@@ -243,11 +197,7 @@ def _typed(read: Read, types: Mapping[str, str], label: Label) -> Iterator[pa.Ta
 
 
 def _assign(table: pa.Table, label: Label, values: np.ndarray) -> tuple[Mapping[str, int], np.ndarray]:
-    """Return shares with which every split has rows of both classes, and the split of each row.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Return shares with which every split has rows of both classes, and the split of each row."""
     records = serialize(table)
     reason = ""
     for shares in SHARES[1 if len(values) < SMALL else 0 :]:
@@ -289,11 +239,7 @@ def _check_columns(file: str, names: list[str], label: str) -> None:
 
 
 def _check_named(wanted: Collection[str], names: list[str], label: str) -> None:
-    """Refuse columns to leave out or to keep that are not there, or are the label.
-
-    Raises:
-        UserError: one is.
-    """
+    """Refuse columns to leave out or to keep that are not there, or are the label."""
     for name in wanted:
         if name == label:
             raise UserError(f"the column {name!r} is the label, and can be neither left out nor kept")

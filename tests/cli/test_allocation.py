@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.allocation import with_allocation
+from pipeline.cli.startup import with_allocation
 
 ROOT = Path(__file__).resolve().parents[2]
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -16,7 +16,7 @@ LARGE = 8 << 20
 # VmFlags of the mapping that has the block: "hg" where large pages were asked for.
 SCRIPT = f"""
 import ctypes, os, re, sys
-from pipeline.cli.allocation import restart_with_allocation
+from pipeline.cli.startup import restart_with_allocation
 
 print("started", flush=True)
 restart_with_allocation()

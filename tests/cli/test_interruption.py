@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.interruption import Interrupted
 from pipeline.cli.local_run import LocalRun
+from pipeline.cli.startup import Interrupted
 from pipeline.runs import webhook
 from pipeline.runs.webhook import Webhook
 from pipeline.settings.config import load_config
@@ -23,22 +23,22 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHIN_BEAM = """
 import os, signal, sys, time
 import apache_beam as beam
-from pipeline.cli import interruption
+from pipeline.cli import startup
 
 def end(row):
     os.kill(os.getpid(), signal.{name})
     time.sleep(0.5)
     return row
 
-interruption.catch_signals()
+startup.catch_signals()
 try:
     try:
         with beam.Pipeline() as pipeline:
             pipeline | beam.Create([1]) | beam.Map(end)
     except Exception:
         pass  # Beam wraps what ends it in an error of its own, and the next line must still know
-    interruption.check()
-except interruption.Interrupted as told:
+    startup.check_interruption()
+except startup.Interrupted as told:
     print(told)
     sys.exit(told.exit_code)
 """
@@ -93,12 +93,12 @@ def test_ctrl_c_while_tensorflow_is_imported_is_the_outcome(tmp_path):
 
 IGNORED = """
 import os, signal, sys
-from pipeline.cli import interruption
-for number in interruption.SIGNALS:
+from pipeline.cli import startup
+for number in startup.SIGNALS:
     signal.signal(number, signal.SIG_IGN)
-interruption.catch_signals()
-interruption.catch_ctrl_c()
-for number in interruption.SIGNALS:
+startup.catch_signals()
+startup.catch_ctrl_c()
+for number in startup.SIGNALS:
     os.kill(os.getpid(), number)
 print("goes on")
 """
@@ -145,10 +145,10 @@ def test_an_outcome_that_was_announced_stays_when_the_report_is_interrupted(tmp_
 REPORT = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.cli import interruption
+from pipeline.cli import startup
 from pipeline.cli.terminal import redirect_output
 
-interruption.catch_signals()
+startup.catch_signals()
 with redirect_output(Path(sys.argv[1])) as screen:
     screen.report(lambda: os.kill(os.getpid(), signal.SIGINT), "a run")
 print("ends as the run does")

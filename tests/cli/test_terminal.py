@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.cli import running_line, terminal
+from pipeline.cli import terminal
 from pipeline.cli.printing import Terminal
 from pipeline.errors import UserError
 from pipeline.runs.results import Results
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = """\
 import logging, os, sys
 from pathlib import Path
-from pipeline.cli import running_line, terminal
+from pipeline.cli import terminal
 from pipeline.cli.printing import Terminal
 from pipeline.progress import Progress
 
@@ -90,10 +90,10 @@ def test_a_terminal_shows_the_running_step_with_its_seconds_and_how_far_it_is(tm
 
 
 def test_a_log_gets_a_line_of_a_step_that_runs_for_long(monkeypatch):
-    monkeypatch.setattr(running_line, "SOON", 0.01)
+    monkeypatch.setattr(terminal, "SOON", 0.01)
     reading, writing = os.pipe()
     with os.fdopen(reading) as read, os.fdopen(writing, "w", buffering=1) as write:
-        line = running_line.RunningLine(Terminal(file=write))
+        line = terminal.RunningLine(Terminal(file=write))
         line.start("Trainer", "Baselines")
         line.progress("training", "epoch 1 of 3")
         shown = next(text for text in read if "epoch" in text)

@@ -7,6 +7,7 @@ import pytest
 from pipeline.costs import rates
 from pipeline.costs.rates import Rates, run_rates, task_machine
 from pipeline.errors import UserError
+from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig, Tuning, load_config
 from pipeline.settings.endpoint import Endpoint
 from pipeline.settings.machines import Job, Machines, Resources
@@ -151,4 +152,4 @@ def test_a_region_without_prices_leaves_nothing_priced() -> None:
 def test_rates_come_back_from_json_as_they_were() -> None:
     machines = Machines(training=Job("n1-standard-8", "NVIDIA_TESLA_T4", 1))
     found = rated(vertex(machines, endpoint=Endpoint("late-flights")), stored_gb=1)
-    assert rates.from_json(rates.to_json(found)) == found
+    assert checks.from_json(Rates, checks.to_json(found)) == found

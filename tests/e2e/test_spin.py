@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.cli.running_line import SOON
+from pipeline.cli.terminal import SOON
 from tests.e2e.run import Run, call, edit, with_few_features
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli.printing import LogFormatter, Terminal, assembled, say
-from pipeline.cli.running_line import RunningLine
-from pipeline.cli.terminal import Screen, print_table
+from pipeline.cli.terminal import RunningLine, Screen, print_table
 from pipeline.settings.names import plain_names
 from tests.hostile.mutations import CASES, TEXTS
 

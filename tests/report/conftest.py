@@ -35,7 +35,7 @@ def described(tmp_path) -> Callable:
         import tensorflow_data_validation as tfdv
         from tfx.types import artifact_utils, standard_artifacts
 
-        from pipeline.report.run import FinishedRun
+        from pipeline.report.finished_run import FinishedRun
         from pipeline.runs import record
         from pipeline.runs.step import Step
         from pipeline.settings.config import load_config

@@ -17,7 +17,7 @@ from pipeline.data.examples import serialize
 from pipeline.quality.serving_skew import statistics_of
 from pipeline.report import evaluation, page, scoring, thumbnails
 from pipeline.report.blocks import Section, Table, Text, Thumbnails, write_page
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.runs import record
 from pipeline.runs.step import Step
 from pipeline.settings.config import Data, Label, load_config

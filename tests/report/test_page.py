@@ -134,8 +134,8 @@ def test_artifacts_deleted_by_hand_leave_a_report_that_says_so(clone, first, tmp
         def folder_of(self, step, output):
             return str(copy)
 
-    kinds = [block.kind for block in training.training(Lost())]
-    assert (kinds[0], kinds[-2:]) == ("text", ["figures", "table"])
+    kinds = [type(block).__name__ for block in training.training(Lost())]
+    assert (kinds[0], kinds[-2:]) == ("Text", ["Figures", "Table"])
     (copy / "steps.csv").write_text("cut")
     (only,) = _made("Training", lambda: training.training(Lost()))
     assert only.text.startswith("This part could not be made: ")

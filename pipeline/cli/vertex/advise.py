@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.costs import advice
 from pipeline.costs.advice import Advisor, Answer, Measured, Question
 from pipeline.costs.bill import dollars
@@ -25,12 +25,7 @@ HEADER = ("machine", "hours (between)", "on demand", "spot")
 
 
 def advise(session: Session) -> int:
-    """Print a line for each choice of machines, and a sentence that recommends one.
-
-    Raises:
-        WrongArgument: a machine, an accelerator or a region is unknown.
-        UserError: there is no finished run here.
-    """
+    """Print a line for each choice of machines, and a sentence that recommends one."""
     arguments, screen, table = session.arguments, session.screen, session.vertex.machines
     file = find_root() / TABLE
     if arguments.refresh:
@@ -46,7 +41,14 @@ def advise(session: Session) -> int:
             "name one of them with --region"
         )
     run = _last_run(session)
-    question = _question(session, run)
+    question = Question(
+        rows=arguments.rows or run.all_rows,
+        epochs=arguments.epochs or session.config.training.epochs,
+        kind="images" if session.config.data.images else "tables",
+        precision=session.config.training.precision,
+        epochs_here=session.config.training.epochs,
+        search_rows=session.config.tuning.rows,
+    )
     searching = searches(session.config) and SEARCH in run.seconds
     run = replace(run, seconds={name: run.seconds[name] for name in run.seconds if searching or name != SEARCH})
 
@@ -69,12 +71,7 @@ def advise(session: Session) -> int:
 
 
 def _refresh(session: Session, file: Path) -> None:
-    """Bring the prices up to date.
-
-    Raises:
-        WrongArgument: there is no project to ask for.
-        UserError: there is no answer.
-    """
+    """Bring the prices up to date."""
     if not session.arguments.project:
         raise WrongArgument(
             "--refresh asks Google's Cloud Billing Catalog in the name of a project: give --project (or "
@@ -89,26 +86,10 @@ def _refresh(session: Session, file: Path) -> None:
 def _last_run(session: Session) -> Measured:
     """Return the times of the last finished run with a model in the session's output folder."""
     output, command = session.output, f"{runner()}{pipeline_flags(session.arguments)}"
-    if (output / store.FILE).is_file():
-        with store.opened(output) as metadata:
-            runs = store.runs_of(metadata)
-        for run in reversed(runs):
-            if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
-                return measured(run)
+    for run in reversed(store.runs(output)):
+        if run.record.exit_code is not None and run.artifact("Trainer", "model_run"):
+            return measured(run)
     raise UserError(f"there is no finished run below {shown(output)} yet; start one: {command}")
-
-
-def _question(session: Session, run: Measured) -> Question:
-    """Return the settings of the config and the rows of the last run, where no flag says otherwise."""
-    arguments, config = session.arguments, session.config
-    return Question(
-        rows=arguments.rows or run.all_rows,
-        epochs=arguments.epochs or config.training.epochs,
-        kind="images" if config.data.images else "tables",
-        precision=config.training.precision,
-        epochs_here=config.training.epochs,
-        search_rows=config.tuning.rows,
-    )
 
 
 def _title(session: Session, run: Measured, question: Question, prices: Prices) -> list[str]:

@@ -12,13 +12,12 @@ from pipeline.settings.checks import Rule, number, text, whole
 
 # The module of pipeline.cli.vertex that has a function of the command's name.
 COMMANDS = {
-    **dict.fromkeys(("run", "check", "compile"), "run"),
+    **dict.fromkeys(("run", "check", "compile"), "jobs"),
     "rehearse": "rehearse",
     "advise": "advise",
-    **dict.fromkeys(("watch", "schedule"), "run"),
-    **dict.fromkeys(("schedules", "pause", "resume", "unschedule"), "schedules"),
+    **dict.fromkeys(("watch", "schedule", "schedules", "pause", "resume", "unschedule"), "jobs"),
     **dict.fromkeys(("rollback", "batch-predict", "monitor"), "serving"),
-    "costs": "unused",
+    "costs": "estimates",
 }
 # Commands that need the data and the module file, and take the flags that replace them.
 GRAPH = ("run", "check", "compile", "rehearse", "schedule")

@@ -1,18 +1,44 @@
 """Run a command of vertex_runner.py."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.cli import command_line, terminal
+from pipeline.cli import command_line
+from pipeline.cli.terminal import Screen, redirect_output
 from pipeline.cli.vertex.arguments import COMMANDS, GRAPH
-from pipeline.cli.vertex.session import Session
 from pipeline.data.location import check_data, prepare
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.target import Vertex
+
+if TYPE_CHECKING:
+    from pipeline.vertex.cloud import Cloud
+
+
+@dataclass(frozen=True)
+class Session:
+    """One call of vertex_runner.py: what every command works with."""
+
+    arguments: argparse.Namespace
+    config: PipelineConfig
+    vertex: Vertex
+    output: Path  # of the pipeline's runs on this machine
+    folder: Path  # for what the command writes, and its log
+    run_id: str
+    screen: Screen
+
+    def connect(self) -> Cloud:
+        """Return the connection to the project and region; without credentials, raise a UserError."""
+        from pipeline.vertex.cloud import Cloud
+
+        return Cloud.connect(self.vertex.project, self.vertex.region)
 
 
 def read_config(arguments: argparse.Namespace, root: Path) -> PipelineConfig:
@@ -43,7 +69,7 @@ def run(arguments: argparse.Namespace, config: PipelineConfig, vertex: Vertex, r
     elif arguments.command == "rehearse":
         folder = output / "rehearsal"
         log = folder / "logs" / f"{run_id}.log"
-    with terminal.redirect_output(log) as screen:
+    with redirect_output(log) as screen:
         # With the log in place: TensorFlow and TFX take seconds and print a lot.
         module = importlib.import_module(f"pipeline.cli.vertex.{COMMANDS[arguments.command]}")
         command = getattr(module, arguments.command.replace("-", "_"))

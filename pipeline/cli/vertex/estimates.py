@@ -1,13 +1,13 @@
-"""Show what a run on Vertex AI will cost before it is submitted, keep it within a budget, and show what it has cost."""
+"""Show costs on Vertex AI: of a run before and after it, against a budget, and of unused resources."""
 
 import datetime
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.cli.command_line import pipeline_flags
+from pipeline.cli.command_line import SUCCEEDED, pipeline_flags
 from pipeline.cli.terminal import Screen
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.costs.bill import CAVEAT, Bill, dollars, fee, times_of
 from pipeline.costs.estimate import Estimate, Part, Times, estimate
 from pipeline.costs.prices import TABLE, Prices, read_prices
@@ -61,7 +61,7 @@ def show(session: Session) -> bool:
 def show_bill(bill: Bill, screen: Screen) -> None:
     """Show what a run has taken and cost, by task."""
     rows = [
-        (_name(line.task, line.part), line.machine, _hours(line.seconds / 3600), dollars(line.cost))
+        (_name(line.task, line.part), line.machine, f"{line.seconds / 3600:.2f}", dollars(line.cost))
         for line in bill.lines
     ]
     rows += [("run of the pipeline", "", "", fee(bill.run_fee)), ("together", "", "", dollars(bill.total))]
@@ -70,32 +70,57 @@ def show_bill(bill: Bill, screen: Screen) -> None:
     _print_left_out(bill.unpriced, bill.date, screen)
 
 
+def costs(session: Session) -> int:
+    """List what is not used; change nothing, and return the same exit code with or without findings."""
+    # Google's clients take seconds.
+    from pipeline.vertex.cloud import explaining
+    from pipeline.vertex.pipelines.unused import Scope, Unused, search
+
+    vertex, screen, now = session.vertex, session.screen, datetime.datetime.now(datetime.UTC)
+    prices = read_prices(find_root() / TABLE)
+    days = session.arguments.days
+    screen.note(f"not used by {session.config.name} for {days} days in {vertex.project}, {vertex.region}:\n")
+    if stale := prices.stale(now.date()):
+        screen.warning(stale)
+    with explaining("looking for what is not used"):
+        scope = Scope(session.connect(), session.config, vertex, prices, now - datetime.timedelta(days=days))
+        found = list(search(scope, screen.busy))
+    unused, lines = [one for one in found if isinstance(one, Unused)], [one for one in found if isinstance(one, str)]
+    if unused:
+        amounts = ["unknown" if one.price is None else f"{one.price:,.2f}" for one in unused]
+        rows = [(f"{number:>2}", one.what, amounts[number - 1]) for number, one in enumerate(unused, 1)]
+        rows.append(("", "total of the known prices", f"{sum(one.price or 0.0 for one in unused):,.2f}"))
+        screen.table(("", "what", "$ a month"), rows, left=2)
+        screen.note("\nwhat ends them; nothing was changed:")
+        for number, one in enumerate(unused, 1):
+            screen.note(f" {number:>2} {one.command}")
+    else:
+        screen.note("nothing" + (" in what could be checked" if lines else ""))
+    for line in ["", *lines] if lines else ():
+        screen.note(" ".join(line.split()))  # a line each, whatever is in a name
+    return SUCCEEDED
+
+
 def _earlier(output: Path) -> tuple[list[Times], float]:
     """Return the times of earlier runs, on Vertex AI first and the newest first; and what the last left here, in GB."""
     from pipeline.runs import store
 
     jobs = [job for job in reversed(watched_jobs.read_all(output)) if job.state == "succeeded"]
     times = [times_of(job.bill, f"the job {job.id} on Vertex AI") for job in jobs]
-    if not (output / store.FILE).is_file():
-        return times, 0.0
-    with store.opened(output) as metadata:
-        runs = [run for run in store.runs_of(metadata) if run.record.exit_code is not None and run.makers]
+    runs = [run for run in store.runs(output) if run.record.exit_code is not None and run.makers]
     for run in reversed(runs):
         times.append(Times(f"the run {run.name} on this machine", run.seconds_of_steps))
     last = runs[-1].outputs.values() if runs else ()
     folders = {artifact.uri for outputs in last for artifacts in outputs.values() for artifact in artifacts}
-    return times, sum(map(_size, folders)) / 1e9
-
-
-def _size(folder: str) -> int:
-    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    files = (file for folder in folders for file in Path(folder).rglob("*"))
+    return times, sum(file.stat().st_size for file in files if file.is_file()) / 1e9
 
 
 def _print(found: Estimate, prices: Prices, local_run: str, screen: Screen) -> None:
     if found.parts:
         screen.note(f"costs, estimated from {' and '.join(found.sources)}, if nothing is cached")
         rows = [
-            (_names(parts), parts[0].machine, _hours(sum(p.hours for p in parts)), *_amounts(parts))
+            (_names(parts), parts[0].machine, f"{sum(part.hours for part in parts):.2f}", *_amounts(parts))
             for parts in _grouped(found.parts)
         ]
         low, high = found.price_between
@@ -177,7 +202,3 @@ def _name(task: str, part: str) -> str:
 def _amounts(parts: Sequence[Part]) -> tuple[str, str]:
     low, high = (sum(part.price_between[end] for part in parts) for end in (0, 1))
     return dollars(sum(part.price for part in parts)), f"{dollars(low)} to {dollars(high)}"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.2f}"

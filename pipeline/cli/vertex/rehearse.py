@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from pipeline.cli.command_line import FAILED, SUCCEEDED
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.runs.results import read_results
@@ -15,11 +15,7 @@ from pipeline.vertex.rehearsal import comparison, task_runner
 
 
 def rehearse(session: Session) -> int:
-    """Compile for Vertex AI with folders here, run the job task by task, and show how it went.
-
-    Raises:
-        UserError: the data is not on this machine.
-    """
+    """Compile for Vertex AI with folders here, run the job task by task, and show how it went."""
     config, vertex, folder, screen = session.config, session.vertex, session.folder, session.screen
     if config.data.query_source or is_remote(config.data.path):
         raise UserError(
@@ -32,7 +28,7 @@ def rehearse(session: Session) -> int:
             target = task_runner.target_for(folder, config.name, vertex)
             job = json.loads(compile(config, target, folder).read_text(encoding="utf-8"))
             module = Path(config.module)
-            steps = task_runner.run(job, session.run_id, folder, module, screen.step_starts, screen.step_ends)
+            steps = task_runner.run(job, session.run_id, folder, module, screen.busy, screen.step_ends)
         except StepFailed as failure:
             screen.failure(failure.step, failure.seconds, failure.__cause__, config)
             page = task_runner.report_of(folder, session.run_id)

@@ -1,7 +1,7 @@
 """Commands about models that are registered and deployed: rollback, batch-predict and monitor."""
 
 from pipeline.cli.command_line import SUCCEEDED
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.errors import UserError
 from pipeline.settings.target import Target
 from pipeline.vertex.cloud import explaining
@@ -29,11 +29,7 @@ def rollback(session: Session) -> int:
 
 
 def batch_predict(session: Session) -> int:
-    """Answer the rows of a table or of files with the version that has the alias "default".
-
-    Raises:
-        UserError: no model was pushed yet.
-    """
+    """Answer the rows of a table or of files with the version that has the alias "default"."""
     arguments, config, cloud = session.arguments, session.config, session.connect()
     with explaining("batch prediction"):
         registry = Registry(cloud, config.name)

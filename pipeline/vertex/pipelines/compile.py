@@ -13,7 +13,7 @@ from tfx.orchestration.kubeflow.v2.kubeflow_v2_dag_runner import KubeflowV2DagRu
 from tfx.orchestration.pipeline import Pipeline
 
 from pipeline import filesystem
-from pipeline.costs.rates import Rates, to_json
+from pipeline.costs.rates import Rates
 from pipeline.data import image_dataset
 from pipeline.data.files import Files
 from pipeline.data.location import find_files
@@ -87,7 +87,7 @@ def _add_report(spec: dict[str, Any], config: PipelineConfig, vertex: Vertex, ra
     spec["root"]["dag"] = {"tasks": {ALL_NODES: {"taskInfo": {"name": ALL_NODES}, "componentRef": {"name": ALL_NODES}}}}
     arguments = ["--job", JOB_NAME, "--config", config_to_json(config), "--executor-input", "{{$}}"]
     if rates:
-        arguments += [RATES_FLAG, to_json(rates)]
+        arguments += [RATES_FLAG, checks.to_json(rates)]
     if vertex.webhook_url:
         arguments += ["--webhook-url", vertex.webhook_url, "--webhook-secret", str(vertex.webhook_secret)]
     module = "pipeline.vertex.pipelines.report_task"

@@ -32,7 +32,7 @@ from pipeline.costs.bill import to_dict
 from pipeline.errors import UserError
 from pipeline.quality.verdict import FAILED, whole_outcome
 from pipeline.report import page
-from pipeline.report.run import FinishedRun
+from pipeline.report.finished_run import FinishedRun
 from pipeline.runs import record, webhook
 from pipeline.runs.results import Results, outcome_of
 from pipeline.runs.step import Step

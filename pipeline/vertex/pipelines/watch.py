@@ -7,8 +7,9 @@ from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
 from pipeline.costs.bill import Bill, bill_of
-from pipeline.costs.rates import from_json
+from pipeline.costs.rates import Rates
 from pipeline.runs.watched_jobs import WatchedJob
+from pipeline.settings import checks
 from pipeline.vertex import ALL_NODES, FIRST_OF_RESOLVER, REPORT, REPORT_TASK, node_of, training_page
 from pipeline.vertex.cloud import ENDED_STATES, SECONDS, Cloud, LostContact, explaining, poll
 from pipeline.vertex.pipelines.submit import console_url
@@ -116,7 +117,7 @@ def bill_of_job(job: v1.PipelineJob) -> Bill | None:
     if RATES_FLAG not in words:
         return None
     seconds = {node_of(task.task_name): seconds_of(task) for task in tasks_of(job) if task.state in PAID_FOR}
-    return bill_of(from_json(words[words.index(RATES_FLAG) + 1]), seconds)
+    return bill_of(checks.from_json(Rates, words[words.index(RATES_FLAG) + 1]), seconds)
 
 
 def watched(name: str, job: v1.PipelineJob, bill: Bill) -> WatchedJob:

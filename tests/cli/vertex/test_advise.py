@@ -13,7 +13,7 @@ from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import settings
 from pipeline.cli.vertex.advise import _recommendation, advise
 from pipeline.cli.vertex.arguments import parse_arguments
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.costs.advice import Answer
 from pipeline.errors import UserError, WrongArgument
 from pipeline.settings.image_data import Images

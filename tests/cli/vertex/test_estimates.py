@@ -13,7 +13,7 @@ import pytest
 from pipeline.cli.printing import Terminal
 from pipeline.cli.terminal import Screen
 from pipeline.cli.vertex import estimates
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.costs.bill import Bill, Line
 from pipeline.runs import watched_jobs
 from pipeline.runs.watched_jobs import WatchedJob

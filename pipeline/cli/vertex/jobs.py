@@ -1,5 +1,6 @@
-"""Commands about one job: run, check, compile, schedule and watch."""
+"""Commands about jobs and their schedules."""
 
+import functools
 import json
 import logging
 import shutil
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from pipeline.cli.command_line import FAILED, SUCCEEDED
 from pipeline.cli.vertex import estimates
-from pipeline.cli.vertex.session import Session
+from pipeline.cli.vertex.commands import Session
 from pipeline.errors import UserError
 from pipeline.filesystem import is_remote
 from pipeline.quality.verdict import NOT_BLESSED
@@ -16,7 +17,8 @@ from pipeline.runs import watched_jobs
 from pipeline.settings.target import Target
 from pipeline.vertex import UPLOADS
 from pipeline.vertex.cloud import Cloud, LostContact, explaining
-from pipeline.vertex.pipelines import preflight, schedules, submit
+from pipeline.vertex.pipelines import preflight, submit
+from pipeline.vertex.pipelines import schedules as service
 from pipeline.vertex.pipelines import watch as watching
 
 LOST_CONTACT = 4
@@ -59,7 +61,7 @@ def _check(session: Session) -> tuple[int, Session]:
 
 
 def compile(session: Session) -> int:
-    """Write the job and its files to a folder; nothing is asked of Google Cloud."""
+    """Write the job and its files to a folder, without Google Cloud."""
     job = _compile(session)
     uploads = json.loads((session.folder / UPLOADS).read_text(encoding="utf-8"))
     session.screen.note(
@@ -69,11 +71,7 @@ def compile(session: Session) -> int:
 
 
 def schedule(session: Session) -> int:
-    """Create the schedule of the pipeline, or change it to this job and these times.
-
-    Raises:
-        UserError: the data is on this machine.
-    """
+    """Create the schedule of the pipeline, or change it to this job and these times."""
     config = session.config
     if not config.data.query_source and not is_remote(config.data.path):
         raise UserError(
@@ -86,8 +84,32 @@ def schedule(session: Session) -> int:
     _compile(session)
     with explaining("scheduling"):
         cloud, note = session.connect(), session.screen.note
-        schedules.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
+        service.create(session.folder, session.vertex, config.name, session.arguments.cron, cloud, note)
     return SUCCEEDED
+
+
+def schedules(session: Session) -> int:
+    """List the schedules of the project in the region."""
+    with explaining("listing the schedules"):
+        shown = service.list_schedules(session.connect())
+    vertex = session.vertex
+    session.screen.note(
+        "\n".join(map(service.described, shown)) or f"no schedules in {vertex.project}, {vertex.region}"
+    )
+    return SUCCEEDED
+
+
+def _change_schedule(session: Session, change: service.Change) -> int:
+    name = session.arguments.schedule
+    with explaining(f"changing the schedule {name}"):
+        changed = service.change(name, change, session.connect())
+    session.screen.note(service.described(changed) if changed else f"deleted the schedule {name}")
+    return SUCCEEDED
+
+
+pause = functools.partial(_change_schedule, change="pause")
+resume = functools.partial(_change_schedule, change="resume")
+unschedule = functools.partial(_change_schedule, change="delete")
 
 
 def watch(session: Session) -> int:

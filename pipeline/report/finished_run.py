@@ -18,24 +18,15 @@ from pipeline.settings.config import PipelineConfig
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended, with or without an error.
-
-    Attributes:
-        config: Its settings.
-        steps: Those that ended well, in their order.
-        folder: Where the page is written.
-        record: Its record in the metadata store.
-        failed: The step that did not end well, and its seconds.
-        results: Metrics and verdict; None when no model was judged.
-        graph: All steps in their order, each with those it depends on; empty where that is not known.
-    """
+    """A run that has ended, with or without an error."""
 
     config: PipelineConfig
-    steps: Sequence[Step]
-    folder: Path
+    steps: Sequence[Step]  # that succeeded
+    folder: Path  # for the page
     record: Record
-    failed: tuple[str, float] | None
-    results: Results | None
+    failed: tuple[str, float] | None  # the step that did not succeed, and its seconds
+    results: Results | None  # None: no model was judged
+    # All steps in their order, each with those it depends on; empty if that is not known.
     graph: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
@@ -55,12 +46,12 @@ class FinishedRun:
         return artifacts[0] if artifacts else None
 
     def folder_of(self, step: str, output: str) -> str | None:
-        """Return the address of a step's output; None when there is none."""
+        """Return the address of a step's output, if any."""
         artifact = self.artifact(step, output)
         return str(artifact.uri) if artifact else None
 
     @cached_property
     def baseline(self) -> Mapping[str, float]:
-        """Return the metrics of the model to compare with, on all rows of the test split; empty when there is none."""
+        """Return the metrics of the model to compare with, on all rows of the test split, if any."""
         evaluation = self.folder_of("Evaluator", "evaluation")
         return read_metrics(evaluation, BASELINE).get("overall", {}) if evaluation else {}
