@@ -54,7 +54,7 @@ _plain = preprocessing_fn
 
 
 def preprocessing_fn(inputs, custom_config):
-    distance = tf.cast(dense(inputs["distance"]), tf.float32)
+    distance = number(inputs["distance"])
     longest = tft.experimental.ptransform_analyzer([distance], in_workers.Largest(), [tf.float32], [[]])[0]
     return {**_plain(inputs, custom_config), "of_longest": distance / longest}
 """

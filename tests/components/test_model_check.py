@@ -170,7 +170,7 @@ def test_a_model_that_answers_nan_for_a_missing_value_is_refused(check, folder, 
     missing = next(tensor for tensor in model.inputs if tensor.name == "missing")
     broken = keras.Model(model.inputs, NaNWhereMissing()([model.output, missing]))
     (problem, *_) = check(exported(folder, broken, transform_output))["problems"]
-    # Of the optional numbers in the order of the alphabet, the first is dewp; a gust may be missing in the data too.
+    # Numbers are in alphabetical order, and the first is dewp; a gust may be missing in the data too.
     assert "answers probability nan where dewp is missing" in problem
     assert "preprocessing_fn has to give every missing value one" in problem
 

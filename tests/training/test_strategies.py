@@ -15,7 +15,7 @@ from tests.training.processes import Data, cluster, finish, logs, losses, run, s
 
 pytestmark = pytest.mark.slow
 # Without dropout, whose random numbers differ from replica to replica. A model small enough to be traced quickly.
-VALUES = {"dropout": 0.0, "units": 32, "members": 4}
+VALUES = {"dropout": 0.0, "units": 64}
 ONE = {
     "model": "flights",
     "settings": {"batch_size": 64, "epochs": 1},

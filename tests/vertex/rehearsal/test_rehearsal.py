@@ -102,11 +102,11 @@ def test_a_second_run_finds_the_first_runs_model_and_refuses_a_worse_one(rehears
 
 
 def test_a_module_file_that_works_only_here_fails_with_the_reason_and_the_rest_is_cached(rehearsal_clone, rehearsed):
-    (rehearsal_clone / "models/widths.py").write_text("WIDTHS = [16, 32, 64]\n")
+    (rehearsal_clone / "models/widths.py").write_text("WIDTHS = [64, 128]\n")
     edit(
         rehearsal_clone / "models/flights.py",
-        '    units = hp.Choice("units", [16, 32, 64], default=32)',
-        '    from models import widths\n\n    units = hp.Choice("units", widths.WIDTHS, default=32)',
+        '    units = hp.Choice("units", [64, 128], default=128)',
+        '    from models import widths\n\n    units = hp.Choice("units", widths.WIDTHS, default=128)',
     )
     again = run(rehearsal_clone, "rehearse", runner="vertex_runner.py")
     assert again.code == 1
