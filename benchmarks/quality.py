@@ -1,13 +1,14 @@
 """Compare the flights' model with scikit-learn's gradient boosting: five seeds each, raw and derived columns.
 
-    python benchmarks/quality.py [--seeds N]
+    python benchmarks/quality.py [--seeds N] [--only-ours]
 
 Ours is the default run with ``Training(seed=1)`` to 5, search included, in a copy of the repository; each run's
 SavedModel answers the raw rows of the test months. The rivals are HistGradientBoostingClassifier on the columns as they
 are, on those without the calendar, and on what the module file derives of them, but for the date, which no day to come
 has. Each has scikit-learn's defaults, and the best of twelve random settings; the settings, and for every seed the
-number of iterations, are those that are best on the eval months, by which ours is chosen, too. Nobody has seen the test
-months. Exits 1 unless our mean is above every rival's mean, and our best above every rival's best.
+number of iterations, are those that are best on the eval months, by which ours is chosen, too. Neither is trained or
+chosen on the test months; the bounds of our search were (decision 21). Exits 1 unless our mean is at least 0.712 and
+above every rival's mean, and our best above every rival's best.
 """
 
 import argparse
@@ -37,13 +38,16 @@ LABEL, DATE = "late", "date"
 CALENDAR = ["year", "month", "day"]
 SPLITS = ("train", "eval", "test")
 OURS = "ours"
+TARGET = 0.712
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table and the verdicts; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="of ours and of each rival (5)")
-    seeds = range(1, parser.parse_args().seeds + 1)
+    parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
+    arguments = parser.parse_args()
+    seeds = range(1, arguments.seeds + 1)
     aucs: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="quality-") as scratch:
         copy = copy_repository(Path(scratch) / "copy")
@@ -51,6 +55,8 @@ def main() -> int:
             test = raw(copy, "test")
             aucs.setdefault(OURS, []).append(auc(ask(output, test), test[LABEL]))
             print(f"ours, seed {len(aucs[OURS])}: {aucs[OURS][-1]:.4f}", file=sys.stderr, flush=True)
+        if arguments.only_ours:
+            return report(aucs)
         frames = [raw(copy, split) for split in SPLITS]
         columns = {
             "raw columns": frames,
@@ -70,7 +76,7 @@ def main() -> int:
 
 
 def report(aucs: dict[str, list[float]]) -> int:
-    """Prints the table and what must be reached; returns the exit code."""
+    """Print the table and the targets; return the exit code."""
     console = Console(width=120)
     table = Table("model", title="AUC on the flights of the test months", title_justify="left")
     for column in ("mean", "spread", "lowest", "highest"):
@@ -78,14 +84,14 @@ def report(aucs: dict[str, list[float]]) -> int:
     for name, values in aucs.items():
         table.add_row(name, *(f"{value:.4f}" for value in (np.mean(values), np.std(values), min(values), max(values))))
     console.print(table)
-    passed = True
-    for kind, of in (("mean", np.mean), ("highest", np.max)):
-        best = max(of(values) for name, values in aucs.items() if name != OURS)
-        reached = of(aucs[OURS]) > best
-        passed &= bool(reached)
-        word = "reached" if reached else "falls short"
-        console.print(f"must reach: our {kind} above every rival's, {best:.4f}: {of(aucs[OURS]):.4f}, {word}")
-    return 0 if passed else 1
+    targets = [("mean", "at least", TARGET, np.mean(aucs[OURS]) >= TARGET)]
+    rivals = [values for name, values in aucs.items() if name != OURS]
+    for kind, of in (("mean", np.mean), ("highest", np.max)) if rivals else ():
+        best = max(map(of, rivals))
+        targets.append((kind, "above every rival's", best, of(aucs[OURS]) > best))
+    for kind, relation, value, met in targets:
+        console.print(f"target: our {kind} {relation} {value:.4f}: {'met' if met else 'missed'}")
+    return 0 if all(met for *_, met in targets) else 1
 
 
 def runs(copy: Path, seeds: range) -> Iterator[Path]:
