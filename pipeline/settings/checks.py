@@ -91,6 +91,8 @@ def _problem(name: str, value: Any, kind: Any) -> str | None:
             expected.insert(0, rule.expected)
     if not expected:
         return None
+    if type(None) in kinds and len(expected) == len(settings):  # rules name it themselves
+        expected.append("None")
     percent = Share in kinds and isinstance(value, (int, float)) and 1 < value <= 100
     hint = f"; for {value:g} % write {value / 100:g}" if percent else ""
     return f"{name} must be {', or '.join(expected)}, got {value!r}{hint}"

@@ -165,7 +165,7 @@ def test_wrong_settings_are_refused():
         Images(max_pixels=0)
     with pytest.raises(ConfigError, match="data.images.column must be"):
         Images(column="")
-    with pytest.raises(ConfigError, match=r"data.images must be Images\(...\) or None"):
+    with pytest.raises(ConfigError, match=r"data.images must be Images\(...\), or None, got"):
         Data("data/x", images=True)
     with pytest.raises(ConfigError, match="data.images needs image files"):
         Data("bigquery://a.b.c", images=Images())

@@ -143,7 +143,7 @@ def config(**changes) -> PipelineConfig:
         ),
         (lambda: config(name="My Model"), r"lower-case letters.* got 'My Model'"),
         (lambda: config(data="data/mine"), r"data must be Data\(...\), got 'data/mine'"),
-        (lambda: Data("d", images=True), r"data.images must be Images\(...\), got True"),
+        (lambda: Data("d", images=True), r"data.images must be Images\(...\), or None, got True"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_to_write(make, message):

@@ -2,11 +2,14 @@
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from pipeline.data.shard_files import write_records
 from tests.training.processes import Data, cluster, finish, logs, losses, run, start, weights
 
 pytestmark = pytest.mark.slow
@@ -39,7 +42,21 @@ def test_killed_at_random_steps_it_ends_with_the_same_weights(transformed, unint
     assert not list((folder / "Trainer/checkpoints").glob("*"))
 
 
+def with_both_labels(data: Data, folder: Path) -> Data:
+    """The data, with each eval row once as late and once as on time: no threshold has a precision above one half."""
+    rows = []
+    files = tf.io.gfile.glob(data.eval_files)
+    for record in tf.data.TFRecordDataset(files, compression_type="GZIP").as_numpy_iterator():
+        for label in (0, 1):
+            example = tf.train.Example.FromString(record)
+            example.features.feature["late"].int64_list.value[:] = [label]
+            rows.append(example.SerializeToString())
+    write_records(rows, str(folder / "eval.gz"), str(folder))
+    return replace(data, eval_files=[str(folder / "eval.gz")])
+
+
 def test_a_training_without_a_threshold_in_the_end_is_not_repeated_when_less_is_asked_for(transformed, tmp_path):
+    transformed = with_both_labels(transformed, tmp_path)
     folder = tmp_path / "asked"
     impossible = {"threshold": {"precision": 1.0, "recall": None}, "epochs": 1}
     process = start(transformed, folder, settings={**impossible, "calibration": "sigmoid"})
