@@ -30,8 +30,8 @@ def blocks_file(file: str) -> str:
     return f"{uri}/{FOLDER}/{split}/{name}.arrow"
 
 
-def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str:
-    """Write the blocks of an examples file on this machine; return their path.
+def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str | None:
+    """Write the blocks of an examples file on this machine; return their path, or None where there is no room.
 
     Args:
         file: Path of the examples file.
@@ -40,13 +40,16 @@ def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str:
     """
     path = blocks_file(file)
     written = table.take(rows)
-    with filesystem.new_file(path) as partial, pa.OSFile(partial, "wb") as sink:
-        for start in range(0, written.num_rows, BLOCK):
-            (block,) = written.slice(start, BLOCK).combine_chunks().to_batches()
-            batch = _as_decoded(block)
-            # One stream per block: a column without any value in a block has the type null there.
-            with ipc.new_stream(sink, batch.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-                writer.write_batch(batch)
+    try:
+        with filesystem.new_file(path) as partial, pa.OSFile(partial, "wb") as sink:
+            for start in range(0, written.num_rows, BLOCK):
+                (block,) = written.slice(start, BLOCK).combine_chunks().to_batches()
+                batch = _as_decoded(block)
+                # One stream per block: a column without any value in a block has the type null there.
+                with ipc.new_stream(sink, batch.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
+                    writer.write_batch(batch)
+    except OSError:  # such as a full disk: the steps decode the file instead
+        return None
     return path
 
 

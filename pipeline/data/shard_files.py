@@ -152,7 +152,8 @@ class _ShardFiles(contextlib.ExitStack):
             self._bytes = 0
             if self.job.blocks and not self.job.images and table.num_columns:
                 for path, rows in written.items():
-                    self.names.append(os.path.relpath(write_blocks(path, table, rows), self.job.uri))
+                    if blocks := write_blocks(path, table, rows):
+                        self.names.append(os.path.relpath(blocks, self.job.uri))
 
 
 def _prefix(shard: Shard) -> str:

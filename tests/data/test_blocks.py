@@ -115,3 +115,12 @@ def test_another_type_than_that_of_the_schema_is_the_error_of_the_decoder(tmp_pa
 
 def test_a_file_in_a_bucket_has_no_blocks():
     assert not blocks.has_blocks("gs://bucket/Split-train/rows.gz")
+
+
+def test_a_file_whose_blocks_cannot_be_written_is_decoded(tmp_path):
+    (tmp_path / "blocks").touch()  # in the way of the folder
+    table = pa.table({"whole": pa.array(ROWS["whole"], pa.list_(pa.int64()))})
+    file = str(tmp_path / "Split-train/rows.gz")
+    write_records(serialize(table), file, str(tmp_path))
+    assert blocks.write_blocks(file, table, np.arange(8)) is None
+    assert list(blocks.read_blocks(file)) == decoded(file, None)
