@@ -191,13 +191,14 @@ def serve_in_processes(model: Versions | str, arguments: argparse.Namespace, on_
     logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
     # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
     logger.handlers, logger.propagate = list(lines), False
-    to_end, asked_to = threading.Event(), threading.Event()
+    names = [f"process {place + 1} of {arguments.processes}" for place in range(arguments.processes)]
     loaded: list[int] = []
-    each_in_turn = threading.Lock()
-    errors: list[UserError] = []
+    each_in_turn, asked_to = threading.Lock(), threading.Event()
     with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
         os.environ[METRICS] = folder
         with silence_stderr():
+            from concurrent.futures import ThreadPoolExecutor, as_completed
+
             import tensorflow  # noqa: F401  # loaded once for all
 
             import pipeline.serving.app  # noqa: F401
@@ -211,30 +212,22 @@ def serve_in_processes(model: Versions | str, arguments: argparse.Namespace, on_
                     if len(loaded) == arguments.processes:
                         on_start(max(loaded))
 
-            def serve(name: str) -> None:
-                try:
-                    made.run(serve_in_process, model, arguments, name=name, answer=is_ready)
-                except BaseException as error:  # SystemExit, too: it is another process that has ended
-                    errors.append(UserError(f"{name}: {error}"))
-                finally:
-                    to_end.set()
-
             def end(*_: object) -> None:
                 asked_to.set()
-                to_end.set()
+                made.kill_all(names, signal.SIGTERM)
 
-            for one in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(one, end)
-            names = [f"process {place + 1} of {arguments.processes}" for place in range(arguments.processes)]
-            threads = [threading.Thread(target=serve, args=[name]) for name in names]
-            for thread in threads:
-                thread.start()
-            to_end.wait()
-            made.kill_all(names, signal.SIGTERM)
-            for thread in threads:
-                thread.join()
-    if errors and not asked_to.is_set():  # one that is ended while it loads has no last word
-        raise errors[0]
+            with ThreadPoolExecutor(arguments.processes) as pool:
+                for one in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(one, end)
+                ended = {
+                    pool.submit(made.run, serve_in_process, model, arguments, name=name, answer=is_ready): name
+                    for name in names
+                }
+                first = next(as_completed(ended))
+                made.kill_all(names, signal.SIGTERM)
+    # A process that is ended while it loads gives no reason.
+    if (error := first.exception()) and not asked_to.is_set():
+        raise UserError(f"{ended[first]}: {error}")
 
 
 def serve_in_process(model: Versions | str, arguments: argparse.Namespace) -> None:
