@@ -1,13 +1,15 @@
 """Let a run use only artifacts whose files are still as ``pipeline.components.written_files`` has listed them."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ml_metadata.metadata_store import ListOptions, MetadataStore, OrderByField
 from ml_metadata.proto.metadata_store_pb2 import Artifact, Execution, ExecutionType
 from tfx import types
-from tfx.proto.orchestration import pipeline_pb2
 from tfx.types import artifact_utils
 
 from pipeline.components.written_files import changes
@@ -18,26 +20,33 @@ from pipeline.runs.store import numbered_folders
 PASSED_OVER = "passed_over"
 # A folder whose number is larger by this than the last execution's is not that of a step.
 FAR = 100_000
-NODE_CONTEXT = "node"  # type of the context that TFX gives to all executions of a node
+_passed_over: contextvars.ContextVar[list[str]] = contextvars.ContextVar("passed over")
 
 
-def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> list[str]:
-    """Keep a step from reusing artifacts of its earlier runs that have changed; return a sentence for each of them.
+@contextlib.contextmanager
+def only_unchanged() -> Iterator[None]:
+    """Keep TFX's cache from reusing artifacts that have changed; it only checks whether their folders exist.
 
-    TFX's cache only checks whether the folder of an artifact exists, but takes no artifact that is marked as deleted.
+    Only the artifacts that the cache is about to reuse are compared. Others stay as they are: the Evaluator reports a
+    baseline that has changed.
     """
-    (name,) = (context for context in node.contexts.contexts if context.type.name == NODE_CONTEXT)
-    context = store.get_context_by_type_and_name(NODE_CONTEXT, name.name.field_value.string_value)
-    found = store.get_artifacts_by_context(context.id) if context else []
-    live = [artifact for artifact in found if artifact.state == Artifact.LIVE]
-    types_by_id = {kind.id: kind for kind in store.get_artifact_types_by_id({artifact.type_id for artifact in live})}
-    sentences = []
-    for artifact in live:
-        changed = changes(artifact_utils.deserialize_artifact(types_by_id[artifact.type_id], artifact))
-        if changed:
-            artifact.state = Artifact.DELETED
-            store.put_artifacts([artifact])
-            sentences.append(f"not reused, {changed}")
+    verify = artifact_utils.verify_artifacts
+
+    def verify_files(artifacts: Mapping[str, Sequence[types.Artifact]]) -> None:
+        for artifact in (artifact for several in artifacts.values() for artifact in several):
+            if changed := changes(artifact):
+                _passed_over.get([]).append(f"not reused, {changed}")
+                raise RuntimeError(changed)  # as TFX itself rejects one
+        verify(artifacts)
+
+    with mock.patch.object(artifact_utils, "verify_artifacts", verify_files):
+        yield
+
+
+def start_step() -> list[str]:
+    """Return a list that gets a sentence for each artifact that the step in this thread does not reuse."""
+    sentences: list[str] = []
+    _passed_over.set(sentences)
     return sentences
 
 

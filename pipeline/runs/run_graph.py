@@ -97,7 +97,8 @@ def run_graph(
     with metadata.Metadata(pipeline.metadata_connection_config) as handle:
         reuse.number_after_folders(Path(pipeline.pipeline_info.pipeline_root), handle.store)
     launching = Launching(graph, pipeline.metadata_connection_config, pipeline.beam_pipeline_args or [])
-    return schedule(launching, on_start, on_end, last)
+    with reuse.only_unchanged():
+        return schedule(launching, on_start, on_end, last)
 
 
 class Launching:
@@ -138,7 +139,7 @@ class Launching:
         inputs = {before: [one for made in self.steps[before].outputs.values() for one in made] for before in found}
         with metadata.Metadata(self._connection) as store:
             reuse.refuse_changed(inputs, store.store)
-            discarded = reuse.discard_changed(node, store.store)
+        passed_over = reuse.start_step()
         try:
             execution_info = node_launcher.launch()
         except Exception:
@@ -169,6 +170,6 @@ class Launching:
             seconds=time.monotonic() - started,
             outputs={key: list(several) for key, several in outputs.items()},
             made=datetime.datetime.fromtimestamp(max(made) / 1000) if made else None,
-            passed_over="; ".join(discarded),
+            passed_over="; ".join(passed_over),
             cpu_seconds=self.cpu_seconds.get(name) if self.operators else cpu_seconds() - cpu,
         )

@@ -129,6 +129,19 @@ def test_a_step_runs_again_when_its_files_are_others_and_says_so(runs, fault, sa
     assert states(runs.run()) == ["cached", "cached"]
 
 
+def test_a_changed_artifact_that_is_not_to_be_reused_stays_what_it_is(runs):
+    """A baseline that has changed, for example, is the Evaluator's to report."""
+    first = runs.run(of="a")
+    runs.run(of="ab")
+    file_of(first, "a").write_text("1 2")
+    again = runs.run(of="ab")
+    assert states(again) == ["cached", "cached"]
+    assert "not reused" not in again["WriteRows"].reason
+    with metadata.Metadata(metadata.sqlite_metadata_connection_config(str(runs.store))) as handle:
+        (artifact,) = handle.store.get_artifacts_by_id([first["WriteRows"].outputs["examples"][0].id])
+    assert artifact.state == artifact.LIVE
+
+
 def test_nobody_reads_files_that_were_lost_during_the_run(runs):
     def lose(step: Step) -> None:
         if step.name == "WriteRows":
