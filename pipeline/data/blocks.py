@@ -6,8 +6,9 @@ read all of them. ExampleGen has the rows as Arrow tables before it serializes t
 decoded each time.
 """
 
-import itertools
+import logging
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ from pipeline.data.tfrecord_files import read_records
 # Most rows of a block, and so most rows that a step processes at a time.
 BLOCK = 4_096
 FOLDER = "blocks"
+# Most of the free disk space that the blocks of a file may take before compression.
+SHARE_OF_DISK = 0.25
+logger = logging.getLogger("pipeline.data")
 
 
 def blocks_file(file: str) -> str:
@@ -40,6 +44,9 @@ def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str | None:
     """
     path = blocks_file(file)
     written = table.take(rows)
+    if written.nbytes > SHARE_OF_DISK * shutil.disk_usage(os.path.dirname(file)).free:
+        logger.info("No room for the decoded rows of %s: the steps decode the file.", file)
+        return None
     try:
         with filesystem.new_file(path) as partial, pa.OSFile(partial, "wb") as sink:
             for start in range(0, written.num_rows, BLOCK):
@@ -48,7 +55,8 @@ def write_blocks(file: str, table: pa.Table, rows: np.ndarray) -> str | None:
                 # One stream per block: a column without any value in a block has the type null there.
                 with ipc.new_stream(sink, batch.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
                     writer.write_batch(batch)
-    except OSError:  # such as a full disk: the steps decode the file instead
+    except OSError as error:
+        logger.info("The decoded rows of %s are not stored, the steps decode the file: %s", file, error)
         return None
     return path
 
@@ -58,32 +66,38 @@ def has_blocks(file: str) -> bool:
     return not filesystem.is_remote(file) and os.path.exists(blocks_file(file))
 
 
-def read_blocks(file: str, schema: bytes | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a TFRecord file of tf.Examples as record batches of ``BLOCK`` rows, the last one smaller.
+def read_blocks(file: str, schema: bytes | None = None, at_once: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a TFRecord file of tf.Examples as record batches of at most ``BLOCK`` rows.
 
     Args:
         file: Local or remote; gzipped or plain.
         schema: Serialized Schema of the features to return; None returns all features with the types they have.
+        at_once: Most rows of a batch where no blocks are stored, for a caller that needs few rows.
 
     Raises:
         UserError: see ``read_records``.
     """
     if not has_blocks(file):
-        yield from _decoded(file, schema)
+        yield from _decoded(file, schema, min(at_once or BLOCK, BLOCK))
         return
     wanted = _arrow_schema(schema) if schema else None
-    for position, batch in enumerate(_stored(file)):
+    read = 0
+    for batch in _stored(file):
         selected = batch if wanted is None else _selected(batch, wanted)
         if selected is None:  # a type other than the schema's: the decoder reports it
-            yield from itertools.islice(_decoded(file, schema), position, None)
+            for decoded in _decoded(file, schema, BLOCK):
+                if read < decoded.num_rows:
+                    yield decoded.slice(read)
+                read = max(0, read - decoded.num_rows)
             return
+        read += batch.num_rows
         yield selected
 
 
-def _decoded(file: str, schema: bytes | None) -> Iterator[pa.RecordBatch]:
+def _decoded(file: str, schema: bytes | None, at_once: int) -> Iterator[pa.RecordBatch]:
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-    return map(ExamplesToRecordBatchDecoder(schema).DecodeBatch, read_records(file, BLOCK))
+    return map(ExamplesToRecordBatchDecoder(schema).DecodeBatch, read_records(file, at_once))
 
 
 def _arrow_schema(schema: bytes) -> pa.Schema:

@@ -3,6 +3,7 @@
 TFX passes single records between steps in Python, and makes batches whose sizes depend on the clock.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,5 +48,7 @@ def _decode(file: str, schema: bytes | None, raw: str | None) -> Iterator[pa.Rec
     if not raw:
         yield from batches
         return
-    for batch, records in zip(batches, read_records(file, BLOCK), strict=True):
-        yield record_based_tfxio.AppendRawRecordColumn(batch, raw, records)
+    records = itertools.chain.from_iterable(read_records(file, BLOCK))  # large records come in smaller lists
+    for batch in batches:
+        rows = list(itertools.islice(records, batch.num_rows))
+        yield record_based_tfxio.AppendRawRecordColumn(batch, raw, rows)

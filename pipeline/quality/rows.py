@@ -82,7 +82,7 @@ def sample(files: Sequence[str], image: str | None = None) -> Iterator[pa.Table]
     for file in files:
         wanted = each
         # ``tables_of`` checks all lengths first, which takes longer than the first rows; only images may be too large.
-        for table in tables_of([file], each) if image else map(pa.table, read_blocks(file)):
+        for table in tables_of([file], each) if image else map(pa.table, read_blocks(file, at_once=each)):
             usable = table.select([name for name in table.column_names if name not in left_out])
             yield usable.slice(0, wanted)
             wanted -= table.num_rows
