@@ -125,7 +125,7 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
     from pipeline.components.tensorflow_process import started_ahead
 
     with started_ahead() if which == OURS else contextlib.nullcontext():
-        from pipeline import fast
+        from pipeline.fast.engine import MODULES
         from pipeline.fast.side_by_side import side_by_side
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
@@ -134,7 +134,7 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
         from pipeline.settings.config import load_config
         from pipeline.settings.target import Target
 
-        with processes(*FOR_STEPS, *fast.MODULES) if which == OURS else contextlib.nullcontext() as of_steps:
+        with processes(*FOR_STEPS, *MODULES) if which == OURS else contextlib.nullcontext() as of_steps:
             assert of_steps or which != OURS, "this machine runs no two steps at a time"
             config = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
             patterns = {split: f"{split}/*.csv" for split in SPLITS}

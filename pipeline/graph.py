@@ -19,7 +19,7 @@ from tfx.orchestration.pipeline import Pipeline
 from tfx.proto import pusher_pb2, trainer_pb2, transform_pb2
 from tfx.types import Channel, standard_artifacts
 
-from pipeline import fast, filesystem
+from pipeline import filesystem
 from pipeline.components.baselines import Baselines
 from pipeline.components.data_gate import DataGate, ExampleValidator, ValidatorSettings
 from pipeline.components.earlier_model import last_blessed
@@ -35,6 +35,7 @@ from pipeline.components.tuner import Tuner
 from pipeline.components.verdict import Verdict
 from pipeline.data.sample import Sample
 from pipeline.errors import UserError
+from pipeline.fast import engine
 from pipeline.model.export_format import BACKBONE
 from pipeline.packaging import user_code
 from pipeline.runs import store
@@ -220,8 +221,8 @@ def create_pipeline(config: PipelineConfig, target: Target, sample: Sample | Non
         reference_root=reference_root,
     )
     nodes += [evaluator, pusher, verdict]
-    if fast.usable(target.engine):
-        fast.accelerate(nodes)
+    if engine.usable(target.engine):
+        engine.accelerate(nodes)
     metadata = target.metadata and metadata_store_pb2.ConnectionConfig(
         sqlite=metadata_store_pb2.SqliteMetadataSourceConfig(filename_uri=target.metadata)
     )

@@ -103,15 +103,15 @@ def _run(run: LocalRun, target: Target, verbose: bool, take: Callable[[Screen], 
         screen.start(run.config, run.name)
         screen.busy("importing TensorFlow and TFX")
         load_libraries()  # with the log in place, for they print a lot
-        from pipeline import fast
+        from pipeline.fast.engine import MODULES, usable
         from pipeline.graph import create_pipeline
         from pipeline.processes import processes
         from pipeline.runs import engine
         from pipeline.runs.run_graph import Schedule, one_after_the_other
 
         screen.close()  # a process that has threads cannot be forked
-        is_fast = fast.usable(target.engine)
-        with processes(*FOR_STEPS, *(fast.MODULES if is_fast else ())) as of_steps:  # before anything is computed here
+        is_fast = usable(target.engine)
+        with processes(*FOR_STEPS, *(MODULES if is_fast else ())) as of_steps:  # before anything is computed here
             engine.check(target)
             schedule: Schedule = one_after_the_other
             if of_steps and is_fast:

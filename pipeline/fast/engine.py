@@ -1,9 +1,4 @@
-"""Optional accelerators: each file replaces one executor by a faster one with equal results.
-
-Only this package patches TFX, Beam, TFMA, TFDV and tf.Transform or calls their private API. Without it
-(``Target(engine="stock")``, ``--engine stock``) the same graph runs on the executors in ``pipeline.components``, which
-use TFX's own, and one step at a time. docs/decisions/0016-private-api.md lists private names, gains and tests.
-"""
+"""Decide whether the accelerators are used, and put them into a graph."""
 
 import functools
 import importlib
@@ -46,7 +41,7 @@ def usable(engine: "EngineName") -> bool:
     """Return whether an engine is the fast one and can be used; warn once if library versions prevent it."""
     if engine == "stock":
         return False
-    installed = {name: importlib.metadata.version(name) for name in TESTED}
+    installed = {name: _installed(name) for name in TESTED}
     untested = [
         f"{name} {installed[name]} (tested: {TESTED[name]})" for name in TESTED if installed[name] != TESTED[name]
     ]
@@ -67,3 +62,10 @@ def accelerate(nodes: Iterable["BaseNode"]) -> None:
         loaded = importlib.import_module(module)
         node.executor_spec = type(spec)(getattr(loaded, name))  # type: ignore[misc]
         node.exec_properties["code"] = fingerprint_of(Path(str(loaded.__file__)))
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # a build under another name
+        return "of an unknown version"

@@ -3,7 +3,7 @@
 TFMA takes each batch of predictions apart into rows. Here all rows of a slice stay in one array (``slicing``), and the
 metrics take arrays (``array_metrics``).
 
-Gain: see docs/decisions/0016-private-api.md. Equality with TFMA's own metrics: tests/fast/test_slicing.py.
+Gain: see docs/decisions/0035-the-fast-engine.md. Equality with TFMA's own metrics: tests/fast/test_slicing.py.
 """
 
 from typing import Any

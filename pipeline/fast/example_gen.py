@@ -3,7 +3,7 @@
 It uses no private API. It also stores the decoded rows next to the examples (``pipeline.data.blocks``), for the other
 fast executors.
 
-Gain: see docs/decisions/0016-private-api.md. Equality with Beam: tests/fast/test_example_gen.py.
+Gain: see docs/decisions/0035-the-fast-engine.md. Equality with Beam: tests/fast/test_example_gen.py.
 """
 
 import dataclasses

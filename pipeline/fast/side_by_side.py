@@ -2,7 +2,7 @@
 
 Replaces ``tfx.orchestration.portable.{python,beam}_executor_operator`` and the sequential loop of TFX's LocalDagRunner.
 
-Gain: see docs/decisions/0016-private-api.md. Equality: tests/fast/test_side_by_side.py.
+Gain: see docs/decisions/0035-the-fast-engine.md. Equality: tests/fast/test_side_by_side.py.
 """
 
 import os

@@ -4,7 +4,7 @@ On one machine TFDV's generators get the rows here, block by block, without Beam
 accumulators of each file of examples are stored: the next run reads the files of new spans, and merges. Finished
 statistics cannot be merged, but the sums and sketches that they are computed from can.
 
-Gain: see docs/decisions/0016-private-api.md. Equality with TFDV on Beam: tests/fast/test_statistics_gen.py.
+Gain: see docs/decisions/0035-the-fast-engine.md. Equality with TFDV on Beam: tests/fast/test_statistics_gen.py.
 """
 
 import itertools
@@ -72,7 +72,7 @@ class FastStatisticsGenExecutor(BaseBeamExecutor):
     ) -> dict[str, statistics_pb2.DatasetFeatureStatisticsList]:
         """Return the statistics of every split; read only files that no earlier run has read."""
         folders = {
-            file: kept.folder_of(root, "statistics", code, tfdv.__version__, filesystem.digest(file))
+            file: kept.folder_of(root, "statistics", code, tfdv.__version__, options.to_json(), filesystem.digest(file))
             for files in by_split.values()
             for file in files
         }

@@ -5,16 +5,15 @@ varies: the same examples give other sums, another order and so another model. H
 transformed and written in blocks of a fixed size: one output file per input file, in its order. The analysis runs in
 this process (``analysis``) where nothing needs Beam; for a window of spans, the analysis of each file is stored.
 
-Gain: see docs/decisions/0016-private-api.md. Equality with TFX's executor: tests/fast/test_transform.py.
+Gain: see docs/decisions/0035-the-fast-engine.md. Equality with TFX's executor: tests/fast/test_transform.py.
 """
 
 import contextlib
 import functools
 import itertools
-import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +35,17 @@ from tfx_bsl.public import tfxio
 
 from pipeline import filesystem
 from pipeline.components.base import Artifacts, files_of, read_schema
-from pipeline.components.transform import MODULE, TransformExecutor, preprocessing_fn
+from pipeline.components.transform import TransformExecutor, config_of, preprocessing_fn
 from pipeline.data.blocks import BLOCK, read_blocks
 from pipeline.data.examples import serialize
 from pipeline.data.shard_files import write_records
 from pipeline.data.table import is_list
 from pipeline.fast import analysis, beam_options
-from pipeline.fast.analysis import TEMPORARY, projected, source_of
+from pipeline.fast.analysis import TEMPORARY, PreprocessingFn, projected, source_of
 from pipeline.fast.analysis_operations import OnlyInBeam
 from pipeline.fast.blocks import ReadBlocks, Spread
 from pipeline.model.background import Picked
 
-PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 # Blocks that are transformed together: the fixed cost of a call is a third of the time of one block.
 TOGETHER = 4
 
@@ -100,8 +98,7 @@ class FastTransformExecutor(TransformExecutor):
         transformed = artifact_utils.get_single_uri(output_dict["transformed_examples"])
         splits = executor_utils.ResolveSplitsConfig(exec_properties.get("splits_config"), [examples])
         files = [file for split in splits.analyze for file in files_of(examples, split)]
-        config = {**json.loads(exec_properties.get("custom_config") or "{}"), MODULE: exec_properties["module_path"]}
-        preprocess = functools.partial(preprocessing_fn, custom_config=config)
+        preprocess = functools.partial(preprocessing_fn, custom_config=config_of(exec_properties))
         try:
             found = analysis.analyze(files, read_schema(input_dict["schema"]), preprocess, f"{graph}/{TEMPORARY}")
             schema, blocks = found.features(files_of(examples, "train"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import fast
+from pipeline.fast import engine as fast
 from pipeline.graph import create_pipeline
 from pipeline.settings.config import load_config
 from pipeline.settings.target import Target
