@@ -85,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="file, folder or address of the data, in place of the config's")
     parser.add_argument("--module", help="module file, in place of the config's")
     parser.add_argument("--tuning", choices=get_args(TuningMode), help="search, reuse the last best values, or off")
+    add_engine_argument(parser)
+
+
+def add_engine_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that turns the accelerators off."""
     parser.add_argument(
         "--engine",
         choices=get_args(EngineName),

@@ -28,7 +28,7 @@ from pipeline.processes import collect_rarely
 from pipeline.settings import checks
 from pipeline.settings.config import PipelineConfig
 from pipeline.settings.repository import find_root, shown
-from pipeline.settings.target import Target
+from pipeline.settings.target import EngineName, Target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     log = output / "logs" / f"spin-{arguments.step}.log"
     with scratch_folder() as scratch, redirect_output(log) as screen:
         screen.busy("importing TensorFlow and TFX")
-        spinner = Spinner(output, scratch, arguments.rows)
+        spinner = Spinner(output, scratch, arguments.rows, arguments.engine)
         collect_rarely()
         if arguments.watch:
             screen.note(f"watching {shown(Path(config.module).parent)} and the config; press Ctrl-C to stop")
@@ -99,6 +99,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("step", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
     command_line.add_pipeline_arguments(parser)
+    command_line.add_engine_argument(parser)
     parser.add_argument("--rows", type=command_line.positive, default=ROWS, help="rows of the sample (%(default)s)")
     parser.add_argument("--watch", action="store_true", help="run again after each edit, until Ctrl-C")
     return parser.parse_args(argv)
@@ -129,11 +130,12 @@ def _text(table: pd.DataFrame) -> str:
 
 
 class Spinner:
-    """Runs steps of a pipeline again and again. Between two runs the samples stay decoded."""
+    """Runs steps of a pipeline again and again on the same samples."""
 
-    def __init__(self, output: Path, scratch: Path, rows: int) -> None:
+    def __init__(self, output: Path, scratch: Path, rows: int, engine: EngineName = "fast") -> None:
         from pipeline.graph import create_pipeline  # imports TensorFlow and TFX
 
+        self._engine = engine
         self._output, self._scratch, self._rows, self._create = output, scratch, rows, create_pipeline
         self._graph: tuple[PipelineConfig, Pipeline] | None = None
         self._samples: dict[str, tuple[str, int]] = {}
@@ -148,7 +150,8 @@ class Spinner:
         from tfx.dsl.components.base.base_beam_executor import BaseBeamExecutor
 
         if self._graph is None or self._graph[0] != config:
-            self._graph = config, self._create(config, Target.local(self._scratch / "target", config.name))
+            target = replace(Target.local(self._scratch / "target", config.name), engine=self._engine)
+            self._graph = config, self._create(config, target)
         pipeline, module = self._graph[1], Path(config.module)
         nodes = {node.id: node for node in pipeline.components}
         node = nodes[step]

@@ -41,6 +41,7 @@ class FnArgs(fn_args_utils.FnArgs):
     def __init__(self) -> None:
         self.code = ""
         self._batch_sizes: dict[tuple[str, ...], int] = {}  # by the patterns of the files
+        self._examples: dict[tuple[str, ...], int] = {}  # the same
         super().__init__()
 
     @classmethod
@@ -85,9 +86,12 @@ class FnArgs(fn_args_utils.FnArgs):
         return create
 
     def _steps_of_one_pass(self, split: str, patterns: Sequence[str]) -> int:
-        batch_size = self._batch_sizes.get(_key(patterns), self.custom_config["batch_size"])
-        files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
-        examples = sum(len(records) for file in files for records in read_records(file, BLOCK))
+        key = _key(patterns)
+        batch_size = self._batch_sizes.get(key, self.custom_config["batch_size"])
+        if key not in self._examples:
+            files = [file for pattern in patterns for file in tf.io.gfile.glob(pattern)]
+            self._examples[key] = sum(len(records) for file in files for records in read_records(file, BLOCK))
+        examples = self._examples[key]
         steps = max(1, -(-examples // batch_size))
         logger.info(f"One pass over {split}: {steps:,} steps of {batch_size} examples for {examples:,} examples")
         return steps

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import apache_beam as beam
 import tensorflow as tf
 import tensorflow_transform as tft
 from tfx import components as tfx_components
@@ -33,8 +34,7 @@ class TransformExecutor(tfx_transform.Executor):
             wheel = io_utils.ensure_local(module_path.partition("@")[2])
             self._beam_pipeline_args.append(f"--extra_package={wheel}")  # for workers on other machines
         with user_code(exec_properties) as properties:
-            config = {**json.loads(properties.get("custom_config") or "{}"), MODULE: properties["module_path"]}
-            self.transform(input_dict, output_dict, exec_properties, config)
+            self.transform(input_dict, output_dict, exec_properties, config_of(properties))
 
     def transform(
         self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any], config: dict[str, Any]
@@ -45,11 +45,23 @@ class TransformExecutor(tfx_transform.Executor):
         super().Do(input_dict, output_dict, {**exec_properties, **given})
         examples = artifact_utils.get_single_instance(input_dict["examples"])
         graph = artifact_utils.get_single_uri(output_dict["transform_graph"])
-        for position, file in enumerate(files_of(examples, "train")):
-            picked = Picked()
-            for _ in picked.passing(read_records(file, BLOCK)):
-                pass
-            picked.write(graph, position)
+        with self._make_beam_pipeline() as pipeline:
+            files = pipeline | beam.Create(list(enumerate(files_of(examples, "train")))) | beam.Reshuffle()
+            _ = files | beam.Map(_keep_rows, graph)
+
+
+def _keep_rows(numbered_file: tuple[int, str], graph: str) -> None:
+    """Store raw rows of a file of the train split, for explanations."""
+    position, file = numbered_file
+    picked = Picked()
+    for _ in picked.passing(read_records(file, BLOCK)):
+        pass
+    picked.write(graph, position)
+
+
+def config_of(exec_properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``custom_config`` for ``preprocessing_fn`` below, whose module is importable by its name."""
+    return {**json.loads(exec_properties.get("custom_config") or "{}"), MODULE: exec_properties["module_path"]}
 
 
 def preprocessing_fn(inputs: dict[str, Any], custom_config: dict[str, Any]) -> dict[str, Any]:
