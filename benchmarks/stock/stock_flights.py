@@ -1,7 +1,7 @@
 """models/flights.py as a module file of stock TFX: fed by ``tf_dataset_factory`` and trained by a plain Keras ``fit``.
 
-benchmarks/end_to_end.py copies it beside flights.py. Features, model, search space, trials, epochs and learning rates
-are the same; only what TFX's own examples do otherwise is done their way.
+benchmarks/end_to_end.py copies it into the folder of flights.py. Features, model, search space, trials, epochs and
+learning rates are the same. Where TFX's examples differ, this file follows them.
 """
 
 import math
