@@ -295,5 +295,5 @@ class PipelineConfig:
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Return ``CONFIG`` from a config file; raise ConfigError where there is none."""
+    """Return ``CONFIG`` from a config file; raise ConfigError if it is missing."""
     return read_settings(path, "CONFIG", PipelineConfig)

@@ -26,19 +26,19 @@ RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"
 
 @dataclass(frozen=True)
 class Canary:
-    """Steps by which a new version takes over from the one that answers now.
+    """Steps by which a new version takes over from the current one.
 
     Attributes:
-        steps: Percent of the traffic that it gets, step by step; after the last one it gets all of it.
-        minutes: How long it is watched at each step. Cloud Monitoring shows a request after two or three minutes.
+        steps: Percent of the traffic for the new version at each step; after the last step it gets all traffic.
+        minutes: How long each step lasts. Cloud Monitoring shows a request after two or three minutes.
         max_error_share: Largest share of failed requests at a step.
         max_latency_ms: Highest 95th percentile, in milliseconds; None: only ``max_latency_ratio`` counts.
-        max_latency_ratio: Highest 95th percentile over that of the version before in the same minutes; None: any.
+        max_latency_ratio: Highest ratio of the 95th percentile to the previous version's at the same time; None: any.
         smoke_rows: Rows of the model check whose answers must be the same from the endpoint.
-        probe_seconds: Between two of these rows while it is watched, for times without traffic.
-        grace_minutes: How long the version before stays deployed without traffic, for a rollback within seconds; the
+        probe_seconds: Time between two of these rows during a step, for periods without traffic.
+        grace_minutes: How long the previous version stays deployed without traffic, for a rollback within seconds; the
             Pusher's task waits.
-        drain_seconds: Between taking the traffic from a rejected version and undeploying it.
+        drain_seconds: Time between taking the traffic from a rejected version and undeploying it.
     """
 
     steps: tuple[int, ...] = (10, 50)
@@ -153,7 +153,7 @@ class Endpoint:
 
     @property
     def is_resource_name(self) -> bool:
-        """Return whether the name is that of an endpoint that must exist."""
+        """Return whether the name is a resource name; such an endpoint must exist."""
         return "/" in self.name
 
     def resource_name(self, project: str, region: str) -> str:

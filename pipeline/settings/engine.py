@@ -21,11 +21,11 @@ BY_THE_CLOCK = "data_buffer_time_limit_ms"
 
 
 def beam_args(runner: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line for Beam with one of its runners; raise a UserError with all that is wrong.
+    """Return the command line for Beam with one of its runners; raise a UserError that lists every problem.
 
     Args:
         runner: A name in ``PORTABLE``.
-        options: Of Beam and of the runner, by name without dashes; "" for one that takes no value.
+        options: Options of Beam and the runner, by name without dashes; "" for a flag without a value.
     """
     problems = list(_problems(runner, options))
     if problems:
@@ -33,7 +33,7 @@ def beam_args(runner: str, options: Mapping[str, str]) -> tuple[str, ...]:
     given = dict(options)
     if IMAGE in given:
         given |= {"environment_type": "DOCKER", "environment_config": given[IMAGE]}
-    # An image that nobody reads, because TFX packs itself for the workers where none is named.
+    # A placeholder: without an image, TFX packages itself for the workers.
     given.setdefault(IMAGE, "none")
     return (f"--runner={runner}", *(f"--{name}={value}" if value else f"--{name}" for name, value in given.items()))
 

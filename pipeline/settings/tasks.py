@@ -14,7 +14,7 @@ class Metric:
 
     Attributes:
         direction: 1: higher is better, -1: lower is better, 0: neither.
-        highest: The largest value there is; the lowest is 0. None: there is none.
+        highest: The largest possible value; the lowest is 0. None: unbounded.
         shown: Whether reports and the terminal have a column for it.
         listed: Whether the list of runs has one.
     """
@@ -31,10 +31,10 @@ class TaskTraits:
     """Names and metrics that follow from the kind of label.
 
     Attributes:
-        answer: Name of the served model's output: the probability of the second class, [batch]; those of all classes,
-            [batch, classes]; or the number itself, [batch].
+        answer: Name of the served model's output: the probability of the second class, [batch]; the probabilities of
+            all classes, [batch, classes]; or the number itself, [batch].
         objective: Metric of the Keras model that early stopping and the search judge by, unless the config names one.
-        metrics: By name; the first is used for the importance of features and the chart of slices.
+        metrics: By name; the first is used for feature importance and the chart of slices.
     """
 
     label: str
