@@ -68,7 +68,7 @@ class ExampleGenExecutor(BaseBeamExecutor):
     """Read CSV, Parquet, TFRecord and image files from any filesystem that Beam can read."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "examples", and beside its splits summary.json and, if there are any, the bad rows.
+        """Write "examples": the splits, summary.json and any bad rows.
 
         Raises:
             UserError: a file is refused, or a split has no rows.

@@ -84,10 +84,10 @@ class EvaluatorExecutor(evaluator_executor.Executor):
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED.
+        """Write "evaluation" and "blessing"; the result of the gates goes next to BLESSED or NOT_BLESSED.
 
         Raises:
-            UserError: the baseline is no use, and the settings ask for one.
+            UserError: the baseline is unusable, and the settings require one.
         """
         parameters = json.loads(exec_properties["settings"])
         settings = checks.from_json(Evaluation, parameters["gates"])
@@ -207,12 +207,12 @@ class EvaluatorExecutor(evaluator_executor.Executor):
 
 
 def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
-    """Return the probability from which each model answers the second of two classes, by its name for TFMA.
+    """Return each model's decision threshold for the second of two classes, by the model's name for TFMA.
 
-    A baseline that has none of its own, where none is set, is measured at the candidate's.
+    A baseline without a threshold uses the configured one, or else the candidate's.
 
     Raises:
-        UserError: the candidate's was to be chosen, and it has none.
+        UserError: the Trainer was to choose the candidate's threshold, and the model has none.
     """
     thresholds = {CANDIDATE: threshold_of(serving_model_folder(inputs["model"]), settings.threshold)}
     if inputs.get("baseline_model"):
@@ -223,10 +223,10 @@ def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
 
 
 def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
-    """Return what the eval split has decided about a model's answers.
+    """Return the values that were fitted on the eval split for a model's answers.
 
     Raises:
-        UserError: a coverage is asked for, and the model answers no intervals or sets.
+        UserError: a coverage is set, and the model answers no intervals or sets.
     """
     fitted = read_fitted(folder)
     if settings.coverage is not None and "coverage" not in fitted:
@@ -318,7 +318,7 @@ def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[s
 
 
 def _refuse_no_number(batch: dict[str, Any], task: Task) -> None:
-    """Raise a UserError where a measured answer is no number: TFMA's error would be a whole batch of answers."""
+    """Raise a UserError if a measured answer is not finite; TFMA's error would print a whole batch of answers."""
     for model in (CANDIDATE, BASELINE):
         answers = _answers_of(batch, model, task)
         if answers is None or answers.dtype.kind != "f":
@@ -334,11 +334,11 @@ def _refuse_no_number(batch: dict[str, Any], task: Task) -> None:
 
 
 def _answers_of(batch: dict[str, Any], model: str, task: Task) -> np.ndarray | None:
-    """Return the answers of a model that are measured; None where there is no such model."""
+    """Return the measured answers of a model; None if there is no such model."""
     found = batch[tfma.PREDICTIONS_KEY]
     if model == BASELINE and not (isinstance(found, Mapping) and BASELINE in found):
         return None
-    while isinstance(found, Mapping):  # by model where there are two, by output where there are several
+    while isinstance(found, Mapping):  # by model if there are two, by output if there are several
         found = next(found[name] for name in (model, ANSWERS[task], *found) if name in found)
     return np.asarray(found)
 
