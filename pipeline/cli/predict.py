@@ -1,7 +1,7 @@
 """Write a pushed model's answers for files of raw rows: python -m pipeline predict --help.
 
-CSV, Parquet and TFRecord files are read as ExampleGen reads them, batch by batch; JSON lines as the server reads an
-instance; images one by one, and a bad one is a refused row.
+CSV, Parquet and TFRecord files are read in batches, as in ExampleGen. JSON lines are read like an instance of a server
+request. Images are read individually; an unreadable image counts as a refused row.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pipeline.runs.store import numbered_folders
 
 # Type of executions that stand for the folders of a lost metadata store.
 PASSED_OVER = "passed_over"
-# A folder whose number is larger by this than the last execution's is not that of a step.
+# A folder whose number exceeds the last execution's by more than this does not belong to a step.
 FAR = 100_000
 NODE_CONTEXT = "node"  # type of the context that TFX gives to all executions of a node
 

@@ -27,8 +27,8 @@ DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m-%d-%Y": "%d-%m-%Y"}
 SHARE_OF_AMOUNTS = 0.9
 # Bits of a float32's mantissa; whole numbers beyond lose their last digits.
 FLOAT_BITS = 24
-# Text with more different values than this is sentences where it has so many words on average, and half of these occur
-# in other rows too, so that there is something to learn from them.
+# A text column with more distinct values than this holds sentences if its rows average this many words, and if half of
+# the words also occur in other rows: only then can a model learn from the words.
 DIFFERENT_TEXTS = 100
 WORDS_OF_A_SENTENCE = 3
 WORD = r"[\pL\pM\pN']+"
