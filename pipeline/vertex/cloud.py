@@ -37,7 +37,7 @@ OUTAGES = (
 )
 # The same, and too many requests at a time.
 PASSING = (*OUTAGES, exceptions.TooManyRequests)
-# All that a call can fail with.
+# Every error that a call can raise.
 FAILURES = (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING)
 SECONDS = 30.0  # that one request may take
 # Hosts that are Google's, and may see its tokens.
@@ -159,7 +159,7 @@ class Cloud:
 
 
 def is_private(url: str) -> bool:
-    """Return whether nobody on the way can read a request: it is sent over TLS, or stays on this machine."""
+    """Return whether requests are private: sent over TLS, or to this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
 
