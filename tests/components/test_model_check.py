@@ -55,7 +55,7 @@ def transform_output(artifacts) -> tft.TFTransformOutput:
 
 @pytest.fixture(scope="module")
 def model(transform_output) -> keras.Model:
-    """The flights model, untrained: for what it is asked here, any weights will do."""
+    """Build the flights model without training; these tests work with any weights."""
     keras.utils.set_random_seed(1)
     return flights.build_model(keras_tuner.HyperParameters(), Features.of(transform_output, "late"))
 

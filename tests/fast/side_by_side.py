@@ -1,6 +1,6 @@
-"""Graphs whose steps run side by side, `python -m tests.fast.side_by_side FOLDER`; prints how each run went, as JSON.
+"""Run graphs with parallel steps: `python -m tests.fast.side_by_side FOLDER`; print each outcome as JSON.
 
-A process of its own, for TensorFlow has computed in that of the tests.
+Runs in a separate process, because TensorFlow has already computed in the test process.
 """
 
 import json
@@ -25,18 +25,18 @@ from pipeline.runs.step import Step, StepFailed
 
 @component
 def First(model: OutputArtifact[Model], how: Parameter[str] = "well"):
-    """Begins."""
+    """Start the graph."""
     act(model.uri, how)
 
 
 @component
 def Next(before: InputArtifact[Model], model: OutputArtifact[Model], how: Parameter[str] = "well"):
-    """Goes on from another."""
+    """Continue from another step."""
     act(model.uri, how)
 
 
 def act(uri: str, how: str) -> None:
-    """Ends as it is told, "well" or "fails", "while" another step runs, and leaves a file when it ends well."""
+    """End as ``how`` requires, "well" or "fails", "while" another step runs; write a file on success."""
     name, _, other = how.partition(" while ")
     step = Path(uri).parents[1]
     (step / "began").touch()

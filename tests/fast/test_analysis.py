@@ -48,7 +48,7 @@ def words(inputs):
         "by letter": placed(
             "by letter", top_k=3, key_fn=lambda word: word[:1], coverage_top_k=1, coverage_frequency_threshold=2
         ),
-        # A name of its own: get_analyze_input_columns leaves tables in the process, which other tests may meet.
+        # A unique name: get_analyze_input_columns leaves tables in the process, which could collide with other tests.
         "numbers": placed("numbers", inputs["month"], name="numbers"),
         "as it is": dest,
         "size": tf.zeros_like(late)
@@ -119,20 +119,20 @@ def _number_of(batches):
 
 
 def in_beam(inputs):
-    """An analysis that is a PTransform of the user's."""
+    """Analyze with a user's PTransform."""
     (count,) = tft.experimental.ptransform_analyzer([inputs["late"]], _number_of(), [tf.int64], [[]])
     return {"count": inputs["late"] * 0 + count}
 
 
 def annotated(inputs):
-    """A sparse feature that is told its shape."""
+    """Annotate a sparse feature with its shape."""
     temp = inputs["temp"]
     tft.experimental.annotate_sparse_output_shape(temp, tf.constant([1], tf.int64))
     return {"temp": temp}
 
 
 def truth(inputs):
-    """A feature of a type that tf.Transform does not take."""
+    """Return a feature of a type that tf.Transform does not support."""
     return {"truth": inputs["late"] > 0}
 
 
@@ -180,7 +180,7 @@ def executor(folder: Path) -> FastTransformExecutor:
 
 
 def properties(module: str, monkeypatch: pytest.MonkeyPatch, folder: Path, **custom_config: str) -> dict:
-    """A step's properties whose preprocessing_fn is one of this file's, in a module of its own."""
+    """Return the properties of a step; its preprocessing_fn is one from this file, in a separate module."""
     (folder / "modules").mkdir(exist_ok=True)
     name = f"spun_{module}"
     (folder / f"modules/{name}.py").write_text(f"from {__name__} import {module} as preprocessing_fn\n")
@@ -259,7 +259,7 @@ def same(one, other, name):
 
 
 def same_domains(schema):
-    """A schema of features by name, for their order is that of the traced function."""
+    """Return the features of a schema by name, because their order depends on the traced function."""
     return {feature.name: feature for feature in schema.feature}
 
 

@@ -1,4 +1,4 @@
-"""Steps that run side by side in processes of their own."""
+"""Steps that run in parallel processes."""
 
 import json
 import os

@@ -160,16 +160,16 @@ def test_what_two_classes_cannot_have_is_an_error(column, values, problem, tmp_p
     table = pa.Table.from_batches([batch[KEY]])
     wrong = pa.array([[values[row % 2]] for row in range(table.num_rows)], pa.list_(pa.float32()))
     table = table.set_column(table.schema.get_field_index(column), column, wrong)
-    # Without the one before them, which names a row where an answer is no number.
+    # Without the first extractor, which reports the row of an answer that is not a number.
     config, extractors = fast(config)
     extractors = [extractor for extractor in extractors if extractor.stage_name != "Predictions"]
-    with pytest.raises(RuntimeError) as raised:  # TFMA's, with the inputs of the one that is its cause
+    with pytest.raises(RuntimeError) as raised:  # TFMA's error, with the inputs of the error that caused it
         measure(config, extractors, [{KEY: table.to_batches()[0]}], tmp_path)
     assert any(problem in line for line in traceback.format_exception(raised.value))
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same batches with answers of one decimal, so that many are 0, 1 or equal to a threshold."""
+    """Round the answers of batches to one decimal, so that many are 0, 1 or equal to a threshold."""
     tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
     for name in (ANSWERS["binary"], "theirs"):
         for number, table in enumerate(tables):

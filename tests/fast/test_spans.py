@@ -140,7 +140,7 @@ def test_spans_that_arrive_one_by_one_give_what_a_run_of_the_whole_window_gives(
     for split in ("train", "eval"):
         of_window, of_whole = (features(folder / "transformed", split) for folder in (after, whole))
         for name, values_of_whole in of_whole.items():
-            # Beam merges the spans in an order of its own; vocabularies and places of quantiles do not depend on it.
+            # Beam merges the spans in any order; vocabularies and the places of quantiles do not depend on it.
             np.testing.assert_allclose(of_window[name], values_of_whole, rtol=1e-5, atol=1e-6, err_msg=name)
     outputs = [tft.TFTransformOutput(str(folder / "graph")) for folder in (after, whole)]
     assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
