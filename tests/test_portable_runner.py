@@ -32,7 +32,7 @@ from pipeline.settings.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform")
-# Beside a copy of the flights' module file: of it, workers know only what the job brings them.
+# A module next to a copy of the flights' module file: workers have only the code that the job brings.
 IN_WORKERS = """\
 import apache_beam as beam
 

@@ -1,4 +1,4 @@
-"""Modules imported from a wheel, one after the other."""
+"""Modules imported from successive wheels."""
 
 import importlib
 import os

@@ -123,7 +123,7 @@ def test_a_new_schema_names_the_notations_of_text_only(schema):
 
 
 def rows(days: list[str], seed: int) -> pa.Table:
-    """Examples of the fixture's table; with a number of their own, so that no row is twice there."""
+    """Return examples of the fixture's table; ``seed`` makes every row unique."""
     each = range(seed, seed + len(days))
     columns = {
         "back": pa.array([[number % 2] for number in each]),

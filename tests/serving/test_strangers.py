@@ -1,4 +1,4 @@
-"""Requests of strangers to a server in its own process: silence, floods, nonsense, and what they have no right to."""
+"""Untrusted requests to a server in a separate process: silence, floods, invalid input and forbidden access."""
 
 import contextlib
 import json

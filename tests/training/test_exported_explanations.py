@@ -42,7 +42,7 @@ SCHEMA = "\n".join(
         'feature { name: "when" type: BYTES value_count { min: 1 max: 1 } time_domain { string_format: "%d.%m.%Y" } }',
     ]
 )
-# Told apart in the bytes of a model.
+# Values that can be found in the bytes of a model.
 FIRST = {"x": 100.25, "secret": 5_000.25, "price": 70_000.25, "exposure": 300_000.25}
 ROWS = 40
 
@@ -98,7 +98,7 @@ class OfTable(keras.layers.Layer):
 
 
 class WithTable(keras.Model):
-    """A model of a class of its own, with a table and a model in it."""
+    """A custom model class that contains a table and a model."""
 
     def __init__(self):
         super().__init__()

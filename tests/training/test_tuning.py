@@ -112,7 +112,7 @@ def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, ob
 
 @pytest.mark.slow
 def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
-    """As a trial of Vertex AI Vizier, each in a process of its own, whose oracle has none."""
+    """Run a trial as in Vertex AI Vizier, where the oracle of each process has no earlier trial."""
 
     def build_model(hp, features):
         inputs = features.inputs()

@@ -1,4 +1,4 @@
-"""Our requests beside those of Google's SDK for the same model, deployment and batch job: every difference is meant."""
+"""Our requests against the Google SDK's for the same model, deployment and batch job: every difference is intended."""
 
 from dataclasses import replace
 from typing import Any
@@ -117,7 +117,7 @@ def test_a_version_is_deployed_as_by_the_sdk(uploaded: Version, sdk, cloud, ther
         autoscaling_target_accelerator_duty_cycle=80,
         service_account="server@demo.iam.gserviceaccount.com",
     )
-    # The SDK gives the first model of an endpoint all the traffic at once; ours gets it when it is deployed.
+    # The SDK routes all traffic to an endpoint's first model in the deploy request; ours routes it after deployment.
     assert differences(ours, last(there, "DeployModel")) == {"traffic_split.0": (None, 100)}
 
 

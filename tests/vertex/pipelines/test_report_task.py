@@ -85,7 +85,7 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     assert run_task([*arguments_of(compiled, job, outputs), *TOLD], monkeypatch) == 0
     written = json.loads((outputs / "output.json").read_text())["artifacts"]
     numbers = written["metrics"]["artifacts"][0]["metadata"]
-    assert numbers["parameter_batch_size"] > 0  # what it was to be trained with
+    assert numbers["parameter_batch_size"] > 0  # the configured batch size
     assert "auc" not in numbers
     page = Path(written["report"]["artifacts"][0]["uri"]).read_text(encoding="utf-8")
     assert "The run failed in Transform; nothing was pushed." in page
