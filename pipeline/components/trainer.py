@@ -59,7 +59,7 @@ class FnArgs(fn_args_utils.FnArgs):
 
     @property
     def train_steps(self) -> int:
-        """Steps of the config, or of one pass over the train split; a last batch that is not full counts."""
+        """Return the steps of the config, or of one pass over the train split including a last partial batch."""
         return self._train_steps or self._steps_of_one_pass("train", self.train_files)
 
     @train_steps.setter
@@ -68,7 +68,7 @@ class FnArgs(fn_args_utils.FnArgs):
 
     @property
     def eval_steps(self) -> int:
-        """Steps of the config, or of one pass over the eval split; a last batch that is not full counts."""
+        """Return the steps of the config, or of one pass over the eval split including a last partial batch."""
         return self._eval_steps or self._steps_of_one_pass("eval", self.eval_files)
 
     @eval_steps.setter

@@ -216,7 +216,7 @@ def split(others: Mapping[str, int], new: str, share: int) -> dict[str, int]:
 
 
 def judged(new: Observed, before: Observed, canary: Canary) -> str | None:
-    """Return a message about the first exceeded limit; None if there is none.
+    """Return a message about the first exceeded limit; None if all limits hold.
 
     Invalid requests fail with either version, so only the errors in excess of the previous version's count.
     """
