@@ -44,7 +44,7 @@ def artifacts(clone, first) -> Path:
 
 
 def first_of(artifacts: Path, pattern: str) -> str:
-    """The artifact of the first run, whatever ran after it."""
+    """Return the artifact of the first run, even after later runs."""
     return min(glob.glob(str(artifacts / pattern)), key=lambda path: int(Path(path).name))
 
 
@@ -62,7 +62,7 @@ def model(transform_output) -> keras.Model:
 
 @pytest.fixture
 def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[str, Any]]:
-    """Runs the real executor on a folder with an exported model."""
+    """Return a function that runs the real executor on a folder with an exported model."""
     examples = standard_artifacts.Examples()
     examples.uri = first_of(artifacts, "ExampleGen/examples/*")
     examples.split_names = '["train", "eval", "test"]'

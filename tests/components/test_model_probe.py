@@ -83,7 +83,7 @@ def export(folder: Path) -> Path:
 
 
 def example(row: int) -> bytes:
-    """A row in which whole numbers, numbers and texts have gaps."""
+    """Return a row whose integers, floats and texts may be missing."""
     values = {
         "tract": tf.train.Feature(int64_list=tf.train.Int64List(value=[TRACT + row] if row % 3 else [])),
         "rooms": tf.train.Feature(int64_list=tf.train.Int64List(value=[row])),

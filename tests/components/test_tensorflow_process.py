@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A model that doubles its only column."""
+    """Export a model that doubles its only column."""
     folder = tmp_path_factory.mktemp("model")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
