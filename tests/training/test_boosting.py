@@ -42,7 +42,7 @@ def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_se
 @pytest.mark.parametrize("classes", [0, 2, 3])
 @pytest.mark.slow
 def test_columns_that_tell_nothing_new_leave_the_trees_as_they_are(classes):
-    """A copy of a number, one value only, and a copy of a category; none of them after those that tell."""
+    """Add a constant, a copy of a number and a copy of a category."""
     answers = []
     for features in (
         FEATURES,

@@ -156,7 +156,7 @@ def test_the_job_has_the_form_in_which_tfx_compiles_an_exit_handler(compiled: Pa
 
 
 def with_policy(folder: Path, policy: str) -> Path:
-    """The compiled job with another failure policy, and a webhook."""
+    """Set the failure policy and a webhook in the compiled job."""
     path = folder / "pipeline_job.json"
     job = json.loads(path.read_text())
     job["runtimeConfig"]["failurePolicy"] = f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"
