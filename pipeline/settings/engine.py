@@ -1,6 +1,6 @@
 """The engine of Beam that runs the data steps in place of this process: its name and options, checked before it starts.
 
-What only Beam or the engine itself can tell is checked in ``pipeline.runs.engine``.
+Whatever only Beam or the engine itself can check, is checked in ``pipeline.runs.engine``.
 """
 
 import difflib
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pipeline.errors import UserError
 from pipeline.settings.checks import listed
 
-# Engines that take a job from a job server, by the options of which they need one.
+# Engines with a job server, and the options of which each needs one.
 PORTABLE = {
     "FlinkRunner": ("flink_master", "job_endpoint"),
     "PortableRunner": ("job_endpoint",),
     "SparkRunner": ("spark_master_url", "spark_rest_url", "job_endpoint"),
 }
 IMAGE = "sdk_container_image"
-# Sends what is written so far while more is written, and forgets the rest.
+# Flushes a buffer during a write and loses the rest of the data.
 BY_THE_CLOCK = "data_buffer_time_limit_ms"
 
 

@@ -8,7 +8,7 @@ from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, che
 from pipeline.settings.tasks import METRICS
 
 Severity = Literal["stop", "warn", "ignore"]
-# What may be found in the data, and what comes of it unless the config or the schema says otherwise.
+# Kinds of findings in the data, with the default severity; the config or the schema may override it.
 FINDINGS: dict[str, Severity] = {
     "missing_column": "stop",  # in the schema, not in the data
     "new_column": "warn",  # in the data, not in the schema; no step uses it
@@ -29,7 +29,7 @@ FINDINGS: dict[str, Severity] = {
     "constant": "warn",  # one value in the whole train split
     "shared_rows": "stop",  # rows of eval or test that are in another split too
     "shared_images": "warn",  # images of eval or test that are in another split too, no more than max_shared_rows
-    "repeated_rows": "warn",  # rows that are in a split more than once
+    "repeated_rows": "warn",  # rows that occur more than once in a split
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
 Coverage = Annotated[float, number("above 0 and below 1", lambda value: 0 < value < 1)]
@@ -281,7 +281,7 @@ class ModelChecks:
     Attributes:
         tolerance: Largest difference of a probability between signatures, batch sizes, and training and serving; of a
             number, relative to its largest answer.
-        timeout: Seconds until a model that does not answer is given up.
+        timeout: Seconds to wait for an answer of the model.
     """
 
     tolerance: Share = 1e-3
@@ -292,7 +292,7 @@ class ModelChecks:
 
 
 def _check_gate(gate: AnyGate, name: str) -> None:
-    """Refuse a metric that is not there, and limits that it cannot reach."""
+    """Reject an unknown metric, and limits that it cannot reach."""
     if gate.metric not in METRICS:
         raise ConfigError(f"{type(gate).__name__}.metric must be one of {', '.join(METRICS)}, got {gate.metric!r}")
     check_settings(f"{name} ", gate)

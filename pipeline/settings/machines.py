@@ -69,7 +69,7 @@ class Resources:
         cpu: Cores.
         memory_gib: Memory in GiB.
         accelerator: Such as "NVIDIA_TESLA_T4"; None: no accelerator.
-        accelerators: How many.
+        accelerators: Number of accelerators.
     """
 
     cpu: Annotated[int, whole(1, 224)] = 4
@@ -169,7 +169,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Machines:
-    """One table: what each component runs on.
+    """The machines of each component.
 
     Attributes:
         tasks: Resources by component, such as "Transform"; "default" is for those not named.
@@ -177,7 +177,7 @@ class Machines:
         tuning: The Tuner as a job; None: in its task.
         search_with: What chooses the values of the Tuner's job: "keras_tuner", or "vizier": Vertex AI Vizier, with
             ``tuning.replicas`` trials at the same time.
-        max_cost: Largest estimate of one run in US dollars, without what an endpoint and storage cost a month. None: no
+        max_cost: Largest estimate of one run in US dollars, without the monthly cost of endpoint and storage. None: no
             limit. --max-cost goes first.
     """
 
@@ -288,5 +288,5 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers))
 
 
-# Of a task whose work a job does.
+# Resources of a task whose work a job does.
 WAITING = Resources(2, 8)

@@ -1,4 +1,4 @@
-"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured."""
+"""Tasks and metrics: the kinds of labels, the answers of their models, and the metrics of each."""
 
 import re
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ METRICS = {name: metric for task in TASKS.values() for name, metric in task.metr
 # Next to the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
 LOW, HIGH, LABEL_SET = "prediction_low", "prediction_high", "label_set"
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
-# What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
+# Suffixes of Keras metrics for which lower is better: losses, errors and counts of wrong answers.
 LOWER_IS_BETTER = (
     r".*(loss|error|crossentropy|rmse|mse|mae|mape|msle|logcosh|divergence|hinge|poisson|false_(positives|negatives))"
 )
