@@ -40,7 +40,7 @@ def run(session: Session) -> int:
 
 
 def check(session: Session) -> int:
-    """List what a run needs, and what is wrong with the command that corrects it."""
+    """List the requirements of a run, and each problem with the command that corrects it."""
     return _check(session)[0]
 
 
