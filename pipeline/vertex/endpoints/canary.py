@@ -1,4 +1,4 @@
-"""Let a new version take over step by step: asked real rows, watched, and put back when something is wrong."""
+"""Roll out a new version in steps: send real rows, watch errors and latency, and roll back on a problem."""
 
 import contextlib
 import itertools
@@ -71,7 +71,7 @@ class RollOut:
                     self.serving.give_back(self.holder)
                     return []
                 if before:
-                    monitored(self.serving, time.time())  # what cannot be watched is not deployed in the first place
+                    monitored(self.serving, time.time())  # a version that cannot be watched is not deployed
                 self.note(f"deploying version {version.id} of {version.entry}, without traffic")
                 new = self.serving.deploy(version)
                 self._take_over(version, new, before)
@@ -108,7 +108,7 @@ class RollOut:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
-        """Ask a row; return the answer or the error, and the seconds it took."""
+        """Send a row; return the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
@@ -118,7 +118,7 @@ class RollOut:
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
-        """Ask real rows until the new version has answered each as in the model check."""
+        """Send real rows until the new version has answered each as in the model check."""
         left = list(range(len(self.rows.instances)))
         if not left:
             self.note("no smoke test: the model check has kept no rows")
@@ -126,7 +126,7 @@ class RollOut:
         total, failures = len(left), 0
         for _ in range(PATIENCE * total * ALL // share):
             row = left.pop(0)
-            left.append(row)  # unless it is answered, its turn comes again
+            left.append(row)  # an unanswered row is sent again later
             answer, _ = self._ask(row)
             if isinstance(answer, Exception):
                 failures += not others_refuse
@@ -184,7 +184,7 @@ class RollOut:
         check(at_end=True)
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
-        """Restore the traffic and undeploy the new version; return False when somebody else has taken the endpoint."""
+        """Restore the traffic and undeploy the new version; return False if another run has taken the endpoint."""
         try:
             self.serving.set_traffic(self.holder, before)
         except EndpointTaken:

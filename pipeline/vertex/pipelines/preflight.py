@@ -1,4 +1,4 @@
-"""Check what a run on Vertex AI needs before anything is paid for, and list everything that is wrong."""
+"""Check the requirements of a run on Vertex AI before it costs money, and list every problem."""
 
 import re
 import time
@@ -51,7 +51,7 @@ ROOT = ("", "0", "root", "0:0", "root:root")
 
 
 class Checked(NamedTuple):
-    """Findings of all checks, and the settings with the digests of the images: what runs is what was checked."""
+    """Findings of all checks, and the settings with image digests, so that the checked images run."""
 
     findings: list[Finding]
     vertex: Vertex
@@ -112,7 +112,7 @@ def _with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
 
 
 def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of a check, and why it could not look further."""
+    """Return the findings of a check, and the reason if it could not finish."""
     findings = []
     try:
         for finding in run_check():
