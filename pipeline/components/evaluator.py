@@ -54,7 +54,7 @@ from pipeline.settings.tasks import ANSWERS, Task
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100
-# Of answers that are no numbers.
+# Remedies for answers that are not numbers.
 REMEDIES = {
     CANDIDATE: "preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
     BASELINE: 'Name another with Evaluation(baseline=...), or none: baseline="none"',
@@ -240,7 +240,7 @@ def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
     """Write the blessing as TFX's Evaluator does, and the result of the gates with it.
 
-    A model that ModelCheck has refused is not blessed, however good: the next one would be compared with it.
+    A model that ModelCheck rejected is never blessed, because the next model would be compared with it.
     """
     refused = [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
     blessed = result.blessed and not refused
@@ -264,7 +264,7 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
 
 
 def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
-    """Return why the baseline is no use, and how its columns differ from the candidate's; None for "it does not"."""
+    """Return why the baseline is unusable, and how its columns differ from the candidate's; None means no problem."""
     baseline, candidate = serving_model_folder(inputs["baseline_model"]), serving_model_folder(inputs["model"])
     name = f"the baseline {baseline}"
     if changed := changes(artifact_utils.get_single_instance(inputs["baseline_model"]), thorough=True):
@@ -355,14 +355,14 @@ def _in_words(record: bytes) -> str:
 
 
 def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:
-    """Return the predictions of the model that is judged, one number a row."""
+    """Return the predictions of the judged model, one number per row."""
     answers = _answers_of(batch, CANDIDATE, task)
     assert answers is not None
     return predictions.values_of(answers)
 
 
 def _covered(batch: dict[str, Any]) -> Covered:
-    """Return how many labels of a batch the intervals or sets of the model that is judged contain."""
+    """Return how many labels of a batch the judged model's intervals or sets contain."""
     outputs, labels = batch[tfma.PREDICTIONS_KEY], batch[tfma.LABELS_KEY]
     while isinstance(labels, Mapping):  # by model
         labels = labels[CANDIDATE]

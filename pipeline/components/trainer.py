@@ -98,7 +98,7 @@ def _key(patterns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class InfiniteDataError(UserError, keras_tuner.errors.FatalError):
-    """A training, evaluation or prediction would not end. KerasTuner ends a search for no error but its FatalError."""
+    """A training, evaluation or prediction would not end. Only KerasTuner's FatalError ends a search."""
 
 
 # By method of keras.Model: argument with the data, its name in messages, argument with the steps, and its usual value.
