@@ -22,7 +22,7 @@ NODE_CONTEXT = "node"  # type of the context that TFX gives to all executions of
 
 
 def discard_changed(node: pipeline_pb2.PipelineNode, store: MetadataStore) -> list[str]:
-    """Keep a step from reusing artifacts of its earlier runs that have changed; return a sentence for each of them.
+    """Keep a step from reusing artifacts of its earlier runs that have changed; return a message for each of them.
 
     TFX's cache only checks whether the folder of an artifact exists, but takes no artifact that is marked as deleted.
     """

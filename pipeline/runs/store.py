@@ -58,7 +58,7 @@ class Run:
         return next(iter(self.outputs.get(node, {}).get(output, [])), None)
 
     def state(self, node: str) -> str:
-        """Return how a step ended, in a word or two."""
+        """Return the outcome of a step in a word or two."""
         if node in self.record.steps:
             return self.record.steps[node]
         state = self.executions[node].last_known_state
@@ -72,7 +72,7 @@ class Run:
 
 
 def seconds_of(execution: Execution) -> float:
-    """Return the seconds of an execution from its start to its last sign of life."""
+    """Return the seconds of an execution from its start to its last update."""
     return float(execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
 
 
