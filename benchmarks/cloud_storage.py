@@ -1,10 +1,10 @@
-"""The default run on gs://, as the job is compiled for Vertex AI, beside the local one: AUC, and requests by step.
+"""The default run on gs://, as the job is compiled for Vertex AI, against the local run: AUC, and requests by step.
 
     python benchmarks/cloud_storage.py
 
-Takes the default config and data through every task with a Cloud Storage on this machine at Google's addresses, so that
-TensorFlow's, Beam's and Google's own clients do what they do on Vertex AI. It needs Linux with user namespaces. Exits 1
-when the AUC is not that of the last local run (make run), or Transform sends more than 120 requests.
+Runs every task of the default config against a local Cloud Storage server at Google's addresses. The clients of
+TensorFlow, Beam and Google therefore behave as on Vertex AI. Requires Linux with user namespaces. Exits 1 when the AUC
+differs from the last local run (make run), or when Transform sends more than 120 requests.
 """
 
 import sys

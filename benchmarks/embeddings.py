@@ -112,7 +112,7 @@ def changed(rows: int) -> float:
 
 
 def training(folder: str, optimizer: str, rows: int, dense: bool) -> dict[str, Any]:
-    """Train in a process of its own; return the losses, the seconds of a step and the memory."""
+    """Train in a separate process; return the losses, the seconds of a step and the memory."""
     job = json.dumps({"folder": folder, "optimizer": optimizer, "rows": rows, "dense": dense})
     command = [sys.executable, __file__, "--one", job]
     # As local_runner.py and the image take memory.

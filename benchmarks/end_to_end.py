@@ -45,7 +45,7 @@ SUM, CLOCK = "one after the other, in all", "by the clock, as each is run"
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="of both (%(default)s)")
     parser.add_argument("--run", nargs=3, metavar=("WHICH", "DATA", "FOLDER"), help=argparse.SUPPRESS)
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def report(stock: list[dict[str, Any]], alone: list[dict[str, Any]], ours: list[dict[str, Any]]) -> int:
-    """Prints what the rounds have found; returns the exit code."""
+    """Print the results of the rounds; return the exit code."""
     table = Table("step", title=f"Every flight, from CSV to the pushed model, rounds: {len(ours)}")
     table.title_justify = "left"
     for column in ("TFX, s", "ours, s", "times as fast", "lowest", "highest"):
@@ -108,7 +108,7 @@ def report(stock: list[dict[str, Any]], alone: list[dict[str, Any]], ours: list[
 
 
 def write_csv(folder: Path) -> None:
-    """Writes the flights as CSV, one file for each month; floats with a point, so that TFX knows them for floats."""
+    """Write the flights as CSV, one file per month; floats have a point, so that TFX infers floats."""
     import pandas as pd
 
     source = ROOT / "data/flights"
@@ -121,7 +121,7 @@ def write_csv(folder: Path) -> None:
 
 
 def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
-    """Runs a pipeline on some CSV files: seconds by step and by the clock, and the AUC."""
+    """Run a pipeline on CSV files; return the seconds by step and by the clock, and the AUC."""
     from pipeline.components.tensorflow_process import started_ahead
 
     with started_ahead() if which == OURS else contextlib.nullcontext():
@@ -153,7 +153,7 @@ def run(which: str, files: Path, folder: Path) -> dict[str, Any]:
 
 
 def stock_pipeline(config: Any, target: Any, folder: Path) -> Any:
-    """The same graph of TFX's own components, which do no more than ours."""
+    """Build the same graph from TFX's components, which do no more than ours."""
     from ml_metadata.proto import metadata_store_pb2
     from tfx import components
     from tfx.dsl.components.common.importer import Importer

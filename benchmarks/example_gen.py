@@ -2,10 +2,9 @@
 
     python benchmarks/example_gen.py
 
-Each measurement is a process of its own: the seconds of the executor, without imports, and the peak memory of the
-process. At 1 times the rows it is the median of three. Exits 1 when ours is not 8 times as fast, a value differs, a row
-takes more than 1.2 times as long among 10 times the rows, or the memory at 10 times the rows is more than 1.3 times
-that at 2 times.
+Each measurement runs in a separate process: the executor's seconds, without imports, and the process' peak memory. At 1
+times the rows it is the median of three. Exits 1 when ours is not 8 times as fast, a value differs, a row takes more
+than 1.2 times as long at 10 times the rows, or memory at 10 times the rows exceeds 1.3 times the memory at 2 times.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ LEAST_FASTER, MOST_TIME_PER_ROW, MOST_MEMORY = 8.0, 1.2, 1.3
 
 
 def main() -> int:
-    """Prints the tables; returns the exit code."""
+    """Print the tables; return the exit code."""
     if len(sys.argv) > 1:
         print(json.dumps(measure(*sys.argv[1:])))
         return 0
@@ -41,7 +40,7 @@ def main() -> int:
 
 
 def compare(folder: Path, console: Console) -> bool:
-    """TFX's executors and ours on every flight, one after the other."""
+    """Compare TFX's executors with ours on every flight."""
     table = Table("format", "TFX, s", "ours, s", "times as fast", "values", title="Every flight", title_justify="left")
     passed = True
     for format in ("csv", "parquet"):
@@ -63,7 +62,7 @@ def compare(folder: Path, console: Console) -> bool:
 
 
 def scale(folder: Path, console: Console) -> bool:
-    """Ours on copies of the flights, in one file for each split."""
+    """Measure ours on copies of the flights, in one file per split."""
     passed = True
     for format in ("csv", "parquet"):
         table = Table("times the rows", "s", "µs a row", "peak memory, MB", "of it after the imports, MB")
@@ -71,7 +70,7 @@ def scale(folder: Path, console: Console) -> bool:
         found: dict[int, dict[str, float]] = {}
         once = []
         for times in TIMES[1:]:
-            # The machine may be busier at one time than at another: every measurement has one of 1 times beside it.
+            # The load of the machine varies: pair each measurement with one at 1 times the rows.
             for size in (1, times):
                 data = write_data(folder / f"{format}{size}", format, size)
                 to = folder / f"scaled-{format}-{size}"
@@ -104,7 +103,7 @@ def scale(folder: Path, console: Console) -> bool:
 
 
 def write_data(folder: Path, format: str, times: int) -> Path:
-    """Writes every flight ``times`` times, numbered from 1, as one file for each split."""
+    """Write every flight ``times`` times, numbered from 1, as one file per split."""
     if folder.is_dir():
         return folder
     import pyarrow as pa
@@ -138,7 +137,7 @@ def write_data(folder: Path, format: str, times: int) -> Path:
 
 
 def in_process(which: str, format: str, data: Path, to: Path) -> dict[str, float]:
-    """Measures in a new process; writes the examples to ``to``."""
+    """Measure in a new process; write the examples to ``to``."""
     command = [sys.executable, __file__, which, format, str(data), str(to)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if process.returncode:
@@ -147,7 +146,7 @@ def in_process(which: str, format: str, data: Path, to: Path) -> dict[str, float
 
 
 def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
-    """Runs an executor here: seconds, rows, and the most memory in MB after the imports and in all."""
+    """Run an executor here; return the seconds, the rows, and the peak memory in MB after the imports and in total."""
     sys.path.insert(0, str(ROOT))
     from tfx.components.example_gen.csv_example_gen.executor import Executor as CsvExecutor
     from tfx.components.example_gen.custom_executors.parquet_executor import Executor as ParquetExecutor
@@ -184,7 +183,7 @@ def measure(which: str, format: str, data: str, to: str) -> dict[str, float]:
 
 
 def peak_memory() -> float:
-    """The most memory this process has had so far, in MB."""
+    """Return the peak memory of this process so far, in MB."""
     status = Path("/proc/self/status")
     if status.is_file():  # on Linux ru_maxrss starts with what the parent had
         return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
@@ -192,7 +191,7 @@ def peak_memory() -> float:
 
 
 def count_rows(data: str) -> int:
-    """Rows of the files."""
+    """Return the number of rows in the files."""
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
@@ -204,7 +203,7 @@ def count_rows(data: str) -> int:
 
 
 def differences(stock: Path, ours: Path) -> tuple[int, int, int]:
-    """Compares example by example: values that differ, zeros that TFX lost, and values in all."""
+    """Compare the examples; return the counts of differing values, of zeros that TFX lost, and of all values."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -229,7 +228,7 @@ def differences(stock: Path, ours: Path) -> tuple[int, int, int]:
 
 
 def padded(column: object) -> object:
-    """The lists with a null where there is no value."""
+    """Return the lists, with a null in place of each missing value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -241,7 +240,7 @@ def padded(column: object) -> object:
 
 
 def by_row(folder: Path) -> object:
-    """The examples of a split as a table, sorted by the number of the row."""
+    """Return the examples of a split as a table, sorted by row number."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import tensorflow as tf

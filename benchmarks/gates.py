@@ -29,7 +29,7 @@ MOST, MOST_FOR_BASELINES = 0.15, 0.05
 
 
 def main() -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table; return the exit code."""
     with tempfile.TemporaryDirectory() as output:
         command = [sys.executable, "local_runner.py", "--output", output]
         started = time.monotonic()
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def evaluators(artifacts: Path) -> tuple[float, float]:
-    """Seconds of the Evaluator's measurement with and without what only gates need, each the smaller of two."""
+    """Return the seconds of the Evaluator's measurement with and without the gates' part, each the smaller of two."""
     sys.path.insert(0, str(ROOT))
     with quiet():
         import apache_beam as beam
@@ -105,7 +105,7 @@ def evaluators(artifacts: Path) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def quiet():
-    """Keeps the lines of TensorFlow and TFX off the terminal."""
+    """Keep the output of TensorFlow and TFX off the terminal."""
     kept = os.dup(1), os.dup(2)
     with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 1)

@@ -1,8 +1,8 @@
-"""Run a script in a process that has imported TensorFlow and TFX already, which takes half the time of a short run.
+"""Run a script in a process that has already imported TensorFlow and TFX; their import is half the time of a short run.
 
-multiprocessing's fork server imports them once. What it forks is a process of its own, in a session of its own, that
-runs the script from its first line: with its own imports of the repository, its signals, output and exit code. It may
-not start another such process itself.
+The fork server of multiprocessing imports them once. Each forked process has a separate session and runs the script
+from its first line: with its own imports of the repository, signals, output and exit code. It must not start another
+such process.
 """
 
 import atexit

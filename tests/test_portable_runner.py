@@ -32,7 +32,7 @@ from pipeline.settings.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = ("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "Transform")
-# Beside a copy of the flights' module file: of it, workers know only what the job brings them.
+# A module next to a copy of the flights' module file: workers have only the code that the job brings.
 IN_WORKERS = """\
 import apache_beam as beam
 
@@ -74,13 +74,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the pool keeps a folder for each worker."""
+    """Return the folder in which the pool keeps a folder per worker."""
     return tmp_path_factory.mktemp("workers")
 
 
 @pytest.fixture(scope="module")
 def options(workers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The options that lead to a job server and a pool of workers."""
+    """Start a job server and a pool of workers; yield their options."""
     logs = tmp_path_factory.mktemp("engine")
     server, pool = free_port(), free_port()
     commands = {
@@ -147,7 +147,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def computed(saved_model: bytes) -> Counter:
-    """The operations and constants of a SavedModel, without the names of functions, which have a process' counters."""
+    """Count the operations and constants of a SavedModel; names of functions contain counters of the process."""
     (graph,) = saved_model_pb2.SavedModel.FromString(saved_model).meta_graphs
     functions = [node for function in graph.graph_def.library.function for node in function.node_def]
     return Counter(
@@ -156,7 +156,7 @@ def computed(saved_model: bytes) -> Counter:
     )
 
 
-# TFX calls what protobuf deprecates, in a way that names our line.
+# TFX calls a deprecated protobuf function; the warning points to our line.
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_workers_elsewhere_write_what_this_process_writes(config, options, workers, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """models/flights.py as a module file of stock TFX: fed by ``tf_dataset_factory`` and trained by a plain Keras ``fit``.
 
-benchmarks/end_to_end.py copies it beside flights.py. Features, model, search space, trials, epochs and learning rates
-are the same; only what TFX's own examples do otherwise is done their way.
+benchmarks/end_to_end.py copies it into the folder of flights.py. Features, model, search space, trials, epochs and
+learning rates are the same. Where TFX's examples differ, this file follows them.
 """
 
 import math
@@ -35,11 +35,11 @@ class WarmupCosine(keras.callbacks.Callback):
         self.warmup, self.last = warmup_epochs * steps, epochs * steps
 
     def on_train_begin(self, logs=None):
-        """Reads the peak."""
+        """Read the peak learning rate."""
         self.peak, self.step = float(self.model.optimizer.learning_rate), 0
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Sets the rate of the next step."""
+        """Set the learning rate of the next step."""
         progress = min(1.0, max(0.0, (self.step - self.warmup) / max(1.0, self.last - self.warmup)))
         falling = 0.05 + 0.95 * (1 + math.cos(math.pi * progress)) / 2
         self.model.optimizer.learning_rate = self.peak * min((self.step + 1) / max(1.0, self.warmup), falling)
@@ -47,7 +47,7 @@ class WarmupCosine(keras.callbacks.Callback):
 
 
 def input_fn(fn_args, patterns, output, batch_size, num_epochs):
-    """Batches as TFX's documentation makes them."""
+    """Return batches as in TFX's documentation."""
     options = tfxio.TensorFlowDatasetOptions(
         batch_size=batch_size, label_key=fn_args.custom_config["label"], num_epochs=num_epochs
     )
@@ -76,7 +76,7 @@ def fit_arguments(fn_args):
 
 
 def tuner_fn(fn_args):
-    """The same search as ours, with every trial trained to its end."""
+    """Run the same search as ours, with every trial trained to its end."""
     output, arguments = fit_arguments(fn_args)
     settings = fn_args.custom_config
     features = Features.of(output, settings["label"])
@@ -92,7 +92,7 @@ def tuner_fn(fn_args):
 
 
 def run_fn(fn_args):
-    """Trains with the best values and exports."""
+    """Train with the best hyperparameters and export the model."""
     output, arguments = fit_arguments(fn_args)
     settings = fn_args.custom_config
     hyperparameters = keras_tuner.HyperParameters.from_config(fn_args.hyperparameters)

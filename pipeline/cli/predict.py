@@ -1,7 +1,7 @@
 """Write a pushed model's answers for files of raw rows: python -m pipeline predict --help.
 
-CSV, Parquet and TFRecord files are read as ExampleGen reads them, batch by batch; JSON lines as the server reads an
-instance; images one by one, and a bad one is a refused row.
+CSV, Parquet and TFRecord files are read in batches, as in ExampleGen. JSON lines are read like an instance of a server
+request. Images are read individually; an unreadable image counts as a refused row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 JSON_LINES, IMAGES = "JSON lines", "images"
 JSON_ENDINGS = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".json")
 BATCH_ROWS = 8_192
-# Rows explained in one call, after which the line of progress moves on: each asks the model some thousand times.
+# Rows explained per call and progress update: each row takes some thousand model evaluations.
 EXPLAINED_ROWS = 64
 OUTPUTS = (".parquet", ".csv", ".jsonl")
 
@@ -171,7 +171,7 @@ def predict(
             with contextlib.closing(TableWriter(Path(partial), value_names)) as writer:
                 for file, (columns, kept_columns, reasons) in _read(files, signature, list(kept), folder):
                     try:
-                        # TensorFlow says at the first call how it prepares the model.
+                        # At the first call, TensorFlow logs how it prepares the model.
                         with contextlib.nullcontext() if rows else silence_stderr():
                             answers = _answers(signature, columns, explain, progress)
                     except tf.errors.OpError as error:
@@ -202,7 +202,7 @@ def predict(
 
 
 def _answers(signature: Signature, columns: Columns, explain: bool, progress: Progress) -> dict[str, np.ndarray]:
-    """Return the columns to write for some rows; explained ones are a few at a time, and move the line of progress."""
+    """Return the columns to write for some rows; explain a few rows at a time and update the progress line."""
     import numpy as np
 
     from pipeline.model import explanations
@@ -219,7 +219,7 @@ def _answers(signature: Signature, columns: Columns, explain: bool, progress: Pr
 
 
 def _read(files: dict[str, str], signature: Signature, kept: list[str], folder: str) -> Iterator[tuple[str, Batch]]:
-    """Yield all rows, batch by batch, each with the file it is from."""
+    """Yield all rows in batches, each with its file."""
     from pipeline.cli import predict_images
 
     names = list(files)
@@ -276,7 +276,7 @@ def _read_table(file: str, format: str, signature: Signature, kept: list[str]) -
 
 
 def _read_json_lines(file: str, format: str, signature: Signature, kept: list[str]) -> Iterator[Batch]:
-    """Yield the rows of a file of JSON objects, one a line."""
+    """Yield the rows of a JSON lines file."""
     import pyarrow as pa
 
     from pipeline.cli import predict_images
@@ -311,7 +311,7 @@ def _read_json_lines(file: str, format: str, signature: Signature, kept: list[st
 
 
 def _as_arrow(values: Any) -> pa.Array:
-    """Return an output [rows, ...] as a column; of several values a row, as lists of fixed size."""
+    """Return an output [rows, ...] as a column; several values per row become lists of fixed size."""
     import pyarrow as pa
 
     if values.ndim > 1:
@@ -324,7 +324,7 @@ def _as_arrow(values: Any) -> pa.Array:
 
 
 def _progress() -> Progress:
-    """Return a line with the rows so far, which is shown on a terminal only."""
+    """Return the progress line, which is shown only on a terminal."""
     console = Terminal(stderr=True)
     columns = (SpinnerColumn(), "{task.completed:,} rows", TimeElapsedColumn())
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,6 +1,6 @@
 """Read images for ``predict``: a folder of them, or a table of their paths or contents.
 
-A bad image gets the reason in place of an answer; the others are answered all the same.
+An invalid image gets an error message instead of an answer; the other images are still answered.
 """
 
 import os
@@ -21,11 +21,11 @@ from pipeline.model.signatures import Signature
 from pipeline.settings.image_data import Images, facts
 from pipeline.settings.names import printable, shortened
 
-# Of images that are read together.
+# Limits of images that are read together.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 64, 64 << 20
 REFUSED = "refused"
 PATH = facts("")[0]
-# Inputs of the signature, columns to write next to the answers, and the reasons why images are refused, "" for none.
+# Inputs of the signature, columns to write next to the answers, and an error message per image, "" if valid.
 Batch = tuple[dict[str, Any], dict[str, Any], list[str]]
 
 
@@ -80,7 +80,7 @@ def _batches(
     kept: Mapping[str, Any],
     inputs: Mapping[str, Input],
 ) -> Iterator[Batch]:
-    """Yield batches of rows; their column of images holds ``found``, or what is at these addresses."""
+    """Yield batches of rows; the column of images holds ``found``, or the images at these addresses."""
     place = rows.table.column_names.index(image.name)
     sizes = [
         filesystem.size(one) if isinstance(one, str) else 0 if isinstance(one, BadImage) else len(one) for one in found
@@ -94,7 +94,7 @@ def _batches(
 
 
 def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes], list[str]]:
-    """Return images that a model can decode, one of a pixel in place of a bad one, and the reasons, "" for none."""
+    """Return images that a model can decode, one pixel for each invalid image, and the error messages, "" if valid."""
     stand_in = image.convert(image.example)
     images: list[bytes] = []
     reasons: list[str] = []
@@ -112,7 +112,7 @@ def checked(data: Sequence[bytes | BadImage], image: Input) -> tuple[list[bytes]
 
 
 def answered(answers: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, Any]:
-    """Return columns of answers, with null for the images that are refused, and a column of the reasons."""
+    """Return columns of answers, with null for invalid images, and a column of error messages."""
     refused = np.array([bool(reason) for reason in reasons])
     places = pa.array(np.arange(len(refused)), mask=refused)
     columns = {name: column.take(places) for name, column in answers.items()}
@@ -120,7 +120,7 @@ def answered(answers: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, An
 
 
 def first_refused(file: str, kept: Mapping[str, Any], reasons: Sequence[str]) -> str:
-    """Return the first image of a batch that is refused, and why, for a terminal; else ""."""
+    """Return the first invalid image of a batch with its error message, for a terminal; else ""."""
     row = next((row for row, reason in enumerate(reasons) if reason), None)
     if row is None:
         return ""
@@ -151,7 +151,7 @@ def _found(folder: str, path: str | None) -> str | BadImage:
 
 
 def _content(found: str | bytes | BadImage, image: Input) -> bytes | BadImage:
-    """Return the image at an address; what is no address is returned as it is."""
+    """Return the image at an address; return any other value unchanged."""
     try:
         return read_file(found, image.limits or Images()) if isinstance(found, str) else found
     except BadImage as error:

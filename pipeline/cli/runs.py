@@ -30,7 +30,7 @@ from pipeline.settings.tasks import METRICS
 def main(argv: list[str]) -> int:
     """Run the command; return the exit code."""
     arguments = parse_arguments(argv)
-    # In a file or a pipe, a line is a line.
+    # Do not wrap lines in a file or a pipe.
     console = Terminal(width=None if sys.stdout.isatty() else 160)
     root = find_root()
     output = command_line.output_folder(arguments, root, command_line.chosen_config(arguments, root))
@@ -157,7 +157,7 @@ def diff(console: Terminal, earlier: Run, later: Run) -> None:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the names with other values."""
+    """Return the names whose values differ."""
     names = list(dict.fromkeys([*before, *after]))
     return [
         f"{name}: {before.get(name, '(none)')} -> {after.get(name, '(none)')}"
@@ -172,7 +172,7 @@ def metric_changes(earlier: Run, later: Run) -> list[str]:
     lines = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, math.nan), after.get(name, math.nan)
-        # Beam adds the same numbers up in another order in every run.
+        # The order in which Beam adds numbers varies between runs.
         if not math.isclose(old, new, rel_tol=1e-5) and not (math.isnan(old) and math.isnan(new)):
             change = f"  {new - old:+.4f}" if math.isfinite(new - old) else ""
             lines.append(f"{name:<24}{_number(old)} -> {_number(new)}{change}")
@@ -207,7 +207,7 @@ def _text_diff(name: str, before: str, after: str) -> list[str]:
 
 
 def _sources(run: Run, node: str) -> dict[str, str]:
-    """Return the user's modules by name, as a step ran them; none where it runs none or the wheel is gone."""
+    """Return the user's modules by name, as a step ran them; empty if the step runs none or the wheel is missing."""
     _, _, wheel = str(run.settings(node).get("module_path", "")).partition("@")
     if not wheel or not zipfile.is_zipfile(wheel):
         return {}

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     if not folder:
         raise UserError(f"no statistics below {shown(output)} yet; run {runner()}{which}")
     with silence_stderr():
-        # TensorFlow greets whoever imports it; and it takes seconds, so not before the arguments are known.
+        # TensorFlow logs on import and takes seconds to load, so import it only after parsing the arguments.
         from pipeline.quality.schema_text import changes, parse, proposed
     statistics = read_statistics(str(folder))
     if arguments.command == "write":

@@ -119,7 +119,7 @@ def share(text: str) -> float:
 
 
 def manage_versions(versions: Versions, arguments: argparse.Namespace) -> None:
-    """List, take back or put back versions, and print what has changed."""
+    """List versions, roll back or restore a version, and print the changes."""
     if arguments.rollback:
         withdrawn, served = versions.roll_back(dry_run=arguments.dry_run)
         kept_in = shown(versions.withdrawn.path(withdrawn))
@@ -161,7 +161,7 @@ def serve(model: Versions | str, arguments: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[lines])
     logger = logging.getLogger("pipeline.serve")
     logger.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # or whoever sends nonsense fills the log
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # invalid requests would otherwise fill the log
     arguments.token = token_of(arguments, os.environ)
     check_access(arguments, on_vertex="AIP_HTTP_PORT" in os.environ)
     manifest_key()
@@ -189,7 +189,7 @@ def serve(model: Versions | str, arguments: argparse.Namespace) -> None:
 def serve_in_processes(model: Versions | str, arguments: argparse.Namespace, on_start: Callable[[int], object]) -> None:
     """Serve in several processes until a signal ends them all, or one of them ends."""
     logger, lines = logging.getLogger("pipeline"), logging.getLogger().handlers
-    # What a process logs is handed to the handlers of this logger, and is not to be said by the process as well.
+    # The handlers of this logger receive the log records of each process, so the process must not print them as well.
     logger.handlers, logger.propagate = list(lines), False
     names = [f"process {place + 1} of {arguments.processes}" for place in range(arguments.processes)]
     loaded: list[int] = []
@@ -278,10 +278,10 @@ def answer(
     config = uvicorn.Config(
         guard,
         http=Connection,
-        ws="none",  # or whoever asks for an upgrade has a connection without limits
+        ws="none",  # upgraded connections would have no limits
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # nothing here asks who is behind a proxy
+        proxy_headers=False,  # no code here uses the client address behind a proxy
         timeout_graceful_shutdown=arguments.grace_seconds,
     )
     # uvicorn answers the requests that have begun, and then raises the signal again, which is no failure.

@@ -46,7 +46,7 @@ class ExampleGenSettings:
         classes: Number of a class by its value in the data; empty where the label is not a class.
         weight: Column of how much each row counts; None where all count the same.
         images: ``pipeline.settings.image_data.Images`` as a mapping, where rows are images.
-        shard_mb: About the megabytes of a file of examples, as its rows lie in memory; None: by the bytes of its split.
+        shard_mb: Approximate megabytes of a file of examples in memory; None: derived from the size of its split.
     """
 
     patterns: dict[str, str]
@@ -68,7 +68,7 @@ class ExampleGenExecutor(BaseBeamExecutor):
     """Read CSV, Parquet, TFRecord and image files from any filesystem that Beam can read."""
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "examples", and beside its splits summary.json and, if there are any, the bad rows.
+        """Write "examples": the splits, summary.json and any bad rows.
 
         Raises:
             UserError: a file is refused, or a split has no rows.
@@ -164,7 +164,7 @@ def write_examples(pipeline: beam.Pipeline, job: shards.Job) -> None:
 
 
 class ExampleGenDriver(driver.FileBasedDriver):
-    """TFX's driver, to which images that change are other data, in folders and behind a table of their paths."""
+    """TFX's driver, extended to detect changed images, in folders or listed in a table of paths."""
 
     def resolve_exec_properties(self, exec_properties: dict[str, Any], *infos: Any) -> dict[str, Any]:
         """Add the images to the fingerprint of the files."""
@@ -174,7 +174,7 @@ class ExampleGenDriver(driver.FileBasedDriver):
 
 
 def fingerprint_of_images(exec_properties: dict[str, Any]) -> str:
-    """Return what changes with the image files of a component's settings; empty where it reads none."""
+    """Return a fingerprint of the image files of a component's settings; empty if it reads none."""
     settings = ExampleGenSettings(**json.loads(exec_properties["settings"]))
     if not settings.images:
         return ""

@@ -54,7 +54,7 @@ from pipeline.settings.tasks import ANSWERS, Task
 
 # Rows that a baseline has to predict before the candidate is compared with it.
 PROBE = 100
-# Of answers that are no numbers.
+# Remedies for answers that are not numbers.
 REMEDIES = {
     CANDIDATE: "preprocessing_fn has to give each missing value a number, and nothing may be divided by what can be 0",
     BASELINE: 'Name another with Evaluation(baseline=...), or none: baseline="none"',
@@ -84,10 +84,10 @@ class EvaluatorExecutor(evaluator_executor.Executor):
     """
 
     def Do(self, input_dict: Artifacts, output_dict: Artifacts, exec_properties: dict[str, Any]) -> None:
-        """Write "evaluation" and "blessing", with the result of the gates beside BLESSED or NOT_BLESSED.
+        """Write "evaluation" and "blessing"; the result of the gates goes next to BLESSED or NOT_BLESSED.
 
         Raises:
-            UserError: the baseline is no use, and the settings ask for one.
+            UserError: the baseline is unusable, and the settings require one.
         """
         parameters = json.loads(exec_properties["settings"])
         settings = checks.from_json(Evaluation, parameters["gates"])
@@ -207,12 +207,12 @@ class EvaluatorExecutor(evaluator_executor.Executor):
 
 
 def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
-    """Return the probability from which each model answers the second of two classes, by its name for TFMA.
+    """Return each model's decision threshold for the second of two classes, by the model's name for TFMA.
 
-    A baseline that has none of its own, where none is set, is measured at the candidate's.
+    A baseline without a threshold uses the configured one, or else the candidate's.
 
     Raises:
-        UserError: the candidate's was to be chosen, and it has none.
+        UserError: the Trainer was to choose the candidate's threshold, and the model has none.
     """
     thresholds = {CANDIDATE: threshold_of(serving_model_folder(inputs["model"]), settings.threshold)}
     if inputs.get("baseline_model"):
@@ -223,10 +223,10 @@ def thresholds_of(inputs: Artifacts, settings: Evaluation) -> dict[str, float]:
 
 
 def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
-    """Return what the eval split has decided about a model's answers.
+    """Return the values that were fitted on the eval split for a model's answers.
 
     Raises:
-        UserError: a coverage is asked for, and the model answers no intervals or sets.
+        UserError: a coverage is set, and the model answers no intervals or sets.
     """
     fitted = read_fitted(folder)
     if settings.coverage is not None and "coverage" not in fitted:
@@ -240,7 +240,7 @@ def fitted_of(folder: str, settings: Evaluation) -> dict[str, Any]:
 def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> None:
     """Write the blessing as TFX's Evaluator does, and the result of the gates with it.
 
-    A model that ModelCheck has refused is not blessed, however good: the next one would be compared with it.
+    A model that ModelCheck rejected is never blessed, because the next model would be compared with it.
     """
     refused = [check for check in inputs.get("infra_blessing", []) if not check.get_int_custom_property("blessed")]
     blessed = result.blessed and not refused
@@ -264,7 +264,7 @@ def bless(blessing: types.Artifact, inputs: Artifacts, result: GateResult) -> No
 
 
 def examine_baseline(inputs: Artifacts) -> tuple[str | None, str | None]:
-    """Return why the baseline is no use, and how its columns differ from the candidate's; None for "it does not"."""
+    """Return why the baseline is unusable, and how its columns differ from the candidate's; None means no problem."""
     baseline, candidate = serving_model_folder(inputs["baseline_model"]), serving_model_folder(inputs["model"])
     name = f"the baseline {baseline}"
     if changed := changes(artifact_utils.get_single_instance(inputs["baseline_model"]), thorough=True):
@@ -318,7 +318,7 @@ def _with_predictions(batch: dict[str, Any], task: Task, logits: bool) -> dict[s
 
 
 def _refuse_no_number(batch: dict[str, Any], task: Task) -> None:
-    """Raise a UserError where a measured answer is no number: TFMA's error would be a whole batch of answers."""
+    """Raise a UserError if a measured answer is not finite; TFMA's error would print a whole batch of answers."""
     for model in (CANDIDATE, BASELINE):
         answers = _answers_of(batch, model, task)
         if answers is None or answers.dtype.kind != "f":
@@ -334,11 +334,11 @@ def _refuse_no_number(batch: dict[str, Any], task: Task) -> None:
 
 
 def _answers_of(batch: dict[str, Any], model: str, task: Task) -> np.ndarray | None:
-    """Return the answers of a model that are measured; None where there is no such model."""
+    """Return the measured answers of a model; None if there is no such model."""
     found = batch[tfma.PREDICTIONS_KEY]
     if model == BASELINE and not (isinstance(found, Mapping) and BASELINE in found):
         return None
-    while isinstance(found, Mapping):  # by model where there are two, by output where there are several
+    while isinstance(found, Mapping):  # by model if there are two, by output if there are several
         found = next(found[name] for name in (model, ANSWERS[task], *found) if name in found)
     return np.asarray(found)
 
@@ -355,14 +355,14 @@ def _in_words(record: bytes) -> str:
 
 
 def _candidate_values(batch: dict[str, Any], task: Task) -> np.ndarray:
-    """Return the predictions of the model that is judged, one number a row."""
+    """Return the predictions of the judged model, one number per row."""
     answers = _answers_of(batch, CANDIDATE, task)
     assert answers is not None
     return predictions.values_of(answers)
 
 
 def _covered(batch: dict[str, Any]) -> Covered:
-    """Return how many labels of a batch the intervals or sets of the model that is judged contain."""
+    """Return how many labels of a batch the judged model's intervals or sets contain."""
     outputs, labels = batch[tfma.PREDICTIONS_KEY], batch[tfma.LABELS_KEY]
     while isinstance(labels, Mapping):  # by model
         labels = labels[CANDIDATE]

@@ -60,7 +60,7 @@ class FnArgs(fn_args_utils.FnArgs):
 
     @property
     def train_steps(self) -> int:
-        """Steps of the config, or of one pass over the train split; a last batch that is not full counts."""
+        """Return the steps of the config, or of one pass over the train split including a last partial batch."""
         return self._train_steps or self._steps_of_one_pass("train", self.train_files)
 
     @train_steps.setter
@@ -69,7 +69,7 @@ class FnArgs(fn_args_utils.FnArgs):
 
     @property
     def eval_steps(self) -> int:
-        """Steps of the config, or of one pass over the eval split; a last batch that is not full counts."""
+        """Return the steps of the config, or of one pass over the eval split including a last partial batch."""
         return self._eval_steps or self._steps_of_one_pass("eval", self.eval_files)
 
     @eval_steps.setter
@@ -102,7 +102,7 @@ def _key(patterns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class InfiniteDataError(UserError, keras_tuner.errors.FatalError):
-    """A training, evaluation or prediction would not end. KerasTuner ends a search for no error but its FatalError."""
+    """A training, evaluation or prediction would not end. Only KerasTuner's FatalError ends a search."""
 
 
 # By method of keras.Model: argument with the data, its name in messages, argument with the steps, and its usual value.

@@ -146,7 +146,7 @@ def open_decompressed(file: str) -> IO[bytes]:
 
 def _matching(folder: str, pattern: str, images: bool) -> dict[str, int | None]:
     """Return the matching files, each with its span, except those (of images, also folders) named ".*" or "_*"."""
-    # The standard library takes "**" at the end for folders, before Python 3.13.
+    # Before Python 3.13, a trailing "**" of the standard library matches folders only.
     any_depth = pattern.endswith("**") and not filesystem.is_remote(folder)
     start = len(prefix_of(folder))
     files = [

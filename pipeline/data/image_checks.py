@@ -22,7 +22,7 @@ _large = threading.Lock()
 
 
 class BadImage(ValueError):
-    """Bytes that are not a usable image; says why, without the path, which only the caller knows."""
+    """The bytes are not a usable image; the message has the reason but not the path, which only the caller knows."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ def _by_header(data: bytes, limits: Images) -> Facts:
         raise BadImage(too_many_bytes(len(data), limits))
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-        # Cameras that store a second picture behind the first call it so; it is a JPEG file all the same.
+        # The format of cameras that append a second picture to the first; the file is still a JPEG file.
         format = "JPEG" if image.format == "MPO" else str(image.format)
         width, height = image.size
         _check_pixels(width, height, 1, limits)
         if format == "WEBP" and getattr(image, "is_animated", False):
-            # TensorFlow refuses them, or even writes past its memory when asked for the channels that they have.
+            # TensorFlow rejects them, or writes out of bounds if it decodes their own number of channels.
             raise BadImage("it is an animated WebP, which TensorFlow does not read; expected one picture")
         if format == "GIF":
             _check_pixels(width, height, getattr(image, "n_frames", 1), limits)
@@ -103,7 +103,7 @@ def _with_brightness(data: bytes, facts: Facts) -> Facts:
     import tensorflow as tf
 
     try:
-        # Always three channels: asked for as many as a file has, TensorFlow crashes on some files.
+        # Always three channels: with the file's own number of channels, TensorFlow crashes on some files.
         if facts.format == "JPEG":
             pixels = tf.io.decode_jpeg(data, channels=3, ratio=SHRINK_JPEG)
         else:

@@ -57,7 +57,7 @@ def prepare(config: PipelineConfig) -> None:
     """Create the data on first use, if the config says how."""
     if config.data.prepare and not Path(config.data.path).exists():
         command = [sys.executable, config.data.prepare, "--output", config.data.path]
-        # Standard output is the command's own; whoever reads it may have closed it.
+        # Standard output belongs to the command, and its reader may have closed it.
         if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
             raise UserError(f"{config.data.prepare} failed; its message stands above")
 
@@ -132,7 +132,7 @@ def _check_label(file: str, format: str, config: PipelineConfig) -> int:
             numbers, _ = labels.encode(column, label.numbers)
             right = pc.is_in(numbers, pa.array(range(len(label.classes)), numbers.type))
         wrong = pc.fill_null(pc.invert(right), True)
-        # A word that is no class makes a CSV row a bad one, of which some may be allowed.
+        # A value outside the classes makes a CSV row invalid; the settings may allow some invalid rows.
         if config.data.max_bad_rows and format == "csv" and label.csv_type == "text":
             wrong = pc.is_null(column)
         if pc.any(wrong).as_py():

@@ -56,7 +56,7 @@ def versions(root: str) -> list[str]:
 
 
 def read_newest(root: str) -> dict[str, Statistics]:
-    """Read the statistics by split of the version pushed last; empty when there is none."""
+    """Read the statistics by split of the version pushed last; empty if no version exists."""
     if not (kept := versions(root)):
         return {}
     folder = f"{root}/{kept[-1]}"
@@ -131,7 +131,7 @@ def moved(
 
 
 def _with_limits(schema: schema_pb2.Schema, limit: float) -> dict[str, schema_pb2.Feature]:
-    """Return the columns that have no limit of their own, each with one."""
+    """Return each column without a configured drift limit, with ``limit`` as its limit."""
     image = image_column(schema)
     judged = {}
     for feature in schema.feature:

@@ -41,7 +41,7 @@ def options_for(image: str | None) -> tfdv.StatsOptions:
 
 
 def image_column(schema: schema_pb2.Schema) -> str | None:
-    """Return the column of encoded images; None where there is none."""
+    """Return the column of encoded images; None if there is no such column."""
     return next((feature.name for feature in schema.feature if feature.HasField("image_domain")), None)
 
 

@@ -43,7 +43,7 @@ def eval_config(
 ) -> config_pb2.EvalConfig:
     """Return the metrics and slices, with the overall one, that the Evaluator computes.
 
-    ``thresholds``, by ``CANDIDATE`` and ``BASELINE``, replace that of the settings.
+    ``thresholds``, by ``CANDIDATE`` and ``BASELINE``, replace the threshold of the settings.
     """
     if thresholds is None:
         assert isinstance(settings.threshold, int | float)
@@ -169,7 +169,7 @@ metric_types.register_metric(RowCounts)
 def _row_counts(
     name: str, model_names: list[str] | None = None, example_weighted: bool = False
 ) -> metric_types.MetricComputations:
-    """Return a computation for each model; its weights are those of the rows, so equal in all."""
+    """Return a computation per model; all use the weights of the rows, so the results are equal."""
     computations = []
     for model in model_names or [""]:
         keys = [

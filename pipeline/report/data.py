@@ -16,7 +16,7 @@ from pipeline.report.blocks import Block, Figure, Figures, Table, Text, short
 from pipeline.report.finished_run import FinishedRun
 from pipeline.settings.image_data import facts
 
-# More charts are not read, and each takes a tenth of a second; the other features are in the table.
+# A chart takes a tenth of a second; the other features are in the table.
 MOST_CHARTS, VALUES = 24, 8
 MOST_FINDINGS = 100
 
@@ -58,7 +58,7 @@ def missing_share(feature: Feature) -> float:
 
 
 def _constant(name: str, by_split: Mapping[str, Mapping[str, Feature]]) -> float | None:
-    """Return the number that a feature is in every row that has one; None when there are several, or text."""
+    """Return a feature's number if it is the same in every row; None for several numbers, or text."""
     statistics = [features[name].num_stats for features in by_split.values() if name in features]
     values = {value for numbers in statistics if numbers.histograms for value in (numbers.min, numbers.max)}
     return values.pop() if len(values) == 1 else None

@@ -60,7 +60,7 @@ def importance(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
 
 
 def contributions(run: FinishedRun) -> list[Block]:
-    """Return how much each column moves the answers, as ModelCheck has measured it."""
+    """Return the effect of each column on the answers, as measured by ModelCheck."""
     folder = run.folder_of("ModelCheck", "blessing")
     if not folder:
         return [Text("The run has not come as far as checking a model.")]
@@ -173,7 +173,7 @@ def _curves(run: FinishedRun, scores: Mapping[str, Any]) -> list[Block]:
 
 
 def _most_confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Table:
-    """Return the pairs of classes that are taken for each other most often, where a matrix would fill many screens."""
+    """Return the most frequently confused pairs of classes, for labels with too many classes for a matrix."""
     pairs = [(count, i, j) for i, row in enumerate(counts) for j, count in enumerate(row) if count and i != j]
     pairs.sort(key=lambda pair: -pair[0])
     rows = [(names[i], names[j], f"{count:,}", f"{sum(counts[i]):,}") for count, i, j in pairs[:MOST_CONFUSED]]

@@ -30,19 +30,19 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Return the bytes in all."""
+        """Return the total number of bytes."""
         return sum(size for _, size in self.by_kind.values())
 
 
 def plan(store: MetadataStore, output: Path, keep: int) -> Plan:
-    """Return a plan that deletes what neither the newest runs nor a pushed model needs.
+    """Return a plan that deletes whatever neither the newest runs nor a pushed model needs.
 
-    A run needs all that its steps have read or written. A model that is still pushed, and the last blessed one, needs
-    what it was trained into and judged by, but not the data. The last hyperparameters stay for ``--tuning reuse``, and
-    the report of a run stays with its pushed model. Folders without an artifact are left by killed steps; checkpoints
-    are deleted if they are older than the runs that stay.
+    A run needs everything that its steps read or wrote. A model that is still pushed, and the last blessed model, need
+    the artifacts of their training and evaluation, but not the data. The last hyperparameters stay for ``--tuning
+    reuse``, and the report of a run stays with its pushed model. Folders without an artifact are leftovers of killed
+    steps. Checkpoints are deleted if they are older than the runs that stay.
 
-    Addresses with ".." or links that lead out of the places that a run writes to are left alone.
+    Paths with ".." and links out of the folders of a run are left alone.
     """
     given, output = output, output.resolve()
     runs = runs_of(store)
@@ -131,7 +131,7 @@ def _exists(folder: str | None) -> bool:
 
 
 def _is_below(folder: Path, *outputs: Path) -> bool:
-    """Return whether an address is that of a step's output; other folders begin with "_"."""
+    """Return whether a path is a step's output; the names of other folders begin with "_"."""
     for root in (output.absolute() / "artifacts" for output in outputs):
         if folder.is_relative_to(root):
             parts = folder.relative_to(root).parts
@@ -140,7 +140,7 @@ def _is_below(folder: Path, *outputs: Path) -> bool:
 
 
 def _of_no_run(root: Path, artifacts: Iterable[Artifact], kept: Sequence[Run]) -> Iterator[tuple[str, Path]]:
-    """Yield what killed steps have left, with its kind."""
+    """Yield the leftovers of killed steps, each with its kind."""
     known = {_real(_folder(artifact)) for artifact in artifacts}
     # TFX leaves an empty folder of every execution there.
     working = [path for path in root.glob("[!_]*/.system/*/*") if any(file.is_file() for file in path.rglob("*"))]

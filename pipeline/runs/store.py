@@ -42,7 +42,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Return its seconds; of a run that has not ended, until its last sign of life."""
+        """Return the duration in seconds; for an unfinished run, until its last update."""
         if self.record.exit_code is not None:
             return self.record.seconds
         times = (execution.last_update_time_since_epoch for execution in self.executions.values())
@@ -50,15 +50,15 @@ class Run:
 
     @property
     def seconds_of_steps(self) -> dict[str, float]:
-        """Return the seconds of the steps; of a cached one, those of the execution that made its artifacts."""
+        """Return the seconds by step; for a cached step, the seconds of the execution that made its artifacts."""
         return {node: seconds_of(maker) for node, maker in self.makers.items() if self.state(node) in ("ran", "cached")}
 
     def artifact(self, node: str, output: str) -> Artifact | None:
-        """Return the first artifact of an output; None when there is none."""
+        """Return the first artifact of an output; None if the output has no artifact."""
         return next(iter(self.outputs.get(node, {}).get(output, [])), None)
 
     def state(self, node: str) -> str:
-        """Return how a step ended, in a word or two."""
+        """Return the outcome of a step in a word or two."""
         if node in self.record.steps:
             return self.record.steps[node]
         state = self.executions[node].last_known_state
@@ -72,7 +72,7 @@ class Run:
 
 
 def seconds_of(execution: Execution) -> float:
-    """Return the seconds of an execution from its start to its last sign of life."""
+    """Return the seconds of an execution from its start to its last update."""
     return float(execution.last_update_time_since_epoch - execution.create_time_since_epoch) / 1000
 
 

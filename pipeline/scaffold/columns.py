@@ -27,8 +27,8 @@ DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m-%d-%Y": "%d-%m-%Y"}
 SHARE_OF_AMOUNTS = 0.9
 # Bits of a float32's mantissa; whole numbers beyond lose their last digits.
 FLOAT_BITS = 24
-# Text with more different values than this is sentences where it has so many words on average, and half of these occur
-# in other rows too, so that there is something to learn from them.
+# A text column with more distinct values than this holds sentences if its rows average this many words, and if half of
+# the words also occur in other rows: only then can a model learn from the words.
 DIFFERENT_TEXTS = 100
 WORDS_OF_A_SENTENCE = 3
 WORD = r"[\pL\pM\pN']+"
@@ -102,7 +102,7 @@ def _described(name: str, values: pa.ChunkedArray, from_text: bool) -> Column:
 
 
 def without_too_many_codes(columns: list[Column]) -> list[Column]:
-    """Take columns of few whole numbers for measures if they are many, such as pixels."""
+    """Treat many columns of few whole numbers as measures, such as pixels."""
     unnamed = [column for column in columns if column.role == "code" and not NAMES_OF_CODES.search(column.name)]
     if len(unnamed) <= MOST_UNNAMED_CODES:
         return columns
@@ -135,7 +135,7 @@ def _text(name: str, known: pa.ChunkedArray, rows: int) -> Column:
 
 
 def _places_of_sentences(texts: pa.ChunkedArray) -> int:
-    """Return the places that sentences need, with one more for their beginning; 0 where the texts are none."""
+    """Return the number of positions for sentences, including one for the start; 0 if the texts are not sentences."""
     if len(texts) <= DIFFERENT_TEXTS:
         return 0
     texts = pc.replace_substring_regex(texts.slice(0, TEXTS_LOOKED_AT), f"({CHARACTER})", r" \1 ")

@@ -58,7 +58,7 @@ def schema_text(table: Table, keep: Collection[str]) -> str:
         if column and column.left_out:
             feature.lifecycle_stage = schema_pb2.DISABLED
         if column and (column.left_out or column.role in ("time", "amount", "text", "sequence")):
-            # Tomorrow's dates, prices and words are others; and values of an unused column need no review.
+            # Future dates, prices and words will differ, and values of an unused column need no review.
             if domain := feature.WhichOneof("domain_info"):
                 feature.ClearField(domain)
         if column and feature.type == schema_pb2.BYTES and not column.left_out:
@@ -136,7 +136,7 @@ def _config(name: str, data: str, table: Table, literal: Literal) -> str:
         images=False,
         shares=table.shares,
         data=literal(data),
-        # Of few rows, a longer search finds what chance has made of the eval split.
+        # With few rows, a longer search overfits the eval split.
         trials=4 if rows >= SMALL_SEARCH else 3,
         epochs=min(60, max(5, math.ceil(STEPS * batch_size / (0.8 * rows)))),
         batch_size=batch_size,
@@ -199,7 +199,7 @@ def gate_of(label: Label, by_split: Sequence[np.ndarray], of_test: np.ndarray | 
 
 
 def label_line(label: Label, values: np.ndarray) -> str:
-    """Return what the label is, with the share of each class."""
+    """Describe the label, with the share of each class."""
     if label.task == "regression":
         return f"{label.name}: a number, {values.min():g} to {values.max():g}, {values.mean():.4g} on average"
     shares = np.bincount(values, minlength=len(label.classes)) / len(values)
@@ -210,7 +210,7 @@ def label_line(label: Label, values: np.ndarray) -> str:
 
 
 def summary(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield what was found, a line for each kind of column: the kind, and the columns."""
+    """Yield the lines of the summary: a kind of column, and its columns."""
     yield "label", label_line(table.label, table.values)
     if table.weights is not None:
         low, high, mean = table.weights.min(), table.weights.max(), table.weights.mean()

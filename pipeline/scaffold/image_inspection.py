@@ -28,13 +28,13 @@ LOOKED_AT = 300
 # Pillow's names of pixels without colour.
 GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
 LABEL = "label"
-# What people call the three folders.
+# Common names of the three folders.
 NAMES_OF_SPLITS = {"train": ("train", "training"), "eval": ("eval", "val", "valid", "validation"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images, as far as they were looked at."""
+    """The inspected images."""
 
     label: Label
     values: np.ndarray  # the label of each: numbers of classes, int64, or numbers, float64, [images]

@@ -75,7 +75,7 @@ def _in_order(word_and_count: tuple[str, int]) -> tuple[bool, float, str]:
 
 
 def _of_amounts(counts: Sequence[tuple[str, int]]) -> str:
-    """Return what to do where all words are amounts; "" where they are not."""
+    """Return a remedy if all words are amounts; else ""."""
     if not any(all(is_amount(word, sign) for word, _ in counts) for sign in AMOUNTS):
         return ""
     return ". These are amounts, which are read of other columns only: write the label as 1234.5 in the file"

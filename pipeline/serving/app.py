@@ -45,7 +45,7 @@ def create_app(
     look_every: float = 2.0,
     beside: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> Starlette:
-    """Return the ASGI application; ``beside`` is a context that runs another server, such as gRPC."""
+    """Return the ASGI application; the context ``beside`` runs another server, such as gRPC."""
     current, bodies = answering.current, Bodies(answering.limits)
     service = _Service(answering, bodies)
     explain = functools.partial(service.predict, to_explain=True)

@@ -1,4 +1,4 @@
-"""Check settings by rules in their types; a wrong one is refused in one sentence."""
+"""Check settings by rules in their types; an invalid setting fails with a one-line error."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ _Settings = TypeVar("_Settings")
 
 
 class ConfigError(UserError, ValueError):
-    """A setting is not usable: names the setting, what it is, and what it should be."""
+    """A setting is invalid; the message names the setting, its value and the expected value."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def listed(names: Any) -> str:
 
 
 def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
-    """Return ``NAME = Kind(...)`` from a Python file; raise ConfigError where there is none."""
+    """Return ``NAME = Kind(...)`` from a Python file; raise ConfigError if it is missing."""
     expected = f"{name} = {kind.__name__}(...)"
     if not path.is_file():
         raise ConfigError(f"no file {path}; expected a Python file with {expected}")

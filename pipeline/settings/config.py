@@ -191,7 +191,7 @@ class Label:
 
     @property
     def task(self) -> Task:
-        """Return what kind of model it takes."""
+        """Return the task that the label implies."""
         return task_of(len(self.classes))
 
     @property
@@ -204,7 +204,7 @@ class Label:
 
     @property
     def csv_type(self) -> str:
-        """Return the type that the column is read with from a CSV file, whatever it looks like."""
+        """Return the type with which the column is read from a CSV file, regardless of its values."""
         if self.task == "regression":
             return "floats"
         return "integers" if all(word == str(number) for number, word in enumerate(self.classes)) else "text"
@@ -235,10 +235,10 @@ class Tuning:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """All of WHAT.
+    """Everything about WHAT the pipeline does.
 
     Attributes:
-        name: Of the pipeline and its pushed model: lower-case letters, digits, "_" and "-".
+        name: Name of the pipeline and its pushed model: lower-case letters, digits, "_" and "-".
         module: The module file with ``preprocessing_fn``, ``run_fn`` and, optionally, ``tuner_fn``.
         schema: Reviewed schema (schema.pbtxt) that every step after SchemaGen uses; None: the inferred one.
     """
@@ -266,7 +266,7 @@ class PipelineConfig:
                     f"{', '.join(task.metrics)}"
                 )
 
-        if self.label.task != "binary" and self.evaluation.threshold != 0.5:  # which is there unless one is set
+        if self.label.task != "binary" and self.evaluation.threshold != 0.5:  # 0.5 is the default
             raise ConfigError(f"evaluation.threshold: a label of {task.label} has none; leave it out")
         kinds = {"binary": ("sigmoid", "isotonic", "temperature"), "multiclass": ("temperature",)}
         calibration, possible = self.training.calibration, ("none", *kinds.get(self.label.task, ()))
@@ -295,5 +295,5 @@ class PipelineConfig:
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Return ``CONFIG`` from a config file; raise ConfigError where there is none."""
+    """Return ``CONFIG`` from a config file; raise ConfigError if it is missing."""
     return read_settings(path, "CONFIG", PipelineConfig)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, check_settings, number, text, whole
 from pipeline.settings.machines import MachineType, ServiceAccount, check_accelerator, is_tpu
 
-# Images that are not named by their address: the one of the pipeline's tasks, and Google's for TensorFlow.
+# Names for images without an address: the image of the pipeline's tasks, and Google's TensorFlow image.
 PIPELINE_IMAGE, PREBUILT_IMAGE = "pipeline", "prebuilt"
 Percent = Annotated[int, whole(1, 100, "percent")]
 Ratio = Annotated[float, number("a number of 1 or more", lambda value: value >= 1)]
@@ -26,19 +26,19 @@ RESOURCE_NAME = r"projects/[^/]+/locations/[^/]+/endpoints/[a-z0-9-]+"
 
 @dataclass(frozen=True)
 class Canary:
-    """Steps by which a new version takes over from the one that answers now.
+    """Steps by which a new version takes over from the current one.
 
     Attributes:
-        steps: Percent of the traffic that it gets, step by step; after the last one it gets all of it.
-        minutes: How long it is watched at each step. Cloud Monitoring shows a request after two or three minutes.
+        steps: Percent of the traffic for the new version at each step; after the last step it gets all traffic.
+        minutes: How long each step lasts. Cloud Monitoring shows a request after two or three minutes.
         max_error_share: Largest share of failed requests at a step.
         max_latency_ms: Highest 95th percentile, in milliseconds; None: only ``max_latency_ratio`` counts.
-        max_latency_ratio: Highest 95th percentile over that of the version before in the same minutes; None: any.
+        max_latency_ratio: Highest ratio of the 95th percentile to the previous version's at the same time; None: any.
         smoke_rows: Rows of the model check whose answers must be the same from the endpoint.
-        probe_seconds: Between two of these rows while it is watched, for times without traffic.
-        grace_minutes: How long the version before stays deployed without traffic, for a rollback within seconds; the
+        probe_seconds: Time between two of these rows during a step, for periods without traffic.
+        grace_minutes: How long the previous version stays deployed without traffic, for a rollback within seconds; the
             Pusher's task waits.
-        drain_seconds: Between taking the traffic from a rejected version and undeploying it.
+        drain_seconds: Time between taking the traffic from a rejected version and undeploying it.
     """
 
     steps: tuple[int, ...] = (10, 50)
@@ -65,26 +65,26 @@ class Canary:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One endpoint of Vertex AI and what each version of the model gets there.
+    """One endpoint of Vertex AI and the resources of each version of the model.
 
     Attributes:
         name: "projects/P/locations/R/endpoints/ID", or an id such as "late-flights", which is created if missing.
-        machine_type: Of a replica.
-        accelerator: Of a replica, such as "NVIDIA_L4"; None: none.
-        accelerators: How many each replica has.
+        machine_type: Machine type of a replica.
+        accelerator: Accelerator of a replica, such as "NVIDIA_L4"; None: none.
+        accelerators: Number of accelerators per replica.
         processes: Server processes on each replica, each with the model in memory and, where calls are short, busy with
             one core. With fewer than the machine has cores, ``cpu_target`` may never be reached.
-        min_replicas: Fewest machines for a version, 1 or more; they cost also without requests.
+        min_replicas: Fewest machines for a version, 1 or more; they also cost money without requests.
         max_replicas: Most machines for a version.
         cpu_target: Percent of the CPUs above which a replica is added.
-        accelerator_target: The same of the accelerators.
+        accelerator_target: Percent of the accelerators' use above which a replica is added.
         image: "pipeline": the image of the tasks, running ``pipeline serve``. "prebuilt": Google's image for the
             TensorFlow that trained the model, if there is one. Or the address of an image that keeps to
             cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements
         service_account: E-mail address that the model's containers run as, here and in batch jobs; None: an account of
             Vertex AI's that may read the model only, as the first two images need.
-        log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not kept.
-        log_share: Share of the requests that is kept.
+        log_to: Table "bq://project.dataset.table" for requests and answers; None: they are not logged.
+        log_share: Share of the requests that is logged.
         private_to: Projects that may reach the endpoint, by Private Service Connect; empty: it is public.
         address: Where tasks reach a private endpoint, such as "https://late-flights.example.com"; None: the endpoint's
             dedicated address if it has one, else the region's.
@@ -153,7 +153,7 @@ class Endpoint:
 
     @property
     def is_resource_name(self) -> bool:
-        """Return whether the name is that of an endpoint that must exist."""
+        """Return whether the name is a resource name; such an endpoint must exist."""
         return "/" in self.name
 
     def resource_name(self, project: str, region: str) -> str:

@@ -1,6 +1,6 @@
 """The engine of Beam that runs the data steps in place of this process: its name and options, checked before it starts.
 
-What only Beam or the engine itself can tell is checked in ``pipeline.runs.engine``.
+Whatever only Beam or the engine itself can check, is checked in ``pipeline.runs.engine``.
 """
 
 import difflib
@@ -9,23 +9,23 @@ from collections.abc import Iterator, Mapping
 from pipeline.errors import UserError
 from pipeline.settings.checks import listed
 
-# Engines that take a job from a job server, by the options of which they need one.
+# Engines with a job server, and the options of which each needs one.
 PORTABLE = {
     "FlinkRunner": ("flink_master", "job_endpoint"),
     "PortableRunner": ("job_endpoint",),
     "SparkRunner": ("spark_master_url", "spark_rest_url", "job_endpoint"),
 }
 IMAGE = "sdk_container_image"
-# Sends what is written so far while more is written, and forgets the rest.
+# Flushes a buffer during a write and loses the rest of the data.
 BY_THE_CLOCK = "data_buffer_time_limit_ms"
 
 
 def beam_args(runner: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line for Beam with one of its runners; raise a UserError with all that is wrong.
+    """Return the command line for Beam with one of its runners; raise a UserError that lists every problem.
 
     Args:
         runner: A name in ``PORTABLE``.
-        options: Of Beam and of the runner, by name without dashes; "" for one that takes no value.
+        options: Options of Beam and the runner, by name without dashes; "" for a flag without a value.
     """
     problems = list(_problems(runner, options))
     if problems:
@@ -33,7 +33,7 @@ def beam_args(runner: str, options: Mapping[str, str]) -> tuple[str, ...]:
     given = dict(options)
     if IMAGE in given:
         given |= {"environment_type": "DOCKER", "environment_config": given[IMAGE]}
-    # An image that nobody reads, because TFX packs itself for the workers where none is named.
+    # A placeholder: without an image, TFX packages itself for the workers.
     given.setdefault(IMAGE, "none")
     return (f"--runner={runner}", *(f"--{name}={value}" if value else f"--{name}" for name, value in given.items()))
 

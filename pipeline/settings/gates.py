@@ -8,7 +8,7 @@ from pipeline.settings.checks import ConfigError, Count, NotNegative, Share, che
 from pipeline.settings.tasks import METRICS
 
 Severity = Literal["stop", "warn", "ignore"]
-# What may be found in the data, and what comes of it unless the config or the schema says otherwise.
+# Kinds of findings in the data, with the default severity; the config or the schema may override it.
 FINDINGS: dict[str, Severity] = {
     "missing_column": "stop",  # in the schema, not in the data
     "new_column": "warn",  # in the data, not in the schema; no step uses it
@@ -18,7 +18,7 @@ FINDINGS: dict[str, Severity] = {
     "range": "stop",
     "notation": "warn",  # a time or an amount in another notation than the schema's, which counts as missing
     "value_count": "stop",  # values per row
-    "label": "stop",  # a label that is none of the classes
+    "label": "stop",  # a label outside the classes
     "label_share": "stop",
     "weight": "stop",  # a weight that is missing, negative or not finite, or 0 in every row
     "skew": "stop",  # eval or test against train, past the schema's skew_comparator
@@ -29,7 +29,7 @@ FINDINGS: dict[str, Severity] = {
     "constant": "warn",  # one value in the whole train split
     "shared_rows": "stop",  # rows of eval or test that are in another split too
     "shared_images": "warn",  # images of eval or test that are in another split too, no more than max_shared_rows
-    "repeated_rows": "warn",  # rows that are in a split more than once
+    "repeated_rows": "warn",  # rows that occur more than once in a split
     "other": "stop",  # anything else that TensorFlow Data Validation reports
 }
 Coverage = Annotated[float, number("above 0 and below 1", lambda value: 0 < value < 1)]
@@ -196,11 +196,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The threshold that reaches a precision or a recall on the eval split, with the most of the other.
+    """The threshold that reaches a precision or a recall on the eval split and maximizes the other.
 
     Attributes:
-        precision: Least share of rows of the second class among those predicted as it.
-        recall: Least share of rows predicted as the second class among those of it.
+        precision: Lowest share of rows of the second class among the rows predicted as the second class.
+        recall: Lowest share of rows predicted as the second class among the rows of the second class.
     """
 
     precision: Share | None = None
@@ -221,17 +221,17 @@ class Evaluation:
 
     Attributes:
         gates: All must hold; at least one.
-        slices: Columns whose values get metrics of their own, in addition to those that gates name.
+        slices: Columns whose values get separate metrics, in addition to the columns that gates name.
         threshold: Of two classes, the probability from which a row counts as the second, for precision, recall and the
             served label. ``Costs`` and ``AtLeast``: the Trainer chooses it on the eval split.
         coverage: Share of rows whose label a served interval, or set of classes, contains, fitted on the eval split.
             None serves neither.
         baseline: What ``max_drop`` compares with: "last blessed", "none", the name of a run, such as
             "2026-11-21T09-47-15", or the address of a model that a Trainer wrote.
-        broken_baseline: "fail" ends the run where the baseline no longer loads, has changed or does not answer today's
+        broken_baseline: "fail" ends the run if the baseline no longer loads, has changed or does not answer today's
             rows; "warn" skips it, with a warning in the verdict.
-        logits: The model answers logits, as a stock module file with ``from_logits=True`` exports it. Metrics are of
-            the probabilities; whoever asks the model gets logits.
+        logits: The model answers logits, as a stock module file with ``from_logits=True`` exports it. Metrics are
+            computed from probabilities; the served model answers logits.
     """
 
     gates: tuple[AnyGate, ...]
@@ -269,7 +269,7 @@ class Evaluation:
 
     @property
     def sliced_by(self) -> tuple[str, ...]:
-        """Return every column whose values get metrics of their own."""
+        """Return every column whose values get separate metrics."""
         named = (gate.by.partition("=")[0] for gate in self.gates if isinstance(gate, SliceGate | FairnessGate))
         return tuple(dict.fromkeys([*self.slices, *named]))
 
@@ -281,7 +281,7 @@ class ModelChecks:
     Attributes:
         tolerance: Largest difference of a probability between signatures, batch sizes, and training and serving; of a
             number, relative to its largest answer.
-        timeout: Seconds until a model that does not answer is given up.
+        timeout: Seconds to wait for an answer of the model.
     """
 
     tolerance: Share = 1e-3
@@ -292,7 +292,7 @@ class ModelChecks:
 
 
 def _check_gate(gate: AnyGate, name: str) -> None:
-    """Refuse a metric that is not there, and limits that it cannot reach."""
+    """Reject an unknown metric, and limits that it cannot reach."""
     if gate.metric not in METRICS:
         raise ConfigError(f"{type(gate).__name__}.metric must be one of {', '.join(METRICS)}, got {gate.metric!r}")
     check_settings(f"{name} ", gate)

@@ -10,8 +10,8 @@ from pipeline.settings.checks import ConfigError, check_settings, number, text, 
 
 SearchService = Literal["keras_tuner", "vizier"]
 DEFAULT = "default"
-# Tasks of the compiled job that run a container, in the order of the graph (importers and resolvers run in none), and
-# the task of monitoring, which is a job of its own. A component that you add to the graph is added here.
+# Tasks of the compiled job that run a container, in the order of the graph (importers and resolvers run none), and the
+# monitoring task, which is a separate job. Add new components of the graph here.
 TASKS = (
     *("ExampleGen", "StatisticsGen", "SchemaGen", "ExampleValidator", "DataGate", "Baselines", "Transform", "Tuner"),
     *("Trainer", "ModelCheck", "Evaluator", "Pusher", "Verdict", "Report"),
@@ -69,7 +69,7 @@ class Resources:
         cpu: Cores.
         memory_gib: Memory in GiB.
         accelerator: Such as "NVIDIA_TESLA_T4"; None: no accelerator.
-        accelerators: How many.
+        accelerators: Number of accelerators.
     """
 
     cpu: Annotated[int, whole(1, 224)] = 4
@@ -92,23 +92,23 @@ class Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """The Trainer or the Tuner as a job of its own: one setting, from which its worker pools are derived.
+    """The Trainer or the Tuner as a separate job; its worker pools are derived from these settings.
 
     Attributes:
-        machine_type: Of every replica.
-        accelerator: Of every replica, such as "NVIDIA_L4"; None: none. TPU hosts have theirs in the type.
-        accelerators: How many each replica has.
+        machine_type: Machine type of every replica.
+        accelerator: Accelerator of every replica, such as "NVIDIA_L4"; None: none. The type of a TPU host implies it.
+        accelerators: Number of accelerators per replica.
         tpu_topology: How the chips of a TPU host are connected, such as "2x2".
-        replicas: Processes, the chief among them: those that train together, or that search side by side.
+        replicas: Number of processes, including the chief, that train together or search in parallel.
         reduction_servers: Machines without accelerators that add up the gradients of GPU replicas:
             cloud.google.com/vertex-ai/docs/training/distributed-training
-        reduction_machine_type: Of these.
-        spot: Take machines that may be taken away at any time, at a fraction of the price; the job then continues.
+        reduction_machine_type: Machine type of the reduction servers.
+        spot: Use spot machines, at a fraction of the price; the job continues after a preemption.
         restart: Start all replicas again when one is lost.
         boot_disk_gib: Size of the disk, which also holds what does not fit into memory.
         boot_disk_type: Kind of the disk.
         tensorboard: "projects/P/locations/L/tensorboards/T" to show the training live; it needs a service account.
-        timeout_hours: When the job is ended, whatever its state; Vertex AI itself allows 168.
+        timeout_hours: Time after which the job is ended, whatever its state; Vertex AI allows at most 168.
     """
 
     machine_type: MachineType = "n1-standard-8"
@@ -169,7 +169,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Machines:
-    """One table: what each component runs on.
+    """The machines of each component.
 
     Attributes:
         tasks: Resources by component, such as "Transform"; "default" is for those not named.
@@ -177,7 +177,7 @@ class Machines:
         tuning: The Tuner as a job; None: in its task.
         search_with: What chooses the values of the Tuner's job: "keras_tuner", or "vizier": Vertex AI Vizier, with
             ``tuning.replicas`` trials at the same time.
-        max_cost: Largest estimate of one run in US dollars, without what an endpoint and storage cost a month. None: no
+        max_cost: Largest estimate of one run in US dollars, without the monthly cost of endpoint and storage. None: no
             limit. --max-cost goes first.
     """
 
@@ -218,7 +218,7 @@ class Machines:
         return WAITING if waits else self.tasks.get(component) or self.tasks.get(DEFAULT, Resources())
 
     def check_strategy(self, strategy: str) -> None:
-        """Raise ConfigError unless the training's strategy can use the machines, and uses all that is paid for."""
+        """Raise ConfigError unless the training strategy can use the machines and leaves none of them idle."""
         job = self.training
         replicas = job.replicas if job else 1
         accelerators = job.accelerators if job else self.task("Trainer").accelerators
@@ -252,7 +252,7 @@ def is_tpu(machine_type: str) -> bool:
 
 
 def check_accelerator(machine_type: str, accelerator: str | None, count: int) -> None:
-    """Raise ConfigError unless a machine type takes so many accelerators, or has none of its own and needs none."""
+    """Raise ConfigError unless the machine type takes ``count`` of the accelerator, or needs no accelerator."""
     _check_count(accelerator, count)
     taken = next((taken for pattern, taken in ACCELERATORS.items() if re.fullmatch(pattern, machine_type)), {})
     if accelerator is None:
@@ -288,5 +288,5 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers))
 
 
-# Of a task whose work a job does.
+# Resources of a task whose work a job does.
 WAITING = Resources(2, 8)

@@ -34,7 +34,7 @@ TIME_OF_DAY = "time of day"
 _PARTS = {"%Y": "([1-9][0-9]{3})", "%m": "(0?[1-9]|1[0-2])", "%d": "(0?[1-9]|[12][0-9]|3[01])"}
 _CLOCK = r"([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-9]{2})(?:[.,][0-9]+)?)? *([AaPp][Mm])?"
 _ZONE = r" *(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?"
-# What stands at its place in the groups of a date's pattern.
+# Groups of the time of day in a date's pattern.
 GROUPS_OF_CLOCK = ("hour", "minute", "second", "half", "zone")
 
 
@@ -45,7 +45,7 @@ def date_pattern(form: str) -> tuple[str, tuple[str, ...]]:
     parts = re.findall("%[Ymd]", form)
     date = re.escape(form)
     for part in parts:
-        # Digits without signs between them: each part has all of its own.
+        # Without separators, every part must have all its digits.
         date = date.replace(part, _PARTS[part].replace("0?", "0") if form == "%Y%m%d" else _PARTS[part], 1)
     return rf"^ *{date}(?:[T ] *{_CLOCK}{_ZONE})? *$", (*parts, *GROUPS_OF_CLOCK)
 
@@ -58,7 +58,7 @@ _DIGITS = {
     ",": rf"(?:[0-9]{{1,3}}(?:[.'{_SPACE}][0-9]{{3}})+(?:,[0-9]+)?|[0-9]+(?:,[0-9]*)?|,[0-9]+)",
 }
 _SPACES = f"[{_SPACE}]*"
-# A number without any sign beside it, which may have an exponent.
+# A number without a currency or percent sign; may have an exponent.
 PLAIN_NUMBER = r"^ *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *$"
 # Amounts by their decimal sign: "$1,200.50", "(3 %)", "(3) %", "1.234,5 €".
 AMOUNTS = {

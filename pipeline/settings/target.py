@@ -145,18 +145,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Vertex:
-    """Vertex AI Pipelines: where and as whom its jobs run.
+    """Vertex AI Pipelines: where its jobs run, and with which account.
 
     Attributes:
         image: Container image of every task, as ``make image`` builds it.
-        root_image: The same with root as its user, for Vizier's trials; None: ``image`` with "-root" after its tag.
-        service_account: E-mail address the tasks act as; None: the project's default, which can do nearly everything.
-        labels: For the bill and for finding things; on the job and what it starts.
+        root_image: The same image with user root, for Vizier's trials; None: ``image`` with "-root" after its tag.
+        service_account: E-mail address of the tasks' account; None: the project's default, with nearly all permissions.
+        labels: Labels of the job and of everything it starts, for billing and search.
         webhook_url: Secret with the address that gets the outcome of a run, which ``webhook_secret`` signs.
-        failure_policy: After a failed task "slow" runs all that do not depend on it, then reports; "fast" starts
-            nothing more, and whoever waits for the job reports.
-        dataflow: Runs the data steps there; None: in their tasks.
-        endpoint: Where a pushed model is deployed; None: it is pushed to the bucket only.
+        failure_policy: After a failed task, "slow" runs all tasks that do not depend on it, then reports; "fast" starts
+            no further task, and the command that waits for the job reports.
+        dataflow: Settings to run the data steps in Dataflow; None: they run in their tasks.
+        endpoint: Where a pushed model is deployed; None: the model is pushed to the bucket only.
     """
 
     project: Project

@@ -1,4 +1,4 @@
-"""One table of tasks and metrics: what a label can be, what its model answers and how it is measured."""
+"""Tasks and metrics: the kinds of labels, the answers of their models, and the metrics of each."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class Metric:
 
     Attributes:
         direction: 1: higher is better, -1: lower is better, 0: neither.
-        highest: The largest value there is; the lowest is 0. None: there is none.
+        highest: The largest possible value; the lowest is 0. None: unbounded.
         shown: Whether reports and the terminal have a column for it.
         listed: Whether the list of runs has one.
     """
@@ -31,10 +31,10 @@ class TaskTraits:
     """Names and metrics that follow from the kind of label.
 
     Attributes:
-        answer: Name of the served model's output: the probability of the second class, [batch]; those of all classes,
-            [batch, classes]; or the number itself, [batch].
+        answer: Name of the served model's output: the probability of the second class, [batch]; the probabilities of
+            all classes, [batch, classes]; or the number itself, [batch].
         objective: Metric of the Keras model that early stopping and the search judge by, unless the config names one.
-        metrics: By name; the first is used for the importance of features and the chart of slices.
+        metrics: By name; the first is used for feature importance and the chart of slices.
     """
 
     label: str
@@ -83,7 +83,7 @@ METRICS = {name: metric for task in TASKS.values() for name, metric in task.metr
 # Next to the answer, where evaluation.coverage asks for it: the bounds of a number, and the classes that may be right.
 LOW, HIGH, LABEL_SET = "prediction_low", "prediction_high", "label_set"
 ANSWERS = {task: traits.answer for task, traits in TASKS.items()}
-# What the names of Keras' metrics end with where lower is better: losses, errors and counts of wrong answers.
+# Suffixes of Keras metrics for which lower is better: losses, errors and counts of wrong answers.
 LOWER_IS_BETTER = (
     r".*(loss|error|crossentropy|rmse|mse|mae|mape|msle|logcosh|divergence|hinge|poisson|false_(positives|negatives))"
 )

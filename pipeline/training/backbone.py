@@ -1,4 +1,4 @@
-"""Transfer learning: a network that was trained on other images, in front of the layers that are learnt."""
+"""Transfer learning: a network pretrained on other images, in front of trainable layers."""
 
 import os
 import tempfile
@@ -29,8 +29,8 @@ def backbone(
 ) -> "Backbone":
     """Return a layer that maps images, uint8 [batch, height, width, 3], to features, float32 [batch, features].
 
-    What the network wants the colours to be is part of the layer: give it the pixels as they are. With ``weights`` its
-    batch normalisation stays as it was learnt, also where the last layers are trained (Keras guide "Transfer learning
+    The layer includes the network's scaling of colours, so pass unscaled pixels. With ``weights``, batch normalisation
+    keeps its pretrained statistics even if the last layers are trained (Keras guide "Transfer learning
     & fine-tuning").
 
     Args:
@@ -82,7 +82,7 @@ class Preprocess(keras.layers.Layer):
         self._module = getattr(keras.applications, module)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """Return images as the network wants them, float32."""
+        """Return images in the form that the network expects, float32."""
         return self._module.preprocess_input(keras.ops.cast(images, "float32"))
 
 

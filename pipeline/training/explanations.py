@@ -1,6 +1,6 @@
 """Explain answers by raw features: Shapley values by sampling, in plain TensorFlow operations.
 
-A walk begins at a background row and replaces its values by those of the explained row, one feature at a time in a
+A walk begins at a background row and replaces its values by the explained row's values, one feature at a time in a
 random order; each step's change of the answer is that feature's (Castro, Gomez & Tejada 2009, "Polynomial calculation
 of the Shapley value based on sampling"; Strumbelj & Kononenko 2014, "Explaining prediction models and individual
 predictions with feature contributions"). The changes of a walk sum up to the difference of its ends, and so do their
@@ -133,7 +133,7 @@ class Explainer(tf.Module):
         def part(first: tf.Tensor) -> tf.Tensor:
             walk = tf.minimum(first + tf.range(at_once), walks - 1)  # the last part repeats the last walk
             taken = tf.gather(places, walk)[:, None, :] < tf.range(1, features)[None, :, None]
-            taken = tf.reshape(taken, [-1, features])  # [walks at once * steps, columns]
+            taken = tf.reshape(taken, [-1, features])  # [walks per part * steps, columns]
             start = tf.repeat(walk % self._pairs, features - 1)
             unread = [name for name in row if name not in self._read]
             mixed = {name: tf.repeat(row[name], tf.shape(start)[0], axis=0) for name in unread}
@@ -147,7 +147,7 @@ class Explainer(tf.Module):
         spec = tf.TensorSpec([at_once, features - 1], tf.float32)
         parts = tf.map_fn(
             part, tf.range(0, walks, at_once), fn_output_signature=spec, parallel_iterations=1
-        )  # [parts, walks at once, columns - 1]
+        )  # [parts, walks per part, columns - 1]
         return tf.reshape(parts, [-1, features - 1])[:walks]
 
 

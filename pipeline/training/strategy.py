@@ -216,7 +216,7 @@ def _tpu(variable: str | None, reason: str) -> Distribution:
             f"strategy 'tpu' looked for a TPU in the environment variables {', '.join(TPU_VARIABLES)} and none is set; "
             "run on a TPU machine or take strategy 'auto'"
         )
-    # "local" is the TPU of this machine, which is how TPU VMs and Vertex AI have it.
+    # "local" is the TPU of this machine, as on TPU VMs and Vertex AI.
     name = os.environ.get("TPU_NAME") or "local"
     try:
         strategy = _connect_to_tpu(name)

@@ -19,7 +19,7 @@ logger = logging.getLogger("pipeline.training")
 def start_from(
     saved_model: str | None, model: keras.Model, transform_output: tft.TFTransformOutput, features: Features
 ) -> None:
-    """Give a model the weights of one that ``export`` has written; without one it keeps its own.
+    """Load the weights of a model that ``export`` has written; without one, keep the model's own.
 
     If a vocabulary has changed, the rows of its embedding move with their words, and a new word begins with the row for
     unknown words: the model answers as the earlier one does.

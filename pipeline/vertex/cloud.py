@@ -22,7 +22,7 @@ from pipeline.errors import UserError
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 LOGIN = "run gcloud auth application-default login, or point GOOGLE_APPLICATION_CREDENTIALS at a key file"
-# Errors that pass by themselves: of the network, or while a service restarts.
+# Transient errors: network failures, or a service that restarts.
 OUTAGES = (
     exceptions.ServiceUnavailable,
     exceptions.DeadlineExceeded,
@@ -35,17 +35,17 @@ OUTAGES = (
     requests.ConnectionError,
     requests.Timeout,
 )
-# The same, and too many requests at a time.
+# Transient errors, and too many requests.
 PASSING = (*OUTAGES, exceptions.TooManyRequests)
-# All that a call can fail with.
+# Every error that a call can raise.
 FAILURES = (exceptions.GoogleAPICallError, GoogleAuthError, *PASSING)
-SECONDS = 30.0  # that one request may take
-# Hosts that are Google's, and may see its tokens.
+SECONDS = 30.0  # timeout of one request
+# Google's hosts, which may receive access tokens.
 GOOGLE = re.compile(r"gcr\.io|.+\.(gcr\.io|pkg\.dev|googleapis\.com)")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# For calls that do the same however often they are made. A quota that is used up does not pass.
+# Retry for idempotent calls. An exhausted quota is not transient.
 RETRY = Retry(if_exception_type(*OUTAGES), initial=1.0, maximum=15.0, timeout=180.0)
-# States in which a PipelineJob stays.
+# Final states of a PipelineJob.
 ENDED_STATES = frozenset(
     {
         v1.PipelineState.PIPELINE_STATE_SUCCEEDED,
@@ -159,7 +159,7 @@ class Cloud:
 
 
 def is_private(url: str) -> bool:
-    """Return whether nobody on the way can read a request: it is sent over TLS, or stays on this machine."""
+    """Return whether requests are private: sent over TLS, or to this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
 
@@ -171,7 +171,7 @@ def is_googles(url: str) -> bool:
 
 
 def checked(response: requests.Response) -> requests.Response:
-    """Return a response; raise GoogleAPICallError when it is a refusal."""
+    """Return a response; raise GoogleAPICallError if its status is an error."""
     if not response.ok:
         raise exceptions.from_http_status(response.status_code, _message(response))
     return response
@@ -205,7 +205,7 @@ def poll(
             if not is_out:
                 note(f"no answer from Vertex AI ({first_line(error)}); the job goes on, trying again")
             is_out = True
-            # Not slower than asked for, and soon enough to keep to a short patience.
+            # No slower than requested, and frequent enough for a short patience.
             time.sleep(min(seconds, max(0.05, patience / 10)))
             continue
         if is_out:
@@ -232,7 +232,7 @@ def first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def explaining(action: str) -> Iterator[None]:
-    """Turn what a call of Google Cloud fails with into a UserError, as ``explained``."""
+    """Turn an error of a Google Cloud call into a UserError, as ``explained``."""
     try:
         yield
     except FAILURES as error:

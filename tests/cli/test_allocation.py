@@ -1,4 +1,4 @@
-"""A runner takes memory in large pages and gives it back, which is known only to a process that starts."""
+"""A runner uses large pages and returns memory to the system; both settings must precede the process start."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LARGE = 8 << 20
 
-# VmFlags of the mapping that has the block: "hg" where large pages were asked for.
+# VmFlags of the mapping that contains the block: "hg" if large pages were requested.
 SCRIPT = f"""
 import ctypes, os, re, sys
 from pipeline.cli.startup import restart_with_allocation
@@ -44,7 +44,7 @@ print(most - before, held().rss - before)
 """
 
 
-# Where all memory is in large pages, or none may be, the allocator does not ask.
+# If the kernel uses large pages always or never, the allocator does not request them.
 @pytest.mark.skipif(
     not MODE.exists() or "[madvise]" not in MODE.read_text(),
     reason="this kernel does not want to be asked for large pages",

@@ -32,7 +32,7 @@ def train(few_flights: Path) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def output(train: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As a run leaves it: the statistics of the data of version 7, and a config beside."""
+    """Write the output of a run: statistics of version 7's data, and a config."""
     output = tmp_path_factory.mktemp("output")
     statistics = {"train": tfdv.generate_statistics_from_dataframe(train)}
     of_test = predictions.statistics_of(predictions.values_of(answers(3_000)), ("on time", "late"))

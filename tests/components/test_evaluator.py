@@ -56,7 +56,7 @@ def test_predictions_come_before_tfma_takes_batches_apart_and_the_fast_engine_ke
 
 
 class Baseline(tf.Module):
-    """A model of its own time."""
+    """A baseline model that takes the given columns."""
 
     def __init__(self, columns: list[str]):
         super().__init__()

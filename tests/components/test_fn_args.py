@@ -13,7 +13,7 @@ from pipeline.packaging import wheels
 
 
 def write(folder: Path, *counts: int) -> list[str]:
-    """A split with files of so many records; returns its pattern as TFX does."""
+    """Write a split with the given number of records per file; return its pattern as TFX does."""
     folder.mkdir()
     for number, count in enumerate(counts):
         with tf.io.TFRecordWriter(str(folder / f"part-{number}.gz"), "GZIP") as writer:

@@ -44,7 +44,7 @@ def artifacts(clone, first) -> Path:
 
 
 def first_of(artifacts: Path, pattern: str) -> str:
-    """The artifact of the first run, whatever ran after it."""
+    """Return the artifact of the first run, even after later runs."""
     return min(glob.glob(str(artifacts / pattern)), key=lambda path: int(Path(path).name))
 
 
@@ -55,14 +55,14 @@ def transform_output(artifacts) -> tft.TFTransformOutput:
 
 @pytest.fixture(scope="module")
 def model(transform_output) -> keras.Model:
-    """The flights model, untrained: for what it is asked here, any weights will do."""
+    """Build the flights model without training; these tests work with any weights."""
     keras.utils.set_random_seed(1)
     return flights.build_model(keras_tuner.HyperParameters(), Features.of(transform_output, "late"))
 
 
 @pytest.fixture
 def check(artifacts, model, transform_output, tmp_path) -> Callable[..., dict[str, Any]]:
-    """Runs the real executor on a folder with an exported model."""
+    """Return a function that runs the real executor on a folder with an exported model."""
     examples = standard_artifacts.Examples()
     examples.uri = first_of(artifacts, "ExampleGen/examples/*")
     examples.split_names = '["train", "eval", "test"]'

@@ -83,7 +83,7 @@ def export(folder: Path) -> Path:
 
 
 def example(row: int) -> bytes:
-    """A row in which whole numbers, numbers and texts have gaps."""
+    """Return a row whose integers, floats and texts may be missing."""
     values = {
         "tract": tf.train.Feature(int64_list=tf.train.Int64List(value=[TRACT + row] if row % 3 else [])),
         "rooms": tf.train.Feature(int64_list=tf.train.Int64List(value=[row])),
@@ -180,7 +180,7 @@ LARGE = 1e7
 
 
 def explaining(folder: Path, wrong: float = 0.0) -> Path:
-    """Write a model of large labels, whose answer to x = 0 is far below the average; and what it is said to come of."""
+    """Write a model of large labels with explanations; its answer to x = 0 is far below the average."""
     spec = {name: tf.TensorSpec([None], tf.float32, name=name) for name in ("x", "unread")}
     answer = tf.function(lambda given: {"prediction": LARGE * given["x"]}, input_signature=[spec])
     rows = tf.random.Generator.from_seed(0)

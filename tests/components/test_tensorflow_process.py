@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A model that doubles its only column."""
+    """Export a model that doubles its only column."""
     folder = tmp_path_factory.mktemp("model")
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
@@ -54,7 +54,7 @@ def test_it_answers_the_first_request_and_a_new_one_the_next(model, caplog):
     with started_ahead():
         process = ahead()
         first = report_of(model)
-        assert not caplog.records  # a new process tells what it has printed
+        assert not caplog.records  # only the output of a new process is logged
         process.wait(300)
         second = report_of(model)
         assert "Output of the process that checked the model" in caplog.text

@@ -1,4 +1,4 @@
-"""Trials of a search that are trained side by side, in processes of their own."""
+"""Trials of a search, trained in parallel processes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def search(folder: Path, way: str, code: int = 0) -> tuple[list[dict], str]:
-    """Runs a search; returns its trials, the best first, and its log."""
+    """Run a search; return its trials, best first, and its log."""
     process = Preloaded("tests.components.searching", [str(folder / "search"), way], ROOT, dict(os.environ))
     with process.stdout:
         log = process.stdout.read()

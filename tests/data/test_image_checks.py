@@ -114,7 +114,7 @@ def test_what_training_cannot_decode_is_refused_with_the_reason(data, words):
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG file that claims a size, followed by data that would fill it."""
+    """Return a PNG file whose header claims a size, followed by much compressed data."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = b"IDAT" + zlib.compress(bytes(10_000_000))
     chunks = [

@@ -20,7 +20,7 @@ EVERY_STEP = {"ExampleGen", "StatisticsGen", "SchemaGen", *ON_RAW_DATA, *FROM_TR
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
-    """One of its own: the other tests' is not to be edited and cleaned."""
+    """Copy the repository for this module: its tests edit and clean the copy."""
     clone = with_few_features(copy_repository(tmp_path_factory.mktemp("caching"), few_flights))
     edit(clone / "configs/small.py", "trials=2", "trials=1")  # the defaults: what runs again is the same
     return clone
@@ -28,7 +28,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, few_flights: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def first(clone: Path) -> Run:
-    """The first run in it."""
+    """Run the pipeline for the first time in the clone."""
     return run(clone)
 
 

@@ -1,6 +1,6 @@
-"""Graphs whose steps run side by side, `python -m tests.fast.side_by_side FOLDER`; prints how each run went, as JSON.
+"""Run graphs with parallel steps: `python -m tests.fast.side_by_side FOLDER`; print each outcome as JSON.
 
-A process of its own, for TensorFlow has computed in that of the tests.
+Runs in a separate process, because TensorFlow has already computed in the test process.
 """
 
 import json
@@ -25,18 +25,18 @@ from pipeline.runs.step import Step, StepFailed
 
 @component
 def First(model: OutputArtifact[Model], how: Parameter[str] = "well"):
-    """Begins."""
+    """Start the graph."""
     act(model.uri, how)
 
 
 @component
 def Next(before: InputArtifact[Model], model: OutputArtifact[Model], how: Parameter[str] = "well"):
-    """Goes on from another."""
+    """Continue from another step."""
     act(model.uri, how)
 
 
 def act(uri: str, how: str) -> None:
-    """Ends as it is told, "well" or "fails", "while" another step runs, and leaves a file when it ends well."""
+    """End as ``how`` requires, "well" or "fails", "while" another step runs; write a file on success."""
     name, _, other = how.partition(" while ")
     step = Path(uri).parents[1]
     (step / "began").touch()
@@ -50,10 +50,7 @@ def act(uri: str, how: str) -> None:
 
 
 def graph(folder: Path, **how: str) -> Pipeline:
-    """The steps of a pipeline by their names, in which Check stands before DataGate, and that before Transform.
-
-    Baselines come before Transform, too, and nothing goes on from them.
-    """
+    """Build a pipeline: Check before DataGate, DataGate before Baselines and Transform, Transform before Trainer."""
     first = First(how=how.get("First", "well")).with_id("First")
     check = Next(before=first.outputs["model"], how=how.get("Check", "well")).with_id("Check")
     gate = Next(before=check.outputs["model"], how=how.get("DataGate", "well")).with_id("DataGate")
@@ -72,7 +69,7 @@ def graph(folder: Path, **how: str) -> Pipeline:
 
 
 def outcome(folder: Path, run: str, made: Processes | None, **how: str) -> dict:
-    """Runs a graph; returns the steps that began and ended, and what failed."""
+    """Run a graph; return the steps that began and ended, and the failure."""
     folder.mkdir(exist_ok=True)
     started: list[str] = []
     ended: list[str] = []
@@ -102,11 +99,11 @@ def outcome(folder: Path, run: str, made: Processes | None, **how: str) -> dict:
 
 
 def main(folder: Path) -> None:
-    """Runs the graph in each way."""
+    """Run the graph in each way."""
     ways = {
         "well": {"Check": "well while Transform", "Transform": "well while Baselines"},
         "again": {"Check": "well while Transform", "Transform": "well while Baselines"},
-        # Nothing but the gate can end Transform, for Trainer comes after it.
+        # Only the gate can end Transform, because Trainer runs after it.
         "bad data": {"Check": "well while Transform", "DataGate": "fails", "Transform": "well while Trainer"},
         "bad data that breaks": {"Check": "well while Transform", "DataGate": "fails", "Transform": "fails"},
         "a bad step": {"Check": "well while Transform", "Transform": "fails"},

@@ -31,7 +31,7 @@ SCHEMA = Path(__file__).resolve().parent.parent.parent / "schema/flights/schema.
 
 
 def words(inputs):
-    """Vocabularies of every kind."""
+    """Compute vocabularies of every kind."""
     dest, late = inputs["dest"], tf.cast(inputs["late"], tf.float32)
 
     def placed(file, column=dest, **settings):
@@ -48,7 +48,7 @@ def words(inputs):
         "by letter": placed(
             "by letter", top_k=3, key_fn=lambda word: word[:1], coverage_top_k=1, coverage_frequency_threshold=2
         ),
-        # A name of its own: get_analyze_input_columns leaves tables in the process, which other tests may meet.
+        # A unique name: get_analyze_input_columns leaves tables in the process, which could collide with other tests.
         "numbers": placed("numbers", inputs["month"], name="numbers"),
         "as it is": dest,
         "size": tf.zeros_like(late)
@@ -58,7 +58,7 @@ def words(inputs):
 
 
 def numbers(inputs):
-    """Statistics of numbers, one upon the other, and by key."""
+    """Compute statistics of numbers, some based on others, some by key."""
     distance, carrier = tf.cast(inputs["distance"], tf.float32), inputs["carrier"]
     scaled = tft.scale_to_z_score(tf.clip_by_value(distance, 0.0, tft.quantiles(distance, 4, 0.01)[0, -1]))
     place = tft.compute_and_apply_vocabulary(carrier)
@@ -81,7 +81,7 @@ def numbers(inputs):
 
 
 def texts(inputs):
-    """Words in a text, as sparse features."""
+    """Return the words of a text as sparse features."""
     split = tf.compat.v1.strings.split(tf.strings.regex_replace(inputs["dest"][:, 0], "(.)", r"\1 "))
     letters = tft.compute_and_apply_vocabulary(split, vocab_filename="letters")
     places, weights = tft.tfidf(letters, 30)
@@ -89,7 +89,7 @@ def texts(inputs):
 
 
 def made_in_the_trace(inputs):
-    """A table, a layer with state and a random number, all made while preprocessing_fn is traced."""
+    """Create a table and a layer with state while preprocessing_fn is traced."""
     keys = tf.lookup.KeyValueTensorInitializer(["AA", "UA"], tf.constant([1, 2], tf.int64))
     table = tf.lookup.StaticHashTable(keys, 0)
     hashing = tft.make_and_track_object(lambda: tf.keras.layers.Hashing(5), name="hashing")
@@ -103,13 +103,13 @@ def made_in_the_trace(inputs):
 
 
 def by_what_they_tell(inputs):
-    """Words in the order of what they tell of a label."""
+    """Compute a vocabulary in the order of mutual information with the label."""
     labels = inputs["late"]
     return {"words": tft.compute_and_apply_vocabulary(inputs["dest"], labels=labels, use_adjusted_mutual_info=True)}
 
 
 def reserved(inputs):
-    """A vocabulary that begins with words of the user's."""
+    """Compute a vocabulary that begins with the user's words."""
     return {"words": tft.compute_and_apply_vocabulary(inputs["dest"], reserved_tokens=["nowhere"])}
 
 
@@ -119,25 +119,25 @@ def _number_of(batches):
 
 
 def in_beam(inputs):
-    """An analysis that is a PTransform of the user's."""
+    """Analyze with a user's PTransform."""
     (count,) = tft.experimental.ptransform_analyzer([inputs["late"]], _number_of(), [tf.int64], [[]])
     return {"count": inputs["late"] * 0 + count}
 
 
 def annotated(inputs):
-    """A sparse feature that is told its shape."""
+    """Annotate a sparse feature with its shape."""
     temp = inputs["temp"]
     tft.experimental.annotate_sparse_output_shape(temp, tf.constant([1], tf.int64))
     return {"temp": temp}
 
 
 def truth(inputs):
-    """A feature of a type that tf.Transform does not take."""
+    """Return a feature of a type that tf.Transform does not support."""
     return {"truth": inputs["late"] > 0}
 
 
 def columns(inputs):
-    """The label alone; the weight of the rows is not among the inputs."""
+    """Return only the label; the weight of the rows is not among the inputs."""
     assert "seats" not in inputs
     return {"late": inputs["late"]}
 
@@ -146,17 +146,17 @@ _CALLS = itertools.count()
 
 
 def other_each_time(inputs):
-    """Analyses with other names in each call, as of a set that is gone through in an order by chance."""
+    """Return analyses whose names differ in each call, as with the random order of a set."""
     distance = tf.cast(inputs["distance"], tf.float32)
     return {"scaled": tft.scale_to_z_score(distance - tft.min(distance), name=f"scaled_{next(_CALLS)}")}
 
 
 def nothing(inputs):
-    """No features at all: a return is missing."""
+    """Return no features: the return statement is missing."""
 
 
 def as_they_are(inputs):
-    """Nothing is analyzed."""
+    """Return features without any analysis."""
     return {name: inputs[name] for name in ("dest", "distance", "temp")}
 
 
@@ -180,7 +180,7 @@ def executor(folder: Path) -> FastTransformExecutor:
 
 
 def properties(module: str, monkeypatch: pytest.MonkeyPatch, folder: Path, **custom_config: str) -> dict:
-    """A step's properties whose preprocessing_fn is one of this file's, in a module of its own."""
+    """Return the properties of a step; its preprocessing_fn is one from this file, in a separate module."""
     (folder / "modules").mkdir(exist_ok=True)
     name = f"spun_{module}"
     (folder / f"modules/{name}.py").write_text(f"from {__name__} import {module} as preprocessing_fn\n")
@@ -247,7 +247,7 @@ def test_the_transform_graph_is_that_of_beam(module, inputs, tmp_path, monkeypat
 
 
 def same(one, other, name):
-    """The same texts and integers, and nearly the same floats: sums of another order have other last digits."""
+    """Assert equal texts and integers, and nearly equal floats: the order of a sum changes the last digits."""
     if isinstance(one, tf.SparseTensor):
         same(one.indices, other.indices, name)
         one, other = one.values, other.values
@@ -259,7 +259,7 @@ def same(one, other, name):
 
 
 def same_domains(schema):
-    """A schema of features by name, for their order is that of the traced function."""
+    """Return the features of a schema by name, because their order depends on the traced function."""
     return {feature.name: feature for feature in schema.feature}
 
 

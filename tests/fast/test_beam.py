@@ -42,7 +42,7 @@ def test_only_workers_elsewhere_have_a_group_as_the_common_source_of_all_phases(
 
 
 def test_beam_loses_what_is_written_during_a_flush_by_the_clock():
-    """Why several workers of FnApiRunner are refused (docs/decisions/0028); when Beam has mended it, this fails."""
+    """Show why FnApiRunner must have one worker (docs/decisions/0028); fails once Beam fixes the bug."""
     sent: list[bytes] = []
     flushing, written = threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="processes are forked on Linux, with two cores"
 )
-# In a process of its own, as a step has: TensorFlow is loaded and has computed nothing.
+# Runs in a separate process, like a step: TensorFlow is loaded but has not computed anything.
 SCRIPT = """
 import glob, os, shutil, sys
 from dataclasses import replace

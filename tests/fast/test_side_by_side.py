@@ -1,4 +1,4 @@
-"""Steps that run side by side in processes of their own."""
+"""Steps that run in parallel processes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, dict]:
-    """Outcomes of graphs whose steps wait for others, fail and die, by what happened."""
+    """Return the outcomes of graphs whose steps wait, fail or die, by case."""
     folder = tmp_path_factory.mktemp("graphs")
     command = [sys.executable, "-m", "tests.fast.side_by_side", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)

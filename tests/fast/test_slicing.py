@@ -53,12 +53,12 @@ FORMS = pytest.mark.parametrize(
 
 
 def answers(random: np.random.Generator, task: str) -> list[list[float]]:
-    """One answer a row, or the probabilities of three classes."""
+    """Return one answer per row, or the probabilities of three classes."""
     return (random.dirichlet([1, 1, 1], ROWS) if task == "multiclass" else random.uniform(size=(ROWS, 1))).tolist()
 
 
 def batches(task: str) -> list[dict[str, Any]]:
-    """Batches as TFMA's extractors get them; some rows without a carrier, a wide and a lonely slice."""
+    """Return batches as TFMA's extractors get them: some rows without a carrier, a large and a tiny slice."""
     random = np.random.default_rng(1)
     classes = {"binary": 2, "multiclass": 3}.get(task)
     label = random.integers(0, classes, ROWS).astype(float) if classes else random.normal(size=ROWS)
@@ -94,7 +94,7 @@ def test_statistics_of_the_judged_model_s_predictions_are_kept(task, with_baseli
 
 
 def fast(config: config_pb2.EvalConfig, **more: Any) -> tuple[config_pb2.EvalConfig, list[Any]]:
-    """The config and the extractors of the fast Evaluator."""
+    """Return the config and the extractors of the fast Evaluator."""
     return FastEvaluatorExecutor().extractors(config, **more)
 
 
@@ -160,16 +160,16 @@ def test_what_two_classes_cannot_have_is_an_error(column, values, problem, tmp_p
     table = pa.Table.from_batches([batch[KEY]])
     wrong = pa.array([[values[row % 2]] for row in range(table.num_rows)], pa.list_(pa.float32()))
     table = table.set_column(table.schema.get_field_index(column), column, wrong)
-    # Without the one before them, which names a row where an answer is no number.
+    # Without the first extractor, which reports the row of an answer that is not a number.
     config, extractors = fast(config)
     extractors = [extractor for extractor in extractors if extractor.stage_name != "Predictions"]
-    with pytest.raises(RuntimeError) as raised:  # TFMA's, with the inputs of the one that is its cause
+    with pytest.raises(RuntimeError) as raised:  # TFMA's error, with the inputs of the error that caused it
         measure(config, extractors, [{KEY: table.to_batches()[0]}], tmp_path)
     assert any(problem in line for line in traceback.format_exception(raised.value))
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same batches with answers of one decimal, so that many are 0, 1 or equal to a threshold."""
+    """Round the answers of batches to one decimal, so that many are 0, 1 or equal to a threshold."""
     tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
     for name in (ANSWERS["binary"], "theirs"):
         for number, table in enumerate(tables):
@@ -203,7 +203,7 @@ def test_each_model_is_measured_at_the_threshold_from_which_it_answers_the_secon
 
 
 def weighed(rows: list[dict[str, Any]], repeat: bool) -> list[dict[str, Any]]:
-    """The same batches with a column of weights, or each row as often as it weighs."""
+    """Add a column of weights to batches, or repeat each row by its weight."""
     tables = [pa.Table.from_batches([batch[KEY]]) for batch in rows]
     weights = [np.random.default_rng(place).integers(0, 4, table.num_rows) for place, table in enumerate(tables)]
     if repeat:

@@ -46,7 +46,7 @@ TWO_PHASES = """
 
 
 def spans(few_flights: Path, folder: Path, *numbers: int) -> None:
-    """Puts months where the spans of these numbers are looked for."""
+    """Write months of flights as the spans of these numbers."""
     months = sorted(few_flights.glob("*/*.parquet"))
     for number in numbers:
         place = folder / f"span-{number}/flights.parquet"
@@ -59,7 +59,7 @@ def window(folder: Path, last: int | None = 2, **settings) -> Data:
 
 
 def data_steps(data: Data, to: Path, kept: Path, module: str = MODULE % "") -> Path:
-    """Runs the executors of ExampleGen, StatisticsGen and Transform, as a run on this machine does."""
+    """Run the executors of ExampleGen, StatisticsGen and Transform as a local run does."""
     examples = run(data, to / "examples", kept=str(kept), executor=FastExampleGenExecutor)
     context = BaseBeamExecutor.Context(beam_pipeline_args=list(IN_PROCESS))
     statistics, schema, graph, transformed = (
@@ -105,7 +105,7 @@ def features(folder: Path, split: str) -> dict[str, np.ndarray]:
 
 
 def kept_files(kept: Path, kind: str) -> dict[str, int]:
-    """Times of change of what is kept."""
+    """Return the modification times of the kept files."""
     values = (path for path in kept.glob(f"{kind}/*/*") if path.name == "value.pickle")
     return {path.parent.name: path.stat().st_mtime_ns for path in values}
 
@@ -121,7 +121,7 @@ def test_spans_that_arrive_one_by_one_give_what_a_run_of_the_whole_window_gives(
     before = {kind: kept_files(kept, kind) for kind in KINDS}
 
     spans(few_flights, data, 10)
-    # Who reads the rows of an old span again, finds none.
+    # Remove the rows of the old span: reading it again would find none.
     old = data / "span-9/flights.parquet"
     status = old.stat()
     old.write_bytes(bytes(status.st_size))
@@ -130,8 +130,8 @@ def test_spans_that_arrive_one_by_one_give_what_a_run_of_the_whole_window_gives(
 
     for kind, times in before.items():
         now = kept_files(kept, kind)
-        assert len(now) == len(times), kind  # one span came, and one went
-        assert len(now.items() & times.items()) == len(times) // 2, kind  # the other one is as it was
+        assert len(now) == len(times), kind  # one span was added, one removed
+        assert len(now.items() & times.items()) == len(times) // 2, kind  # the other one is unchanged
 
     spans(few_flights, data, 9)
     os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -140,14 +140,14 @@ def test_spans_that_arrive_one_by_one_give_what_a_run_of_the_whole_window_gives(
     for split in ("train", "eval"):
         of_window, of_whole = (features(folder / "transformed", split) for folder in (after, whole))
         for name, values_of_whole in of_whole.items():
-            # Beam merges the spans in an order of its own; vocabularies and places of quantiles do not depend on it.
+            # Beam merges the spans in any order; vocabularies and the places of quantiles do not depend on it.
             np.testing.assert_allclose(of_window[name], values_of_whole, rtol=1e-5, atol=1e-6, err_msg=name)
     outputs = [tft.TFTransformOutput(str(folder / "graph")) for folder in (after, whole)]
     assert outputs[0].transformed_feature_spec() == outputs[1].transformed_feature_spec()
 
 
 def tables(folder: Path, *numbers: int, rows: int = 300) -> None:
-    """Writes spans of a small table; ``time`` goes on from span to span."""
+    """Write spans of a small table; ``time`` increases from span to span."""
     for number in numbers:
         place = folder / f"span-{number}/some.csv"
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ def test_it_comes_out_the_same_every_time(examples, tmp_path, monkeypatch, beam_
 
 
 def test_an_edit_of_the_library_describes_the_data_again(few_flights, tmp_path):
-    """TFX would take what it has cached: its key knows properties and not what an executor does."""
+    """TFX alone would reuse the cached statistics: its cache key has the properties but not the executor's code."""
     flights = load_config(ROOT / "configs/flights.py").with_paths_from(ROOT)
     config = replace(flights, data=replace(flights.data, path=str(few_flights)))
     components = {one.id: one for one in create_pipeline(config, Target.local(tmp_path, config.name)).components}

@@ -157,7 +157,7 @@ def test_blocks_are_joined_in_order_up_to_one_of_fewer_rows(monkeypatch):
 
     assert joined(3, 3, 3, 3, 3, 2) == [12, 5]
     assert joined(3, 3, 3) == [9]
-    assert joined(2, 2, 1) == [2, 2, 1]  # large rows: more of them are not held at once
+    assert joined(2, 2, 1) == [2, 2, 1]  # large rows: memory limits the size of a batch
     assert joined() == []
 
 

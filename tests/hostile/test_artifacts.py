@@ -1,4 +1,4 @@
-"""Files of steps and of pushed models that a disk or a stranger has damaged: read, or refused in a sentence."""
+"""Damaged or manipulated files of steps and pushed models: read them, or fail with a one-line error."""
 
 import json
 import tempfile

@@ -20,7 +20,7 @@ SPECS = {
 
 @pytest.fixture(scope="module")
 def signature(tmp_path_factory: pytest.TempPathFactory):
-    """Tells what it got, and refuses a negative number."""
+    """Return a signature that answers its inputs as text and rejects negative numbers."""
     module = tf.Module()
 
     @tf.function(input_signature=[SPECS])

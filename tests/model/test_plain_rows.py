@@ -1,4 +1,4 @@
-"""Rows that are converted at once: just as those that are looked at value by value, or left to be."""
+"""Rows converted as a batch: the result equals the conversion value by value, or the batch is left to it."""
 
 import json
 
@@ -37,7 +37,7 @@ VALUES = st.one_of(
 
 @st.composite
 def rows(draw: st.DrawFn, inputs: dict[str, Input]) -> list[object]:
-    """Good rows with a few changes, of the columns that are asked for."""
+    """Draw valid rows of the given columns, with a few changes."""
     found: list[object] = []
     for _ in range(draw(st.integers(1, 3))):
         row = {name: PLAIN[name] for name in inputs}
@@ -48,7 +48,7 @@ def rows(draw: st.DrawFn, inputs: dict[str, Input]) -> list[object]:
 
 
 def told(values: np.ndarray) -> tuple[object, str, bytes]:
-    """All that a tensor is made of; a NaN is a NaN."""
+    """Return the type, shape and values of a tensor in comparable form; NaN equals NaN."""
     return values.dtype, str(values.shape), repr(values.tolist()).encode(errors="surrogatepass")
 
 

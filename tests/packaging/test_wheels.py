@@ -1,4 +1,4 @@
-"""Modules imported from a wheel, one after the other."""
+"""Modules imported from successive wheels."""
 
 import importlib
 import os
@@ -42,7 +42,7 @@ def test_a_step_gets_nothing_of_the_step_before(tmp_path):
 
 
 def test_a_loaded_module_of_the_same_name_is_not_used_and_comes_back(tmp_path, monkeypatch):
-    """In a notebook, the module file may have been imported before."""
+    """A notebook may already have imported the module file."""
     loaded = types.ModuleType("of_mine")
     monkeypatch.setitem(sys.modules, "of_mine", loaded)
     with wheels.importable(module_path(tmp_path, 5)) as module:

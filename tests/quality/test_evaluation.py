@@ -1,4 +1,4 @@
-"""Questions that the Evaluator is asked."""
+"""Configuration of the Evaluator: slices, metrics and thresholds."""
 
 import json
 

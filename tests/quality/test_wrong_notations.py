@@ -40,7 +40,7 @@ TEXTS = [
 
 
 def schema_of(**columns: str) -> schema_pb2.Schema:
-    """A schema of text, by column the date's form or the amount's decimal sign."""
+    """Return a schema of text columns, each with a date format or the decimal sign of an amount."""
     schema = schema_pb2.Schema()
     for name, notation in columns.items():
         feature = schema.feature.add(name=name, type=schema_pb2.BYTES)
@@ -106,7 +106,7 @@ def test_what_is_missing_anyway_or_not_in_use_is_no_finding():
 
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> schema_pb2.Schema:
-    """As ``new`` writes it for a table of times, amounts and numbers."""
+    """Return the schema that ``new`` writes for a table of times, amounts and numbers."""
     file = tmp_path_factory.mktemp("table") / "some.csv"
     days = pd.date_range("2023-01-01", periods=400)
     frame = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "paid": [f"{day % 97},5 €" for day in range(400)]})
@@ -123,7 +123,7 @@ def test_a_new_schema_names_the_notations_of_text_only(schema):
 
 
 def rows(days: list[str], seed: int) -> pa.Table:
-    """Examples of the fixture's table; with a number of their own, so that no row is twice there."""
+    """Return examples of the fixture's table; ``seed`` makes every row unique."""
     each = range(seed, seed + len(days))
     columns = {
         "back": pa.array([[number % 2] for number in each]),

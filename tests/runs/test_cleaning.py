@@ -30,7 +30,7 @@ class Runs:
         self.nodes = dict(zip(names, self.store.put_contexts(nodes), strict=True))
 
     def run(self, name: str) -> None:
-        """Adds a run that trains, judges and pushes a model."""
+        """Add a run that trains, evaluates and pushes a model."""
         (self.context,) = self.store.put_contexts([mlmd.Context(type_id=self.run_type, name=name)])
         examples = self.step("ExampleGen", [], "Examples")
         model = self.step("Trainer", [examples], "Model")
@@ -40,7 +40,7 @@ class Runs:
         self.step("Pusher", [model, blessing], "PushedModel", pushed_destination=str(version))
 
     def step(self, node: str, inputs: Sequence[int], kind: str, **properties: int | str) -> int:
-        """Adds an execution with one output, and returns that."""
+        """Add an execution with one output; return the output."""
         artifact_type = self.store.put_artifact_type(mlmd.ArtifactType(name=kind))
         execution_type = self.store.put_execution_type(mlmd.ExecutionType(name=node))
         (execution,) = self.store.put_executions(

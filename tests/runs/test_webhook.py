@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take its time."""
+    """Set long timeouts, for a busy machine."""
     monkeypatch.setattr(webhook, "SECONDS_BETWEEN", 0.01)
     monkeypatch.setattr(webhook, "SECONDS_FOR_AN_ANSWER", 600.0)
     monkeypatch.setattr(webhook, "SECONDS_IN_ALL", 3600.0)

@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def running(*arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server of its own process: the process, and its addresses of HTTP and gRPC."""
+    """Run a server in a separate process; yield the process and its HTTP and gRPC addresses."""
     process = subprocess.Popen(
         [*COMMAND, "--port", "0", "--grpc-port", "0", *map(str, arguments)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Requests of strangers to a server in its own process: silence, floods, nonsense, and what they have no right to."""
+"""Untrusted requests to a server in a separate process: silence, floods, invalid input and forbidden access."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ SECONDS = 300.0  # without an answer, after which a server hangs, on a busy mach
 
 @contextlib.contextmanager
 def serving(versions: Versions, *arguments: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server of a folder of versions, and its port."""
+    """Run a server for a folder of versions; yield its process and port."""
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline", "serve", "--model", versions.folder, "--port", "0", *map(str, arguments)],
         cwd=ROOT,
@@ -59,7 +59,7 @@ def server(versions: Versions) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def ask(port: int, path: str = "/health", body: object = None, headers: str = "", host: str = "localhost") -> bytes:
-    """The whole answer to a request."""
+    """Return the complete response to a request."""
     text = b"" if body is None else json.dumps(body).encode()
     method = "GET" if body is None else "POST"
     head = (
@@ -73,7 +73,7 @@ def connect(port: int) -> socket.socket:
 
 
 def exchange(port: int, request: bytes) -> bytes:
-    """Return the answer of a server to some bytes until it closes."""
+    """Send bytes to a server; return its response until it closes the connection."""
     answer = b""
     with connect(port) as connection, contextlib.suppress(OSError):
         connection.sendall(request)
@@ -83,7 +83,7 @@ def exchange(port: int, request: bytes) -> bytes:
 
 
 def memory(process: subprocess.Popen) -> int:
-    """Bytes of a process."""
+    """Return the resident memory of a process, in bytes."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) << 10
 
@@ -129,7 +129,7 @@ def is_closed_despite_empty_lines(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def closed_despite_empty_lines(server) -> Iterator[Future[bool]]:
-    """The result of the check, whose time runs while other tests wait."""
+    """Start the check in the background, in parallel to other tests."""
     with ThreadPoolExecutor(1) as checking:
         yield checking.submit(is_closed_despite_empty_lines, server[1])
 
@@ -205,7 +205,7 @@ def health_watched(server: tuple[subprocess.Popen[str], int]) -> Iterator[list[f
 
 
 def post(port: int, body: bytes) -> bytes:
-    """The status of the answer to a body."""
+    """Post a body; return the status of the response."""
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     return exchange(port, head.encode() + body)[9:12]
 
@@ -283,7 +283,7 @@ def test_a_few_requests_at_once_are_answered_and_thousands_refused(server):
 
 
 def ask_last() -> bytes:
-    """A request after which the server closes."""
+    """Return a request after which the server closes the connection."""
     return b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 

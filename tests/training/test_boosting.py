@@ -42,7 +42,7 @@ def test_the_answers_by_which_trees_are_weighed_are_those_that_they_give_when_se
 @pytest.mark.parametrize("classes", [0, 2, 3])
 @pytest.mark.slow
 def test_columns_that_tell_nothing_new_leave_the_trees_as_they_are(classes):
-    """A copy of a number, one value only, and a copy of a category; none of them after those that tell."""
+    """Add a constant, a copy of a number and a copy of a category."""
     answers = []
     for features in (
         FEATURES,
@@ -70,7 +70,7 @@ def test_columns_that_differ_in_one_row_alone_both_tell():
     values[:, 0] = np.arange(5_003)
     values[4_999, 1] = values[5_001, 2] = values[5_001, 3] = 1.0  # as many rows are not among those looked at first
     assert ensemble._informative(values, 0) == [0, 1, 2]
-    assert ensemble._informative(values, 3) == [0, 1, 2, 3]  # a category is no number
+    assert ensemble._informative(values, 3) == [0, 1, 2, 3]  # a category is not a number
 
 
 def test_trees_of_columns_that_tell_nothing_answer_all_rows_alike():

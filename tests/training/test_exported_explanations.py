@@ -42,7 +42,7 @@ SCHEMA = "\n".join(
         'feature { name: "when" type: BYTES value_count { min: 1 max: 1 } time_domain { string_format: "%d.%m.%Y" } }',
     ]
 )
-# Told apart in the bytes of a model.
+# Values that can be found in the bytes of a model.
 FIRST = {"x": 100.25, "secret": 5_000.25, "price": 70_000.25, "exposure": 300_000.25}
 ROWS = 40
 
@@ -53,7 +53,7 @@ def preprocessing_fn(inputs):
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The transform graph, with rows of the train split."""
+    """Write the transform graph, with rows of the train split."""
     folder = tmp_path_factory.mktemp("exported")
     picked, records = background.Picked(), []
     for row in range(ROWS):
@@ -75,7 +75,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Traced(keras.layers.Layer):
-    """Counts how often a graph is made of it."""
+    """A layer that counts how often it is traced."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ class Traced(keras.layers.Layer):
 
 
 class OfTable(keras.layers.Layer):
-    """Adds what a table has for a number."""
+    """A layer that adds the table's value for a number."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ class OfTable(keras.layers.Layer):
 
 
 class WithTable(keras.Model):
-    """A model of a class of its own, with a table and a model in it."""
+    """A custom model class that contains a table and a model."""
 
     def __init__(self):
         super().__init__()
@@ -109,14 +109,14 @@ class WithTable(keras.Model):
 
 
 def table() -> tf.lookup.StaticHashTable:
-    """1000 for the number 3, and 0 for every other."""
+    """Return a table with 1000 for the number 3 and 0 for all others."""
     return tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(tf.constant([3], tf.int64), tf.constant([1000.0])), 0.0
     )
 
 
 def nested(kind: str) -> keras.Model:
-    """A model in a model, and maybe in another, that adds a thousand to the number 3."""
+    """Return a nested model that adds 1000 to the number 3."""
     if kind == "a class of its own":
         return WithTable()
     given = keras.Input((1,))
@@ -126,7 +126,7 @@ def nested(kind: str) -> keras.Model:
 
 
 def exported(graph: str, folder: Path, rows: int, traced: keras.layers.Layer | None = None) -> Path:
-    """A model that answers 2 x and the sum of the grid."""
+    """Export a model that answers 2 x plus the sum of the grid."""
     inputs = {"x": keras.Input((1,), name="x"), "grid": keras.Input((2, 3), name="grid")}
     total = 2 * inputs["x"] + keras.ops.sum(inputs["grid"], axis=(1, 2))[:, None]
     total = traced(total) if traced else total

@@ -27,19 +27,19 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def numbers(rows: Rows, packed: tf.Tensor) -> list[int]:
-    """The numbers of the rows of a batch."""
+    """Return the row numbers of a batch."""
     return rows.unpack(rows.pick(packed))[0]["x"][:, 1].numpy().astype(int).tolist()
 
 
 def judged(split: Split, batch_size: int, part: Part, count: int, same_size: bool = False) -> list[list[int]]:
-    """The numbers of the rows in each of the first batches of an evaluation."""
+    """Return the row numbers in each of the first batches of an evaluation."""
     return [numbers(split.rows, packed) for packed in split.evaluation(batch_size, part, same_size).take(count)]
 
 
 def steps(
     split: Split, batch_size: int, count: int, part: Part | None = None, seed: int = 1, first_step: int = 0
 ) -> list[list[int]]:
-    """The numbers of the rows that the replicas of one process get together in each of some steps."""
+    """Return the row numbers that all replicas of one process get, by step."""
     part = part or Part()
     found: list[list[int]] = []
     for chunks in split.training(batch_size, part, seed, first_step).batch(part.local):

@@ -9,7 +9,7 @@ from pipeline.training.diagnosis import Stopwatch
 
 
 class Clock:
-    """A clock that goes on when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -72,7 +72,7 @@ def test_two_workers_learn_what_one_device_learns_and_export_one_model(transform
     assert answers(folders[0] / "serving")
     diagnosis = json.loads((folders[0] / "Trainer/model_run/7/diagnosis.json").read_text())
     assert diagnosis["seconds"]["summing gradients over the workers"] > 0
-    # The second worker writes nothing that stays: no model, no history, no TensorBoard files, no checkpoint.
+    # The second worker leaves no files: no model, no history, no TensorBoard files, no checkpoint.
     assert not [file for file in folders[1].rglob("*") if file.is_file()]
 
 

@@ -112,7 +112,7 @@ def test_a_search_chooses_the_lowest_loss_or_error(tmp_path, caplog, classes, ob
 
 @pytest.mark.slow
 def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
-    """As a trial of Vertex AI Vizier, each in a process of its own, whose oracle has none."""
+    """Run a trial as in Vertex AI Vizier, where the oracle of each process has no earlier trial."""
 
     def build_model(hp, features):
         inputs = features.inputs()
@@ -130,7 +130,7 @@ def test_a_trial_with_values_from_outside_needs_no_earlier_trial(tmp_path):
 
 
 def linear(hp, features):
-    """A line, whose learning rate is anything between none and a good one."""
+    """Build a linear model with a learning rate between nearly 0 and a good one."""
     inputs = features.inputs()
     model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs["x"]))
     rate = hp.Float("rate", 1e-9, 0.1, sampling="log", default=0.01)
@@ -235,7 +235,7 @@ def test_a_search_without_a_model_that_trains_is_an_error(transformed, tmp_path)
 
 @pytest.mark.slow
 def test_a_chief_hands_the_trials_out_to_workers_in_other_processes(transformed, tmp_path):
-    """The arrangement of TFX's Tuner on Vertex AI."""
+    """Use the process layout of TFX's Tuner on Vertex AI."""
     (port,) = free_ports(1)
     processes = [
         start(

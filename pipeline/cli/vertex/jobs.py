@@ -40,7 +40,7 @@ def run(session: Session) -> int:
 
 
 def check(session: Session) -> int:
-    """List what a run needs, and what is wrong with the command that corrects it."""
+    """List the requirements of a run, and each problem with the command that corrects it."""
     return _check(session)[0]
 
 
@@ -152,7 +152,7 @@ def _wait(job: str, cloud: Cloud, session: Session) -> int:
 
         try:
             report_here(ended, cloud, session.folder, screen.note)
-        except Exception as error:  # the exit code stays what it is
+        except Exception as error:  # a failed report does not change the exit code
             logging.getLogger("pipeline").exception("reporting failed")
             screen.note(f"no report: {type(error).__name__}: {error}; the whole of it is in the log")
     bill = watching.bill_of_job(ended)

@@ -15,7 +15,7 @@ from pipeline.vertex.rehearsal import comparison, task_runner
 
 
 def rehearse(session: Session) -> int:
-    """Compile for Vertex AI with folders here, run the job task by task, and show how it went."""
+    """Compile for Vertex AI with local folders, run the job task by task, and show the outcome."""
     config, vertex, folder, screen = session.config, session.vertex, session.folder, session.screen
     if config.data.query_source or is_remote(config.data.path):
         raise UserError(
@@ -49,4 +49,4 @@ def rehearse(session: Session) -> int:
             screen.note("\n".join(["", "beside the local run:", *(f"  {line}" for line in differences)]))
         missing = task_runner.not_rehearsed(vertex)
         screen.note("\n".join(["", "not rehearsed:", *(f"  {line}" for line in missing)]))
-        return SUCCEEDED  # also when the model was not blessed: every task ran as it would there
+        return SUCCEEDED  # also if the model was not blessed: every task ran as it would on Vertex AI

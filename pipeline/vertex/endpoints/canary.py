@@ -1,4 +1,4 @@
-"""Let a new version take over step by step: asked real rows, watched, and put back when something is wrong."""
+"""Roll out a new version in steps: send real rows, watch errors and latency, and roll back on a problem."""
 
 import contextlib
 import itertools
@@ -24,16 +24,16 @@ from pipeline.vertex.endpoints.endpoint import (
 from pipeline.vertex.endpoints.observation import Observed, SmokeRows, monitored, p95, predict
 from pipeline.vertex.endpoints.registry import Version
 
-# Fewer requests say nothing about a share or a percentile, unless a step has ended with no more of them.
+# A share or a percentile of fewer requests counts only at the end of a step.
 ENOUGH_REQUESTS = 20
 SECONDS_BETWEEN_LOOKS = 30.0
-# Times that each row may be asked until the new version has answered it, over what its share makes likely.
+# Attempts per row until the new version answers it, as a multiple of the expected number for its share of traffic.
 PATIENCE = 10
 NOTHING = Observed(0, 0, None)
 
 
 class CanaryFailed(UserError):
-    """The new version failed, and everything is as it was before."""
+    """The new version failed; the previous state is restored."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RollOut:
                     self.serving.give_back(self.holder)
                     return []
                 if before:
-                    monitored(self.serving, time.time())  # what cannot be watched is not deployed in the first place
+                    monitored(self.serving, time.time())  # a version that cannot be watched is not deployed
                 self.note(f"deploying version {version.id} of {version.entry}, without traffic")
                 new = self.serving.deploy(version)
                 self._take_over(version, new, before)
@@ -108,7 +108,7 @@ class RollOut:
             self._smoke_test(new, ALL, others_refuse=False)
 
     def _ask(self, row: int) -> tuple[Any, float]:
-        """Ask a row; return the answer or the error, and the seconds it took."""
+        """Send a row; return the answer or the error, and the seconds it took."""
         started = time.monotonic()
         answer: Any
         try:
@@ -118,7 +118,7 @@ class RollOut:
         return answer, time.monotonic() - started
 
     def _smoke_test(self, new: str, share: int, others_refuse: bool) -> None:
-        """Ask real rows until the new version has answered each as in the model check."""
+        """Send real rows until the new version has answered each as in the model check."""
         left = list(range(len(self.rows.instances)))
         if not left:
             self.note("no smoke test: the model check has kept no rows")
@@ -126,7 +126,7 @@ class RollOut:
         total, failures = len(left), 0
         for _ in range(PATIENCE * total * ALL // share):
             row = left.pop(0)
-            left.append(row)  # unless it is answered, its turn comes again
+            left.append(row)  # an unanswered row is sent again later
             answer, _ = self._ask(row)
             if isinstance(answer, Exception):
                 failures += not others_refuse
@@ -184,7 +184,7 @@ class RollOut:
         check(at_end=True)
 
     def _put_back(self, version: Version, new: str | None, before: Mapping[str, int]) -> bool:
-        """Restore the traffic and undeploy the new version; return False when somebody else has taken the endpoint."""
+        """Restore the traffic and undeploy the new version; return False if another run has taken the endpoint."""
         try:
             self.serving.set_traffic(self.holder, before)
         except EndpointTaken:
@@ -194,10 +194,10 @@ class RollOut:
                 f"the traffic of {self.serving.name} could not be put back ({first_line(error)}) and is split between "
                 "versions. What to do: python vertex_runner.py rollback puts back what was before"
             ) from error
-        # What failed may have been deployed half, or its answer been lost on the way.
+        # The failed deployment may be incomplete, or its response lost.
         new = new or deployed_id(self.serving.read(), version)
         leaving = [new] if new and not before.get(new) else []
-        # Due at once: whatever ends this task now, the next push undeploys it.
+        # Due immediately: if this task ends now, the next push undeploys it.
         self.serving.give_back(self.holder, dict.fromkeys(leaving, time.time()))
         with contextlib.suppress(*FAILURES, UserError):
             for key in leaving:
@@ -216,10 +216,9 @@ def split(others: Mapping[str, int], new: str, share: int) -> dict[str, int]:
 
 
 def judged(new: Observed, before: Observed, canary: Canary) -> str | None:
-    """Return what is past the limits, in words; None: nothing.
+    """Return a message about the first exceeded limit; None if all limits hold.
 
-    A caller's mistakes fail with either version, so that errors count as far as they are more than those of the version
-    before.
+    Invalid requests fail with either version, so only the errors in excess of the previous version's count.
     """
     if new.requests:
         usual = before.errors / before.requests if before.requests else 0.0

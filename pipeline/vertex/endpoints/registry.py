@@ -28,7 +28,7 @@ SECONDS_TO_UPLOAD = 1800.0
 # Vertex AI may refuse a call while another operation changes the same resource (google.aip.dev/151). Nothing else is
 # repeated: a call whose answer was lost may have been carried out.
 WHEN_FREE = Retry(if_exception_type(exceptions.Aborted), initial=1.0, maximum=30.0, timeout=1800.0)
-# Somebody else creates the resource at this moment, and it is there when that has ended.
+# Another process is creating the resource, which will exist when that operation has ended.
 WHEN_CREATED = Retry(
     if_exception_type(exceptions.NotFound, exceptions.Aborted), initial=1.0, maximum=15.0, timeout=300.0
 )
@@ -40,7 +40,7 @@ class Version:
 
     entry: str  # "projects/P/locations/R/models/ID"
     id: str  # such as "3"
-    labels: Mapping[str, str]  # as they were when it was read
+    labels: Mapping[str, str]  # at the time of reading
     folder: str  # the SavedModel, gs://...
 
     @property
@@ -122,7 +122,7 @@ class Registry:
     def make_live(self, version: Version, rolled_back: bool = False) -> None:
         """Give a version the aliases of all the traffic; the version that had them becomes "previous".
 
-        After a rollback no version is "previous": the one that had them is not to come back.
+        After a rollback no version is "previous": the rejected version must not return.
         """
         before = self.with_alias(LIVE)
         if rolled_back:
@@ -184,7 +184,7 @@ def described(metrics: Mapping[str, float], run: str) -> str:
 
 def prebuilt_image(tensorflow: str, region: str, accelerator: str | None) -> str:
     """Return Google's serving image for a version of TensorFlow, such as "2.15.0"."""
-    from google.cloud.aiplatform import helpers  # the whole SDK, which nothing else needs
+    from google.cloud.aiplatform import helpers  # imports the whole SDK, which no other code needs
 
     continent = region.partition("-")[0]
     continent = continent if continent in ("us", "europe", "asia") else "us"

@@ -30,7 +30,7 @@ from pipeline.vertex.pipelines.report_task import OUTPUTS
 from pipeline.vertex.pipelines.watch import RATES_FLAG
 from pipeline.vertex.pipelines.worker_pools import assign_machines
 
-# TFX names its own, whatever the driver of the component is, and none for BigQuery.
+# TFX names its own driver, regardless of the component's, and none for BigQuery.
 EXAMPLE_GEN_DRIVER = ["python", "-m", "pipeline.components.example_gen_driver"]
 POLICIES = {"fast": "PIPELINE_FAILURE_POLICY_FAIL_FAST", "slow": "PIPELINE_FAILURE_POLICY_FAIL_SLOW"}
 
@@ -53,7 +53,7 @@ def compile(config: PipelineConfig, target: Target, out: Path, rates: Rates | No
     _complete(job["pipelineSpec"], pipeline)
     reading = job["pipelineSpec"]["deploymentSpec"]["executors"]["ExampleGen_executor"]["container"]
     if config.data.query_source:
-        # The driver passes over arguments that are for the executor.
+        # The driver ignores arguments for the executor.
         reading["lifecycle"] = {"preCacheCheck": {"command": EXAMPLE_GEN_DRIVER, "args": reading["args"]}}
     elif config.data.images:
         reading["lifecycle"]["preCacheCheck"]["command"] = EXAMPLE_GEN_DRIVER
@@ -128,7 +128,7 @@ def add_task(
 
 
 def config_to_json(config: PipelineConfig) -> str:
-    """Return the config as JSON, in which nothing depends on where the repository lies here."""
+    """Return the config as JSON, independent of the local path of the repository."""
     portable = replace(
         config,
         module=in_repository(config.module),
@@ -148,7 +148,7 @@ def _complete(spec: dict[str, Any], pipeline: Pipeline) -> None:
         upstream = sorted(node.id for node in component.upstream_nodes)
         if first is not None and upstream:
             first["dependentTasks"] = upstream
-        # The machine of a FileBasedExampleGen is forgotten.
+        # TFX drops the machine of a FileBasedExampleGen.
         if isinstance(component, BaseComponent) and component.platform_config:
             container = executors[f"{component.id}_executor"]["container"]
             container.setdefault("resources", json_format.MessageToDict(component.platform_config))

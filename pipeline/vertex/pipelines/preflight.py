@@ -1,4 +1,4 @@
-"""Check what a run on Vertex AI needs before anything is paid for, and list everything that is wrong."""
+"""Check the requirements of a run on Vertex AI before it costs money, and list every problem."""
 
 import re
 import time
@@ -27,7 +27,7 @@ from pipeline.vertex.pipelines.requirements import Finding
 # Labels of the image, written by the Dockerfile.
 FINGERPRINT_LABEL = "pipeline.library-fingerprint"
 VERSIONS_LABEL = "pipeline.lock-sha256"
-# Regions of the predefined dual-regions; those of one that was configured are in the bucket's description:
+# Regions of the predefined dual-regions; the description of a bucket has the regions of a configurable dual-region:
 # cloud.google.com/storage/docs/locations
 DUAL_REGIONS = {
     "ASIA1": ("ASIA-NORTHEAST1", "ASIA-NORTHEAST2"),
@@ -37,7 +37,7 @@ DUAL_REGIONS = {
     "EUR8": ("EUROPE-WEST3", "EUROPE-WEST6"),
     "NAM4": ("US-CENTRAL1", "US-EAST1"),
 }
-# Multi-regions by the continent in a region's name, and the regions there that have none of their objects.
+# Multi-regions by the continent in a region's name, and the regions of the continent that store none of their objects.
 MULTI_REGIONS = {
     "ASIA": ("ASIA", {"ASIA-EAST2", "ASIA-SOUTHEAST2"}),
     "EUROPE": ("EU", {"EUROPE-WEST2", "EUROPE-WEST6"}),
@@ -45,13 +45,13 @@ MULTI_REGIONS = {
 }
 
 
-# Built from this code, the same with root as its user, or one of the user's own for an endpoint.
+# Built from this code, the same with root as its user, or the user's custom image for an endpoint.
 Kind = Literal["ours", "ours, as root", "another"]
 ROOT = ("", "0", "root", "0:0", "root:root")
 
 
 class Checked(NamedTuple):
-    """Findings of all checks, and the settings with the digests of the images: what runs is what was checked."""
+    """Findings of all checks, and the settings with image digests, so that the checked images run."""
 
     findings: list[Finding]
     vertex: Vertex
@@ -112,7 +112,7 @@ def _with_images(vertex: Vertex, addresses: Mapping[str, str]) -> Vertex:
 
 
 def _findings(subject: str, run_check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of a check, and why it could not look further."""
+    """Return the findings of a check, and the reason if it could not finish."""
     findings = []
     try:
         for finding in run_check():

@@ -1,4 +1,4 @@
-"""Our requests beside those of Google's SDK for the same model, deployment and batch job: every difference is meant."""
+"""Our requests against the Google SDK's for the same model, deployment and batch job: every difference is intended."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ SETTINGS = Endpoint(
 
 @pytest.fixture
 def sdk(there: GoogleCloud, cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The SDK, led to the fake; what ``init`` sets is gone after the test."""
+    """Configure the SDK for the fake; the settings of ``init`` are reset after the test."""
     monkeypatch.setattr(jobs, "_JOB_WAIT_TIME", 0.01)  # the fake's jobs have ended
     monkeypatch.setattr(initializer, "global_config", initializer._Config())
     initializer.global_config.init(
@@ -47,7 +47,7 @@ def uploaded(cloud, there: GoogleCloud) -> Version:
 
 
 def last(there: GoogleCloud, method: str) -> dict[str, Any]:
-    """The last request of a method, field by field: values by path."""
+    """Return the fields of a method's last request: values by path."""
     ask = [ask for name, ask in there.vertex.requests if name == method][-1]
     content = json_format.MessageToDict(type(ask).pb(ask), preserving_proto_field_name=True)
     flat: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def last(there: GoogleCloud, method: str) -> dict[str, Any]:
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Our value and the SDK's, by path."""
+    """Return our value and the SDK's by path where they differ."""
     return {
         path: (ours.get(path), theirs.get(path))
         for path in sorted({*ours, *theirs})
@@ -117,7 +117,7 @@ def test_a_version_is_deployed_as_by_the_sdk(uploaded: Version, sdk, cloud, ther
         autoscaling_target_accelerator_duty_cycle=80,
         service_account="server@demo.iam.gserviceaccount.com",
     )
-    # The SDK gives the first model of an endpoint all the traffic at once; ours gets it when it is deployed.
+    # The SDK routes all traffic to an endpoint's first model in the deploy request; ours routes it after deployment.
     assert differences(ours, last(there, "DeployModel")) == {"traffic_split.0": (None, 100)}
 
 

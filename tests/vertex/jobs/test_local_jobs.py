@@ -75,7 +75,7 @@ def test_one_replica_alone_is_a_chief_without_pools(logs):
 
 
 def only(role: str, statement: str, other: str = "time.sleep(3600)") -> str:
-    """Return code in which the replicas of a role do one thing, and those of the other role another."""
+    """Return code that runs ``statement`` in the replicas of a role, and ``other`` in all other replicas."""
     return f"""
 import json, os, sys, time
 if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "{role}":

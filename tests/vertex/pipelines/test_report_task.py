@@ -85,7 +85,7 @@ def test_a_failed_run_has_its_report_and_the_webhook_its_message(
     assert run_task([*arguments_of(compiled, job, outputs), *TOLD], monkeypatch) == 0
     written = json.loads((outputs / "output.json").read_text())["artifacts"]
     numbers = written["metrics"]["artifacts"][0]["metadata"]
-    assert numbers["parameter_batch_size"] > 0  # what it was to be trained with
+    assert numbers["parameter_batch_size"] > 0  # the configured batch size
     assert "auc" not in numbers
     page = Path(written["report"]["artifacts"][0]["uri"]).read_text(encoding="utf-8")
     assert "The run failed in Transform; nothing was pushed." in page
@@ -156,7 +156,7 @@ def test_the_job_has_the_form_in_which_tfx_compiles_an_exit_handler(compiled: Pa
 
 
 def with_policy(folder: Path, policy: str) -> Path:
-    """The compiled job with another failure policy, and a webhook."""
+    """Set the failure policy and a webhook in the compiled job."""
     path = folder / "pipeline_job.json"
     job = json.loads(path.read_text())
     job["runtimeConfig"]["failurePolicy"] = f"PIPELINE_FAILURE_POLICY_FAIL_{policy}"
