@@ -22,7 +22,6 @@ from tfx.utils import io_utils, path_utils
 from pipeline.data import files
 from pipeline.packaging import wheels
 from pipeline.packaging.fingerprints import fingerprint_of
-from pipeline.settings.checks import to_json
 
 Artifacts = dict[str, list[types.Artifact]]
 
@@ -75,8 +74,8 @@ class DeclaredComponent(FingerprintedComponent):
     def __init__(self, settings: Any = None, **inputs: types.BaseChannel | None):
         """Create the component; the executor gets the settings, of a class or by name, as JSON in its properties."""
         outputs = {name: types.Channel(type=kind) for name, kind in self.OUTPUTS.items()}
-        is_class = dataclasses.is_dataclass(settings)
-        settings_json = to_json(settings) if is_class else json.dumps(settings or {}, sort_keys=True)
+        values = dataclasses.asdict(settings) if dataclasses.is_dataclass(settings) else settings or {}  # type: ignore[arg-type]
+        settings_json = json.dumps(values, sort_keys=True)
         super().__init__(self.SPEC_CLASS(settings=settings_json, **inputs, **outputs))
 
 

@@ -120,8 +120,8 @@ def read_settings(path: Path, name: str, kind: type[_Settings]) -> _Settings:
 
 
 def to_json(settings: Any) -> str:
-    """Return a dataclass of settings as JSON, for a component to carry; the order of a dictionary does not count."""
-    return json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    """Return a dataclass of settings as JSON, for a component to carry; dictionaries keep their order."""
+    return json.dumps(dataclasses.asdict(settings))
 
 
 def from_json(kind: type[_Settings], content: str) -> _Settings:

@@ -148,9 +148,10 @@ class FairnessGate:
     confidence: Confidence = 0.95
 
     def __post_init__(self) -> None:
-        _check_gate(self, f"{self.metric} by {self.by}")
+        name = f"{self.metric} by {self.by}"
+        _check_gate(self, name)
         if "=" in self.by:
-            raise ConfigError(f"{self.metric}: a gap is between the values of a column, got the one value {self.by!r}")
+            raise ConfigError(f"{name}: a gap is between the values of a column, got the one value {self.by!r}")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.settings.checks import ConfigError
+from pipeline.settings.checks import ConfigError, from_json, to_json
 from pipeline.settings.config import Data, HashSplit, Label, PipelineConfig, TimeSplit, Tuning, load_config
 from pipeline.settings.gates import AtLeast, Costs, DataChecks, Evaluation, FairnessGate, Gate, SliceGate
 from pipeline.settings.training import Training
 
+ROOT = Path(__file__).resolve().parents[2]
 PATTERNS = {"train": "a", "eval": "b", "test": "c"}
 
 
@@ -23,6 +25,14 @@ def config(**changes) -> PipelineConfig:
         "evaluation": Evaluation(gates=(Gate("auc", floor=0.6),)),
     }
     return PipelineConfig(**{**settings, **changes})
+
+
+@pytest.mark.parametrize("name", ["flights", "digits"])
+def test_a_config_comes_back_from_json_as_it_was(name):
+    """As the tasks of a job get it."""
+    shipped = load_config(ROOT / f"configs/{name}.py")
+    portable = replace(shipped, data=replace(shipped.data, prepare=None))
+    assert from_json(PipelineConfig, to_json(portable)) == portable
 
 
 @pytest.mark.parametrize(
